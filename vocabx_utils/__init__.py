@@ -1,0 +1,1 @@
+"""Vocabulary expansion of language models by self-distillation."""

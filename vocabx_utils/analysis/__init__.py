@@ -1,0 +1,1 @@
+"""Notebook 06: similarity, mechanisms, figures and the reading copy."""

@@ -1,0 +1,1 @@
+"""Notebook 05: benchmarks, generation, sandboxed execution and statistics."""
