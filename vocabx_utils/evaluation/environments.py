@@ -28,7 +28,7 @@ REQUIREMENTS = Path(__file__).parent / "requirements"
 PLAIN = "plain"
 VERSION = (3, 11)
 _NOT_HASHED = ("pip", "setuptools", "wheel")
-_DATA = {"NLTK_DATA": "nltk", "SEABORN_DATA": "seaborn"}
+DATA_FOLDERS = {"NLTK_DATA": "nltk", "SEABORN_DATA": "seaborn"}
 _QUERY = """
 import importlib.metadata, json, platform, sys
 packages = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}
@@ -169,9 +169,7 @@ def load_environment(name: str) -> Environment:
     view = JailView(
         folder / "bin" / "python", _folders(str(folder), facts["base"]), data, seed if seed.is_dir() else None
     )
-    return _environment(
-        name, facts["python"], tuple(facts["groups"]), facts["packages"], view, recipe.preload
-    )
+    return _environment(name, facts["python"], tuple(facts["groups"]), facts["packages"], view, recipe.preload)
 
 
 def check_libraries(environment: Environment, libraries: Sequence[str]) -> None:
@@ -284,7 +282,7 @@ def _folders(prefix: str, base: str) -> tuple[Path, ...]:
 
 def _data_folders() -> dict[str, Path]:
     root = os.environ.get("VOCABX_DATA")
-    return {variable: Path(root) / name for variable, name in _DATA.items()} if root else {}
+    return {variable: Path(root) / name for variable, name in DATA_FOLDERS.items()} if root else {}
 
 
 def _environment(
@@ -309,9 +307,7 @@ def _font_variables(folder: Path) -> dict[str, str]:
 
 
 def _query(python: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(python), "-I", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([str(python), "-I", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=60)
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
 

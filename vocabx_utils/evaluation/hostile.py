@@ -172,7 +172,7 @@ def add(a, b):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            time.sleep(3)
+            time.sleep(1)
             open("@FOLDER@/late", "w").close()
             time.sleep(60)
         os._exit(0)

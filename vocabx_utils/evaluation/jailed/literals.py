@@ -6,6 +6,8 @@ import ast
 import sys
 from typing import Any
 
+_ATOMS: tuple[Any, ...] = (int, float, complex, str, bytes)
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset)
 sys.set_int_max_str_digits(0)  # some problems return integers with thousands of digits
 
 
@@ -31,21 +33,21 @@ def encode(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
-    for kind in (int, float, complex, str, bytes):
+    for kind in _ATOMS:
         if isinstance(value, kind):
-            return kind.__new__(kind, value) if type(value) is not kind else value
+            return value if type(value) is kind else kind(value)
     if isinstance(value, dict):
         return {_plain(key): _plain(item) for key, item in dict.items(value)}
-    for container in (list, tuple, set, frozenset):
+    for container in _CONTAINERS:
         if isinstance(value, container):
-            return container(_plain(item) for item in container.__iter__(value))
+            return container(_plain(item) for item in value)
     raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
 
 
 class _Extras(ast.NodeTransformer):
     """Literals that `repr` writes but `ast.literal_eval` does not read: inf, nan and frozenset({...})."""
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802 (name given by ast)
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in ("inf", "nan"):
             return ast.copy_location(ast.Constant(float(node.id)), node)
         return node

@@ -48,5 +48,6 @@ def _outcome(reply: Any) -> Any:
         raise CandidateLoadError(str(reply["load_error"])[:600])
     kind = getattr(builtins, str(reply.get("raised")), None)
     # Only ordinary exceptions: a SystemExit of the candidate must not end the trusted process.
-    ordinary = isinstance(kind, type) and issubclass(kind, Exception)
-    raise (kind if ordinary else RuntimeError)(str(reply.get("text"))[:400])
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = RuntimeError
+    raise kind(str(reply.get("text"))[:400])

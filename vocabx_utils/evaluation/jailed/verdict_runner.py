@@ -28,10 +28,53 @@ _SOURCES = ("prelude.py", "solution.py", "test.py")  # tracebacks are shown from
 _WATCHED_CLASSES = (unittest.TestCase, unittest.TestResult, unittest.TestLoader, unittest.TestSuite)
 # Tests legitimately patch `open`, `print` and `input`; nobody has a reason to replace these.
 _WATCHED_BUILTINS = (
-    "abs all any bool bytes callable dict enumerate eval exec filter float frozenset getattr hasattr hash id int "
-    "isinstance issubclass iter len list map max min next object range repr reversed round set setattr sorted str "
-    "sum super tuple type vars zip AssertionError BaseException Exception __build_class__"
-).split()
+    "abs",
+    "all",
+    "any",
+    "bool",
+    "bytes",
+    "callable",
+    "dict",
+    "enumerate",
+    "eval",
+    "exec",
+    "filter",
+    "float",
+    "frozenset",
+    "getattr",
+    "hasattr",
+    "hash",
+    "id",
+    "int",
+    "isinstance",
+    "issubclass",
+    "iter",
+    "len",
+    "list",
+    "map",
+    "max",
+    "min",
+    "next",
+    "object",
+    "range",
+    "repr",
+    "reversed",
+    "round",
+    "set",
+    "setattr",
+    "sorted",
+    "str",
+    "sum",
+    "super",
+    "tuple",
+    "type",
+    "vars",
+    "zip",
+    "AssertionError",
+    "BaseException",
+    "Exception",
+    "__build_class__",
+)
 
 
 class Recorder(unittest.TestResult):
@@ -47,26 +90,26 @@ class Recorder(unittest.TestResult):
         if len(self.failed) < TESTS_LIMIT:
             self.failed[_name(test)] = describe(error[1])
 
-    def addSuccess(self, test: Any) -> None:  # noqa: N802 (names of unittest)
+    def addSuccess(self, test: Any) -> None:
         self.succeeded.append(_name(test))
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addFailure(self, test: Any, err: Any) -> None:
         self._note(test, err)
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addError(self, test: Any, err: Any) -> None:
         self._note(test, err)
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         if err is not None:
             self._note(test, err)
 
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+    def addSkip(self, test: Any, reason: str) -> None:
         self.left_out.append(_name(test))
 
-    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addExpectedFailure(self, test: Any, err: Any) -> None:
         self.succeeded.append(_name(test))
 
-    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+    def addUnexpectedSuccess(self, test: Any) -> None:
         self.failed[_name(test)] = ("AssertionError", "unexpected success")
 
 
@@ -139,6 +182,7 @@ def watch() -> Callable[[], list[str]]:
 def _members() -> dict[str, Any]:
     members = {f"builtins.{name}": vars(builtins).get(name) for name in _WATCHED_BUILTINS}
     for owner in _WATCHED_CLASSES:
+        members[f"unittest.{owner.__name__}"] = vars(unittest).get(owner.__name__)
         members.update({f"{owner.__name__}.{name}": value for name, value in vars(owner).items()})
     return members
 
