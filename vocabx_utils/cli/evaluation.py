@@ -78,10 +78,12 @@ def evaluate() -> None:
 def check() -> None:
     """Run the self-test of the sandbox: hostile programs that must be contained."""
     from vocabx_utils.evaluation.environments import plain_environment
-    from vocabx_utils.evaluation.selftest import check_sandbox
+    from vocabx_utils.evaluation.selftest import describe_sandbox
 
-    with _plain_errors():
-        click.echo(f"{check_sandbox(plain_environment().view)} contains all hostile programs of the self-test")
+    holds, words = describe_sandbox(plain_environment().view)
+    if not holds:
+        raise click.ClickException(words)
+    click.echo(words)
 
 
 @evaluate.command("verify-references")

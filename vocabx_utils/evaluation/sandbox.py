@@ -19,7 +19,7 @@ from vocabx_utils.evaluation.jailed import forkserver, protocol
 from vocabx_utils.evaluation.verdicts import REPORT_LIMIT, Verdict, expected_tests, judge
 
 START_SECONDS = 60.0  # a jail that has not accepted its job by then did not start
-GRACE_SECONDS = 5.0  # until everything in a killed jail is gone
+GRACE_SECONDS = 20.0  # until everything in a killed jail is gone
 TASKS_PER_JAIL = 100  # forked mode: what a task could leave in kernel objects lives no longer than this
 
 

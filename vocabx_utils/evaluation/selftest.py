@@ -26,6 +26,14 @@ def check_sandbox(view: JailView) -> str:
     return _check(view.python, view.folders, tuple(view.data.items()), view.matplotlib)
 
 
+def describe_sandbox(view: JailView) -> tuple[bool, str]:
+    """Tell whether answers can be executed here, and by what, or why not and how to change that."""
+    try:
+        return True, f"{check_sandbox(view)} contains all hostile programs of the self-test"
+    except SandboxUnavailableError as error:
+        return False, str(error)
+
+
 @functools.lru_cache(maxsize=16)
 def _check(*parts: object) -> str:
     python, folders, data, matplotlib = parts
