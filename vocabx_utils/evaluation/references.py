@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +135,9 @@ def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
     failed = [run for run in runs if run.status != "pass"]
     run = failed[0]
     text = next(iter(run.details.values()), "").strip()
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip(" ^~")), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
+    raised = re.compile(rf"[\w.]*{re.escape(run.exception)}\b") if run.exception else None
+    last = next((line for line in reversed(lines) if raised and raised.match(line)), lines[-1] if lines else "")
     for folder in sorted(environment.view.folders, key=lambda folder: -len(str(folder))):
         last = last.replace(str(folder), "<environment>")
     label = "timeout" if run.status == "timeout" else run.reason
