@@ -61,9 +61,7 @@ def call() -> Call:
 def executed(project: Path, stage: str, run: str = "quick") -> str:
     """Standard output of an executed notebook."""
     notebook = nbformat.read(project / "somewhere" / "runs" / run / f"{stage}.ipynb", as_version=4)
-    streams = [
-        o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "stream"
-    ]
+    streams = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "stream"]
     return "".join(o.text for o in streams if o.name == "stdout")
 
 

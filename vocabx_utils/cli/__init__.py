@@ -58,9 +58,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except (ValueError, RuntimeError) as error:
-            if isinstance(error, click.exceptions.Exit) or not type(error).__module__.startswith(
-                "vocabx_utils"
-            ):
+            if isinstance(error, click.exceptions.Exit) or not type(error).__module__.startswith("vocabx_utils"):
                 raise
             raise click.ClickException(str(error)) from error
 

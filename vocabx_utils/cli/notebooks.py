@@ -61,18 +61,14 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
         ConfigError: a name is unknown, or there are no notebooks.
     """
     if not available:
-        raise ConfigError(
-            f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one."
-        )
+        raise ConfigError(f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one.")
     try:
         wanted = {stage_name(name.removesuffix(".ipynb")) for name in only} or set(available)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     missing = sorted(wanted - set(available))
     if missing:
-        raise ConfigError(
-            f"{', '.join(missing)} is not in {notebooks_root()}. There: {', '.join(available)}."
-        )
+        raise ConfigError(f"{', '.join(missing)} is not in {notebooks_root()}. There: {', '.join(available)}.")
     return [stage for stage in available if stage in wanted]
 
 
@@ -105,6 +101,8 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
                 parameters=parameters,
                 cwd=str(source.parent),
                 kernel_name="python3",
+                language="python",
+                extra_arguments=["--IPKernelApp.log_level=ERROR"],
                 progress_bar=False,
                 log_output=True,
                 autosave_cell_every=0,
@@ -132,12 +130,11 @@ def _failing_cell(output: Path) -> str:
     except (OSError, ValueError):
         return ""
     code = [cell for cell in cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code, 1):
-        status = cell.metadata.get("papermill", {}).get("status")
-        if status in {"failed", "running"} or any(o.output_type == "error" for o in cell.get("outputs", [])):
-            first = next((line for line in cell.source.splitlines() if line.strip()), "")
-            return f" at code cell {number} of {len(code)} (`{first.strip()}`)"
-    return ""
+    started = [n for n, cell in enumerate(code) if cell.metadata.get("papermill", {}).get("start_time")]
+    if not started:
+        return ""
+    first = next((line for line in code[started[-1]].source.splitlines() if line.strip()), "")
+    return f" at code cell {started[-1] + 1} of {len(code)} (`{first.strip()}`)"
 
 
 @contextlib.contextmanager

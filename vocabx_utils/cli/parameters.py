@@ -108,9 +108,7 @@ def _fits(value: Any, default: Any) -> bool:
         return True
     if isinstance(default, list | tuple):
         items = list(default)
-        return isinstance(value, list | tuple) and (
-            not items or all(any(_fits(v, d) for d in items) for v in value)
-        )
+        return isinstance(value, list | tuple) and (not items or all(any(_fits(v, d) for d in items) for v in value))
     if isinstance(value, bool) or isinstance(default, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, float):
@@ -190,9 +188,7 @@ def assign_parameters(
         if not takers:
             problems.append(_explain_unknown(name, {n for stage in chosen for n in declared[stage]}, chosen))
         for stage in takers:
-            values[stage][name] = _attempt(
-                problems, f"-p, {stage}: ", parse_text, declared[stage][name], text
-            )
+            values[stage][name] = _attempt(problems, f"-p, {stage}: ", parse_text, declared[stage][name], text)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return values

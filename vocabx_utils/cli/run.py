@@ -78,9 +78,7 @@ def _run_name(
 ) -> str:
     given = {values[stage]["run_name"] for stage in selected if "run_name" in values[stage]}
     if len(given) > 1:
-        raise ConfigError(
-            f"run_name differs between notebooks ({', '.join(sorted(given))}); they share one folder."
-        )
+        raise ConfigError(f"run_name differs between notebooks ({', '.join(sorted(given))}); they share one folder.")
     if given:
         return str(given.pop())
     if profile != "quick":
@@ -170,9 +168,7 @@ def _with_shared_options(command: Any) -> Any:
 @click.command()
 @_with_shared_options
 @click.option("--only", multiple=True, metavar="NN", help="Run this notebook only. Repeatable.")
-def run(
-    profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]
-) -> None:
+def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]) -> None:
     """Execute the notebooks of the series in order.
 
     Unknown profiles, notebooks, parameters and values of the wrong type are refused before anything runs.
