@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from vocabx_utils import cli
 from vocabx_utils.cli import COMMANDS, main
-from vocabx_utils.cli.info import describe_environment
+from vocabx_utils.machine import describe_machine
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -36,7 +36,7 @@ def test_info_names_versions_devices_memory_models_and_data(tmp_path: Path, monk
     (tmp_path / "data" / "pairs.jsonl").write_text("{}\n")
     monkeypatch.setenv("VOCABX_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("VOCABX_CACHE", str(tmp_path / "cache"))
-    facts = describe_environment()
+    facts = describe_machine()
     assert facts["versions"]["torch"].startswith("2.")
     assert "GiB free" in facts["machine"]["memory"]
     assert facts["devices"]["auto"] in ("cpu, float32", "cuda, bfloat16")
@@ -48,9 +48,9 @@ def test_info_names_versions_devices_memory_models_and_data(tmp_path: Path, monk
 
 def test_info_without_data_and_with_a_folder_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VOCABX_DATA", raising=False)
-    assert "not set" in describe_environment()["data"]["VOCABX_DATA"]
+    assert "not set" in describe_machine()["data"]["VOCABX_DATA"]
     monkeypatch.setenv("VOCABX_DATA", str(tmp_path / "none"))
-    assert "no files" in describe_environment()["data"]["VOCABX_DATA"]
+    assert "no files" in describe_machine()["data"]["VOCABX_DATA"]
 
 
 def test_models_list_and_an_unknown_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`vocabx info`: what this machine offers to the series."""
+"""What this machine offers to the series: versions, devices, memory, and which data and models are reachable."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-import click
-
-__all__ = ["describe_environment", "info"]
+__all__ = ["describe_machine"]
 
 PACKAGES = (
     "torch",
@@ -30,7 +28,7 @@ PACKAGES = (
 )
 
 
-def describe_environment() -> dict[str, dict[str, str]]:
+def describe_machine() -> dict[str, dict[str, str]]:
     """Collect facts about this machine in sections.
 
     Returns:
@@ -63,7 +61,7 @@ def _machine() -> dict[str, str]:
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "system": f"{platform.system()}, {platform.machine()}",
         "cores": f"{cores} usable",
         "torch threads": str(torch.get_num_threads()),
         "memory": f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free",
@@ -127,12 +125,3 @@ def _tools() -> dict[str, str]:
         "git": shutil.which("git") or "missing: revisions are not recorded",
         "interpreter": sys.executable,
     }
-
-
-@click.command()
-def info() -> None:
-    """Show versions, devices, memory, and which data and models are reachable."""
-    for section, facts in describe_environment().items():
-        click.echo(f"{section}:")
-        for name, fact in facts.items():
-            click.echo(f"  {name:<14} {fact}")
