@@ -18,7 +18,7 @@ class Entry:
     Attributes:
         module: file in this folder.
         attribute: the click command or group in it.
-        summary: line for `vocabx --help`; equal to the command's own first line.
+        summary: line for `vocabx --help`.
     """
 
     module: str
@@ -31,6 +31,12 @@ COMMANDS = {
     "run-notebook": Entry("run", "run_one", "Execute one notebook of the series."),
     "models": Entry("models", "models", "Fetch the models that the series uses."),
     "info": Entry("info", "info", "Show versions, devices, memory, and which data and models are reachable."),
+    "tokens": Entry("tokens", "tokens", "Propose new tokens, and audit an extended tokenizer."),
+    "export": Entry("export", "export", "Write a checkpoint as a plain Hugging Face folder."),
+    "eval-env": Entry("evaluation", "eval_env", "Build the pinned environments in which answers run."),
+    "eval": Entry("evaluation", "evaluate", "Execute answers in the sandbox, and verify the references."),
+    "figures": Entry("report", "figures", "Draw every figure of the series from a run."),
+    "report": Entry("report", "report", "Build a web site from the executed notebooks of a run."),
 }
 
 

@@ -102,7 +102,7 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
                 cwd=str(source.parent),
                 kernel_name="python3",
                 language="python",
-                extra_arguments=["--IPKernelApp.log_level=ERROR"],
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
                 progress_bar=False,
                 log_output=True,
                 autosave_cell_every=0,

@@ -141,7 +141,10 @@ def _summary(plan: Plan, timings: list[Timing], seconds: float) -> str:
 def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequence[tuple[str, str]]) -> None:
     plan = make_plan(profile, run_name, only, typed)
     begin = time.monotonic()
-    timings = execute_plan(plan)
+    try:
+        timings = execute_plan(plan)
+    except KeyboardInterrupt:
+        raise click.ClickException("stopped by hand. The same command continues where it stood.") from None
     click.echo(_summary(plan, timings, time.monotonic() - begin))
 
 
