@@ -121,7 +121,7 @@ def align_texts(
         sides = [
             [
                 np.array(found.ids, dtype=np.int64)
-                for found in backend.encode_batch(batch, add_special_tokens=add_special_tokens)
+                for found in backend.encode_batch_fast(batch, add_special_tokens=add_special_tokens)
             ]
             for backend in (original, extended)
         ]
