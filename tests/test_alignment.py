@@ -315,9 +315,10 @@ def check_alignment(pair, text: str, add_special_tokens: bool = False) -> None:
     if "metaspace" in pair.name and text.startswith(NEW_WORDS):
         return  # and this one puts none before an added token that begins the text
     for i, j in found.boundaries.tolist():
-        left, right = (spelled(t, ids) for t, ids in (
-            (pair.original, found.original_ids[: i + 1]), (pair.tokenizer, found.extended_ids[: j + 1])
-        ))
+        left, right = (
+            spelled(t, ids)
+            for t, ids in ((pair.original, found.original_ids[: i + 1]), (pair.tokenizer, found.extended_ids[: j + 1]))
+        )
         assert left == right
 
 
@@ -328,7 +329,9 @@ def test_stress_texts(name, text):
     check_alignment(SimpleNamespace(**vars(pair), name=name), text)
 
 
-ALPHABET = st.sampled_from(["groupby", "numpy", "é", "e\u0301", "\u0301", " ", "\n", "🙂", " 日", "compute_mean", "s", "x"])
+ALPHABET = st.sampled_from(
+    ["groupby", "numpy", "é", "e\u0301", "\u0301", " ", "\n", "🙂", " 日", "compute_mean", "s", "x"]
+)
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)

@@ -154,9 +154,7 @@ def align_boundaries(
 def _checked_ends(ends: Sequence[int] | IntArray, ids: Sequence[int] | IntArray | None) -> IntArray:
     array = np.asarray(ends, dtype=np.int64)
     if array.ndim != 1 or (len(array) and (array[0] < 0 or bool((np.diff(array) < 0).any()))):
-        raise ValueError(
-            "byte ends must be one rising sequence of counts; did ids or widths get in their place?"
-        )
+        raise ValueError("byte ends must be one rising sequence of counts; did ids or widths get in their place?")
     if ids is not None and len(ids) != len(array):
         raise ValueError(f"{len(ids)} ids and {len(array)} byte ends; there must be one end for each id")
     return array
