@@ -119,7 +119,54 @@ def _spell(hint: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(StageConfig):
-    """Notebook 01: the corpus and the new tokens."""
+    """Notebook 01: the corpus and the new tokens.
+
+    Attributes:
+        corpus: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
+        packages: import names, for `packages`.
+        corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
+        corpus_revision: revision of the hub data set.
+        corpus_glob: file name pattern, for `tree`.
+        template: how a pair reads: `thesis` or `chat`.
+        n_tokens: new tokens wanted (N).
+        strategy: `merges` (ours) or `added` (the thesis's).
+        min_count: fewest occurrences of a token in the tokenizer split.
+        min_train_count: fewest occurrences in the training split; 0 keeps tokens that cannot be trained.
+        max_token_bytes: longest token.
+        keep_whitespace: propose tokens of pure whitespace.
+        tokenizer_pairs, train_pairs, validation_pairs: sizes of the splits.
+        comparison_bytes: text of each corpus of the comparison, in bytes for choosing and as much for measuring.
+    """
+
+    corpus: Literal["packages", "jsonl", "hub", "tree"] = "packages"
+    packages: tuple[str, ...] = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
+    corpus_path: str = ""
+    corpus_revision: str = ""
+    corpus_glob: str = "*.h"
+    template: Literal["thesis", "chat"] = "thesis"
+    n_tokens: int = 32
+    strategy: Literal["merges", "added"] = "merges"
+    min_count: int = 4
+    min_train_count: int = 4
+    max_token_bytes: int = 32
+    keep_whitespace: bool = False
+    tokenizer_pairs: int = 2000
+    train_pairs: int = 1500
+    validation_pairs: int = 400
+    comparison_bytes: int = 300_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.n_tokens >= 1, "n_tokens", self.n_tokens, "1 or more")
+        require(self.min_count >= 1, "min_count", self.min_count, "1 or more")
+        require(self.min_train_count >= 0, "min_train_count", self.min_train_count, "0 or more")
+        require(self.max_token_bytes >= 2, "max_token_bytes", self.max_token_bytes, "2 or more")
+        for name in ("tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        if self.corpus == "packages":
+            require(bool(self.packages), "packages", self.packages, "at least one import name")
+        else:
+            require(bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
