@@ -33,9 +33,7 @@ def test_participation_and_shares_against_loops(n: int, width: int, seed: int) -
 
 
 def test_absolute_shares() -> None:
-    assert m.top_k_share(torch.tensor([[3.0, -1.0, 0.0]]), [0, 1, 2, 3], power=1).tolist() == [
-        [0, 0.75, 1, 1]
-    ]
+    assert m.top_k_share(torch.tensor([[3.0, -1.0, 0.0]]), [0, 1, 2, 3], power=1).tolist() == [[0, 0.75, 1, 1]]
 
 
 @pytest.mark.parametrize("power", [1, 2])
@@ -59,12 +57,7 @@ def test_zero_and_nan_changes_give_nan_not_a_crash() -> None:
 
 def test_spread_against_pairs_and_known_sets() -> None:
     rows = torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    pairs = [
-        float(rows[i] @ rows[j] / rows[i].norm() / rows[j].norm())
-        for i in range(7)
-        for j in range(7)
-        if i != j
-    ]
+    pairs = [float(rows[i] @ rows[j] / rows[i].norm() / rows[j].norm()) for i in range(7) for j in range(7) if i != j]
     assert m.spread(rows)["mean_cosine"] == pytest.approx(np.mean(pairs))
     collapsed = m.spread(torch.tensor([[1.0, 2.0]] * 4))
     assert collapsed["mean_cosine"] == pytest.approx(1.0)

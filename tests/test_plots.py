@@ -91,9 +91,7 @@ def test_signed_colours_are_centred_on_zero() -> None:
     assert colors["vmin"] == -colors["vmax"] == -0.4
 
 
-def test_show_figure_puts_the_alternative_text_on_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_figure_puts_the_alternative_text_on_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[object] = []
     monkeypatch.setattr("IPython.display.display", shown.append)
     plots.show_figure(figure(), "rise", ALT, tmp_path)

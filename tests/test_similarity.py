@@ -31,9 +31,7 @@ def test_cosine_against_a_loop_and_scale(width: int, seed: int, scale: float) ->
 
 
 def test_cosine_of_zero_nan_and_other_widths() -> None:
-    values = similarity.cosine(
-        torch.tensor([[0.0, 0.0], [float("nan"), 1.0], [0.0, 2.0]]), torch.tensor([0.0, 1.0])
-    )
+    values = similarity.cosine(torch.tensor([[0.0, 0.0], [float("nan"), 1.0], [0.0, 2.0]]), torch.tensor([0.0, 1.0]))
     assert np.isnan(values).tolist() == [True, True, False]
     assert values[2] == 1.0
     with pytest.raises(ValueError, match="same D"):
@@ -103,11 +101,7 @@ def test_table_of_a_run_shows_what_was_planted(tmp_path: Path) -> None:
     means = similarity.summarize(table).set_index(["variant", "matrix", "position", "epoch"])
     assert means.loc[("random_kl_last", "input", "first", 0), "mean"] == pytest.approx(0, abs=0.05)
     last = means.xs(2, level="epoch").xs("input", level="matrix")["mean"]
-    assert (
-        last["random_kl_last", "first"]
-        > last["random_kl_last", "last"]
-        > last["random_kl_last", "intermediate"]
-    )
+    assert last["random_kl_last", "first"] > last["random_kl_last", "last"] > last["random_kl_last", "intermediate"]
     assert last["mean_ce", "last"] > last["mean_ce", "first"]
     counted = means.loc[("mean_ce", "input", "intermediate", 1)]
     assert (counted["n"], counted["missing"]) == (8, 4)

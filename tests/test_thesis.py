@@ -35,10 +35,7 @@ def test_counts_named_in_the_text() -> None:
 def test_cosine_curves() -> None:
     assert len(thesis.COSINE_CURVES) == 12
     assert all(curve.epochs == tuple(range(13)) for curve in thesis.COSINE_CURVES)
-    assert (
-        thesis.cosine_curve("input", "kl", "last").cosine[-1]
-        > thesis.cosine_curve("input", "ce", "last").cosine[-1]
-    )
+    assert thesis.cosine_curve("input", "kl", "last").cosine[-1] > thesis.cosine_curve("input", "ce", "last").cosine[-1]
     over = [c for c in thesis.COSINE_CURVES if c.cosine[-1] > thesis.COSINE_BOUND]
     assert {(c.matrix, c.position) for c in over} == {("head", "first")}
     assert len(thesis.cosine_table()) == 12 * 13
@@ -67,9 +64,7 @@ def test_examples_cover_every_position_once(example: thesis.AlignmentExample) ->
     assert sorted(seen_original) == list(range(len(example.original)))
     assert sorted(seen_extended) == list(range(len(example.extended)))
     for original, extended in example.divergent:
-        assert "".join(example.original[i] for i in original) == "".join(
-            example.extended[j] for j in extended
-        )
+        assert "".join(example.original[i] for i in original) == "".join(example.extended[j] for j in extended)
 
 
 def test_alignment_example_text_and_lengths() -> None:

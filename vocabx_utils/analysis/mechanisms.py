@@ -162,9 +162,7 @@ def row_statistics(start: torch.Tensor, end: torch.Tensor, ks: Sequence[int] = (
     from vocabx_utils.analysis.similarity import cosine
 
     if start.shape != end.shape:
-        raise ValueError(
-            f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected equal."
-        )
+        raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected equal.")
     delta = end.double() - start.double()
     ks = [k for k in ks if k <= delta.shape[1]]
     shares = top_k_share(delta, ks)
@@ -180,9 +178,7 @@ def row_statistics(start: torch.Tensor, end: torch.Tensor, ks: Sequence[int] = (
     )
 
 
-def keep_part(
-    start: torch.Tensor, end: torch.Tensor, k: int, keep: Keep = "top", seed: int = 0
-) -> torch.Tensor:
+def keep_part(start: torch.Tensor, end: torch.Tensor, k: int, keep: Keep = "top", seed: int = 0) -> torch.Tensor:
     """Undo the learned change except for k of its dimensions.
 
     Args:
@@ -204,9 +200,7 @@ def keep_part(
     import torch
 
     if start.shape != end.shape or start.ndim != 2:
-        raise ValueError(
-            f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected (N, D)."
-        )
+        raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected (N, D).")
     _check_ks([k], start.shape[1])
     delta = end.double() - start.double()
     if keep == "principal":

@@ -115,9 +115,7 @@ def variant_label(name: str) -> str:
         return "base model"
     init, _, objective = name.partition("_")
     words = objective.split("_")
-    spelled = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE", "untrained": "untrained"}.get(
-        words[0], words[0]
-    )
+    spelled = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE", "untrained": "untrained"}.get(words[0], words[0])
     rest = [word.replace("ce", "CE share ") for word in words[1:]]
     return f"{init} init, {spelled}" + (f" ({', '.join(rest)})" if rest else "")
 
@@ -207,18 +205,14 @@ def save_figure(
     import matplotlib as mpl
 
     if len(alt.strip()) < _MIN_ALT:
-        raise ValueError(
-            f"Figure {name!r}: the alternative text is {alt!r}; say what is plotted and what it shows."
-        )
+        raise ValueError(f"Figure {name!r}: the alternative text is {alt!r}; say what is plotted and what it shows.")
     if unknown := sorted(set(formats) - set(_DATES)):
         raise ValueError(f"Unknown formats {unknown}; choose from {sorted(_DATES)}.")
     folder = Path(folder) if folder is not None else runs_root() / "figures"
     paths = [folder / f"{name}.{extension}" for extension in formats]
     for path, extension in zip(paths, formats, strict=True):
         with atomic_path(path) as temporary, mpl.rc_context({"svg.hashsalt": "vocabx"}):
-            fig.savefig(
-                temporary, format=extension, dpi=_PNG_DPI, metadata=_DATES[extension], facecolor="white"
-            )
+            fig.savefig(temporary, format=extension, dpi=_PNG_DPI, metadata=_DATES[extension], facecolor="white")
     texts = read_json(folder / "alt.json") if (folder / "alt.json").exists() else {}
     write_json(folder / "alt.json", dict(sorted({**texts, name: " ".join(alt.split())}.items())))
     return paths

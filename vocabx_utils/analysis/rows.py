@@ -123,9 +123,7 @@ class RowHistory:
         if matrix not in MATRICES:
             raise ValueError(f"Unknown matrix {matrix!r}; choose one of {MATRICES}.")
         if epoch not in self.files:
-            raise ValueError(
-                f"{self.variant} has no checkpoint of epoch {epoch}; it has {list(self.epochs)}."
-            )
+            raise ValueError(f"{self.variant} has no checkpoint of epoch {epoch}; it has {list(self.epochs)}.")
         path = self.files[epoch]
         try:
             with safe_open(path, framework="pt") as file:
@@ -151,9 +149,7 @@ def read_history(run: Run, variant: str) -> RowHistory:
         MissingStageError: the variant does not exist or has no checkpoint.
     """
     folder = run.folder / "03_phase1_training" / variant
-    found = {
-        int(match[1]): path for path in folder.glob("rows/*") if (match := _EPOCH_FILE.search(path.name))
-    }
+    found = {int(match[1]): path for path in folder.glob("rows/*") if (match := _EPOCH_FILE.search(path.name))}
     if not found:
         known = ", ".join(run.variants("03")) or "none"
         raise MissingStageError(

@@ -101,9 +101,7 @@ def _inner_cosines(
 
     owners = [at for at, ids in enumerate(subtokens) for _ in ids[1:-1]]
     inner = [i for ids in subtokens for i in ids[1:-1]]
-    counts = (
-        np.bincount(owners, minlength=len(subtokens)).astype(float) if owners else np.zeros(len(subtokens))
-    )
+    counts = np.bincount(owners, minlength=len(subtokens)).astype(float) if owners else np.zeros(len(subtokens))
     counts[counts == 0] = np.nan
     if how == "mean_of_cosines":
         values = cosine(rows[owners], matrix[inner])
@@ -117,13 +115,9 @@ def _inner_cosines(
 
 def _check_rows(rows: torch.Tensor, matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> None:
     if rows.ndim != 2 or matrix.ndim != 2 or rows.shape[1] != matrix.shape[1]:
-        raise ValueError(
-            f"rows are {tuple(rows.shape)}, matrix is {tuple(matrix.shape)}; expected (N, D), (V, D)."
-        )
+        raise ValueError(f"rows are {tuple(rows.shape)}, matrix is {tuple(matrix.shape)}; expected (N, D), (V, D).")
     if len(subtokens) != len(rows):
-        raise ValueError(
-            f"{len(rows)} rows but {len(subtokens)} tokens; this run's tokens and rows do not fit."
-        )
+        raise ValueError(f"{len(rows)} rows but {len(subtokens)} tokens; this run's tokens and rows do not fit.")
     for at, ids in enumerate(subtokens):
         if not ids:
             raise ValueError(f"Token {at} has no subtokens; its row has nothing to be compared with.")
@@ -164,9 +158,7 @@ def cosines_by_epoch(
     for history in histories:
         for matrix in MATRICES:
             for epoch in history.epochs:
-                found = subtoken_cosines(
-                    history.rows(epoch, matrix), original[matrix], subtokens, intermediate
-                )
+                found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens, intermediate)
                 wide = pd.DataFrame(found).assign(token=range(len(tokens)))
                 part = wide.melt("token", var_name="position", value_name="cosine")
                 parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))

@@ -121,9 +121,7 @@ class Hyperparameter:
 _SETUP, _DATA, _LORA = "sec: Experimental Setup", "sec: Data and Models", "fig:finetune_loss"
 
 HYPERPARAMETERS: tuple[Hyperparameter, ...] = (
-    Hyperparameter(
-        "model", "name", "DeepSeek-Coder-7B-Instruct-v1.5 (text); its sizes fit 6.7b-instruct", _DATA
-    ),
+    Hyperparameter("model", "name", "DeepSeek-Coder-7B-Instruct-v1.5 (text); its sizes fit 6.7b-instruct", _DATA),
     Hyperparameter("model", "vocabulary V", 32022, _DATA),
     Hyperparameter("model", "width D", 4096, _DATA),
     Hyperparameter("model", "transformer blocks", 32, _LORA),
@@ -175,9 +173,7 @@ AXES: dict[str, AxisLimits] = {
         AxisLimits("fig:phase1_ce_loss", (0, 12), (0.5, 0.9), "epoch", "cross-entropy (nats per token)"),
         AxisLimits("fig:phase1_kl_loss", (0, 12), (0.07, None), "epoch", "KL divergence (nats per position)"),
         AxisLimits("fig:finetune_loss", (0, 8.6), (0.4, 0.9), "epoch", "cross-entropy (nats per token)"),
-        AxisLimits(
-            "fig:sequential_finetune", (0, 6.5), (0.35, None), "epoch", "cross-entropy (nats per token)"
-        ),
+        AxisLimits("fig:sequential_finetune", (0, 6.5), (0.35, None), "epoch", "cross-entropy (nats per token)"),
         AxisLimits("fig:embedding_similarity", (0, 12), (None, None), "epoch", "cosine"),
         AxisLimits("fig:head_similarity", (0, 12), (None, None), "epoch", "cosine"),
     )
