@@ -137,6 +137,6 @@ def test_bad_sequences_are_named() -> None:
     with pytest.raises(ValueError, match="Sequence 0"):
         divergence.encode(base, [[]])
     with pytest.raises(ValueError, match="outside the text"):
-        divergence.PairedText((1,), (1,), np.array([[0, 3]]), np.array([False]))
+        divergence.PairedText((1,), (1,), np.array([[0, 3]]))
     with pytest.raises(ValueError, match=r"expected \(P, 2\)"):
-        divergence.PairedText((1,), (1,), np.array([0]), np.array([False]))
+        divergence.PairedText((1,), (1,), np.array([0]))

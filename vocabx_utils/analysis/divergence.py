@@ -37,18 +37,23 @@ class PairedText:
     Attributes:
         original_ids: To ids for the teacher.
         extended_ids: Te ids for the student.
-        pairs: (P, 2) int64 positions (original, extended), ascending in both columns.
-        merged: (P,) bool, True where the student's token is new and the teacher's its last subtoken.
+        pairs: (P, 2) int64 positions (original, extended), ascending in both columns; the `boundaries` of
+            `vocabulary.alignment.align_text`.
     """
 
     original_ids: tuple[int, ...]
     extended_ids: tuple[int, ...]
     pairs: np.ndarray
-    merged: np.ndarray
+
+    @property
+    def merged(self) -> np.ndarray:
+        """(P,) bool, True where the student's token is another one than the teacher's: the end of a merged span."""
+        original, extended = np.asarray(self.original_ids), np.asarray(self.extended_ids)
+        return original[self.pairs[:, 0]] != extended[self.pairs[:, 1]]
 
     def __post_init__(self) -> None:
-        if self.pairs.ndim != 2 or self.pairs.shape[1] != 2 or len(self.merged) != len(self.pairs):
-            raise ValueError(f"pairs are {self.pairs.shape}, merged {self.merged.shape}; expected (P, 2) and (P,).")
+        if self.pairs.ndim != 2 or self.pairs.shape[1] != 2:
+            raise ValueError(f"pairs are {self.pairs.shape}; expected (P, 2).")
         if len(self.pairs) and (self.pairs.max(0) >= (len(self.original_ids), len(self.extended_ids))).any():
             raise ValueError(
                 f"A pair lies outside the text ({len(self.original_ids)} and {len(self.extended_ids)} tokens)."
@@ -99,7 +104,6 @@ def _cut(text: PairedText, low: int, high: int) -> PairedText:
         text.original_ids[start[0] : stop[0]],
         text.extended_ids[start[1] : stop[1]],
         text.pairs[low:high] - start,
-        text.merged[low:high],
     )
 
 
