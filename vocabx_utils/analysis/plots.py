@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "ORDERED",
     "PALETTE",
     "note",
     "position_style",
@@ -47,8 +48,7 @@ _LINES: tuple[Any, ...] = (
     (0, (7, 2, 2, 2)),
 )
 _POSITIONS = ("first", "intermediate", "last")
-_VARIANTS = (
-    "base",
+ORDERED = (
     "mean_ce",
     "random_ce",
     "mean_kl_first",
@@ -58,6 +58,7 @@ _VARIANTS = (
     "mean_untrained",
     "random_untrained",
 )
+"""Variants with a style of their own, in the order of the styles."""
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
 _PNG_DPI, _SCREEN_DPI, _MIN_ALT = 200, 84, 20
 
@@ -128,11 +129,9 @@ def variant_style(name: str) -> dict[str, Any]:
     """
     import zlib
 
-    index = _VARIANTS.index(name) if name in _VARIANTS else zlib.crc32(name.encode())
-    style = _style(index)
     if name == "base":
-        style |= {"color": "0.2"}
-    return style
+        return {"color": "0.2", "marker": "h", "linestyle": "-"}
+    return _style(ORDERED.index(name) if name in ORDERED else zlib.crc32(name.encode()))
 
 
 def position_style(position: str) -> dict[str, Any]:
