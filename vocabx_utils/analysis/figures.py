@@ -217,8 +217,8 @@ def _sequential(_: Run) -> Drawing:
     ax.legend(fontsize="small")
     plots.note(ax, "Values of the thesis (fig:sequential_finetune); dotted line: end of embedding-and-head training.")
     alt = (
-        "Line chart of the thesis's losses in sequential fine-tuning by epoch: in the last epoch training loss drops to "
-        "about 0.39 for both extended models while validation loss rises."
+        "Line chart of the thesis's losses in sequential fine-tuning by epoch: in the last epoch training loss drops "
+        "to about 0.39 for both extended models while validation loss rises."
     )
     return Drawing(fig, alt)
 
@@ -259,8 +259,8 @@ def _published_results(_: Run) -> Drawing:
         axes[0], "Published counts (tab:combined_results). Bars: 95 % Wilson intervals. p: against the reference."
     )
     alt = (
-        "Bar charts of published pass rates for nine models on BigCodeBench, DS-1000 and both, with 95 % intervals: mean "
-        "init with KL and LoRA leads with 556 of 1951, the base model passes 508, random init with KL 443."
+        "Bar charts of published pass rates for nine models on BigCodeBench, DS-1000 and both, with 95 % intervals: "
+        "mean init with KL and LoRA leads with 556 of 1951, the base model passes 508, random init with KL 443."
     )
     return Drawing(fig, alt)
 
@@ -331,7 +331,10 @@ def _causal(run: Run) -> Drawing:
         needed.append(f"{plots.variant_label(variant)}: {'more than tested' if k is None else k} of {fact['width']}")
     axes[0, 0].legend(fontsize="small")
     plots.note(axes[0, 0], f"n = {facts[variants[0]]['positions']} positions; bands: range over random draws.")
-    alt = f"Line charts of KL against kept dimensions of the learned change; coordinates for 90 % of the gain: {'; '.join(needed)}."
+    alt = (
+        "Line charts of KL against kept dimensions of the learned change; coordinates for 90 % of the gain: "
+        f"{'; '.join(needed)}."
+    )
     return Drawing(fig, alt)
 
 

@@ -117,6 +117,13 @@ class RowHistory:
         Raises:
             ValueError: there is no such matrix, no checkpoint of that epoch, or the file is damaged.
         """
+        return self._read(epoch, matrix, slice(None))
+
+    def row(self, epoch: int, matrix: Matrix, token: int) -> torch.Tensor:
+        """Read the row of one token, (D,) float32, without the others; see `rows`."""
+        return self._read(epoch, matrix, slice(token, token + 1))[0]
+
+    def _read(self, epoch: int, matrix: Matrix, which: slice) -> torch.Tensor:
         import torch
         from safetensors import SafetensorError, safe_open
 
@@ -127,7 +134,7 @@ class RowHistory:
         path = self.files[epoch]
         try:
             with safe_open(path, framework="pt") as file:
-                return file.get_tensor(f"{matrix}_rows").to(torch.float32)
+                return file.get_slice(f"{matrix}_rows")[which].to(torch.float32)
         except SafetensorError as error:
             raise ValueError(
                 f"{show_path(path)} cannot be read ({error}); remove the folder of "
