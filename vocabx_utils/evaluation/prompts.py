@@ -14,7 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from transformers import PreTrainedTokenizerBase
 
@@ -107,7 +107,7 @@ def build_prompt(
             raise ValueError(
                 "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
             )
-        text = corpus.prompt(query, style, tokenizer, prefill=head)
+        text = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
     probe = _probe(head)
     stable, ids = (text, encode(tokenizer, text)) if probe is None else stable_prefix(tokenizer, text, probe)
     cut = len(text) - len(stable)
