@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +155,7 @@ def generate_samples(
     Args:
         model: Causal language model.
         tokenizer: Its tokenizer.
-        problems: The problems.
+        problems: The problems, of one benchmark or of several.
         path: ``samples.jsonl``; the official evaluators read it unchanged.
         style: Prompt style, see ``prompts.build_prompt``.
         prefill: Head of the answer block.
@@ -176,12 +179,13 @@ def generate_samples(
     ]
     done = _read_done(path, {prompt.task_id: prompt for prompt in prompts}, max_new_tokens)
     todo = [index for index, problem in enumerate(problems) if problem.task_id not in done]
-    with runs.progress(total=len(todo), desc=desc, unit="answer") as bar:
+    runs.write_jsonl(path, done.values())
+    with runs.progress(total=len(todo), desc=desc, unit="answer") as bar, _Appender(path) as file:
 
         def store(position: int, reply: Completion) -> None:
             index = todo[position]
             row = sample_row(problems[index], prompts[index], reply, max_new_tokens)
-            runs.append_jsonl(path, row)
+            file.append(row)
             done[row["task_id"]] = row
             bar.update(1)
 
@@ -212,6 +216,27 @@ def sample_row(problem: Problem, prompt: Prompt, reply: Completion, max_new_toke
         "max_new_tokens": max_new_tokens,
         "settings": prompt.settings,
     }
+
+
+class _Appender:
+    """Appends rows to JSON Lines and syncs every two seconds, so that a kill costs seconds, not the run."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("a", encoding="utf-8")
+        self.synced = time.monotonic()
+
+    def __enter__(self) -> _Appender:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        if time.monotonic() - self.synced > 2:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.synced = time.monotonic()
 
 
 def _read_done(path: Path, prompts: Mapping[str, Prompt], max_new_tokens: int) -> dict[str, dict[str, Any]]:
