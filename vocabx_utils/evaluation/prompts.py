@@ -174,6 +174,24 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probe: str) -> 
     return text, encode(tokenizer, text)
 
 
+def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
+    """Return prompt and reference solution as one text, and the character where the reference begins.
+
+    The code start stands in the answer block, so that the reference continues it.
+
+    Args:
+        problem: The problem.
+        tokenizer: Gives begin token and chat template.
+        style: Prompt style.
+    """
+    query, head, _ = _parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
+    if style == "completion":
+        prompt = _bos(tokenizer) + query + head
+    else:
+        prompt = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    return prompt + problem.reference, len(prompt)
+
+
 def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
     """Take the program (DS-1000: the snippet) out of the model's reply.
 
