@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .objectives import ANCHORS, Anchor
+from vocabx_utils.training.objectives import ANCHORS, Anchor
 
 __all__ = [
     "AlignedLike",
@@ -59,7 +59,8 @@ class Example:
         pairs: per anchor, (P, 2) positions (original, extended) at or after the first divergence.
         merged: per anchor, (P,) True at pairs that stand for a divergent group.
         prefix_pairs: identical pairs before the first divergence.
-        n_bytes: UTF-8 bytes of the targets, that is of the stretch without its first token.
+        n_bytes: UTF-8 bytes of the student's targets, that is of the stretch without its first token.
+        n_original_bytes: the same for the teacher, whose first token can be shorter.
         source: index of the text it was cut from.
     """
 
@@ -69,6 +70,7 @@ class Example:
     merged: dict[Anchor, npt.NDArray[np.bool_]]
     prefix_pairs: int
     n_bytes: int
+    n_original_bytes: int
     source: int
 
     def new_at(self, vocab_size: int) -> Ints:
@@ -149,7 +151,8 @@ def _slice(text: AlignedLike, start: int, stop: int, cuts: Ints, source: int) ->
         pairs[anchor] = moved[inside]
         merged[anchor] = np.asarray(kind)[inside] == MERGED
     n_bytes = int(text.extended_ends[stop - 1] - text.extended_ends[start])
-    return Example(original, extended, pairs, merged, prefix, n_bytes, source)
+    n_original_bytes = int(text.original_ends[last - 1] - text.original_ends[first])
+    return Example(original, extended, pairs, merged, prefix, n_bytes, n_original_bytes, source)
 
 
 def whole_texts(

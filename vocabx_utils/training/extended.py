@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..models import BaseModel
+from vocabx_utils.models import BaseModel
 
 __all__ = ["ExtendedModel", "LogitTransform", "UnsupportedModelError", "logit_transform", "rows_checksum"]
 

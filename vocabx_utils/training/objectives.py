@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .extended import LogitTransform
+from vocabx_utils.training.extended import LogitTransform
 
 __all__ = [
     "ANCHORS",

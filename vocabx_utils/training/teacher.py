@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import runs
-from ..models import BaseModel
-from .examples import Example, ExampleSet, Ints, micro_batches
-from .extended import logit_transform
-from .objectives import phase1_loss
+from vocabx_utils import runs
+from vocabx_utils.models import BaseModel
+from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
+from vocabx_utils.training.extended import logit_transform
+from vocabx_utils.training.objectives import phase1_loss
 
 __all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from ..models import BaseModel
+from vocabx_utils.models import BaseModel
 
 __all__ = ["HEAD_METHODS", "INPUT_METHODS", "SubtokenLike", "head_rows", "input_rows"]
 
@@ -65,7 +65,7 @@ def input_rows(
     if method in ("align", "focus"):
         if aligned is None:
             raise ValueError(f"input rows {method!r} are computed from texts: pass aligned=...")
-        from . import auxiliary
+        from vocabx_utils.vocabulary import auxiliary
 
         if method == "align":
             return auxiliary.align_rows(matrix, tokens, aligned)
