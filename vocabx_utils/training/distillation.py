@@ -233,9 +233,9 @@ class _Trainer:
         self.variant, self.model, self.data, self.config = variant, model, data, config
         self.folder, self.group, self.on_step = folder, group, on_step
         self.rows: dict[str, Tensor] = {"input_rows": model.input_rows, "head_rows": model.head_rows}
-        fused = {"fused": True} if model.device.type == "cuda" else {}
+        fused = True if model.device.type == "cuda" else None
         self.optimizers: dict[str, Optimizer] = {
-            name: AdamW([tensor], lr=config.learning_rate, weight_decay=0.0, **fused)
+            name: AdamW([tensor], lr=config.learning_rate, weight_decay=0.0, fused=fused)
             for name, tensor in self.rows.items()
         }
         self.facts = _facts(data.train, variant.objective)

@@ -155,9 +155,7 @@ def _slice(text: AlignedLike, start: int, stop: int, cuts: Ints, source: int) ->
     return Example(original, extended, pairs, merged, prefix, n_bytes, n_original_bytes, source)
 
 
-def whole_texts(
-    texts: Iterable[AlignedLike], vocab_size: int, n_new: int, *, max_length: int = 1024
-) -> ExampleSet:
+def whole_texts(texts: Iterable[AlignedLike], vocab_size: int, n_new: int, *, max_length: int = 1024) -> ExampleSet:
     """Take every text from its beginning, cut at a common boundary if it is too long.
 
     Args:
@@ -236,9 +234,7 @@ def choose_windows(
     return ExampleSet(tuple(e for e in examples if len(e.extended_ids) > 1), vocab_size, n_new, {})
 
 
-def _occurrences(
-    texts: Sequence[AlignedLike], vocab_size: int, n_new: int, seed: int
-) -> list[list[tuple[int, int]]]:
+def _occurrences(texts: Sequence[AlignedLike], vocab_size: int, n_new: int, seed: int) -> list[list[tuple[int, int]]]:
     generator = np.random.default_rng(seed)
     places: list[list[tuple[int, int]]] = [[] for _ in range(n_new)]
     for source in generator.permutation(len(texts)):
@@ -257,9 +253,7 @@ def _around(cuts: Ints, at: int, window: int) -> tuple[int, int]:
     return int(start), int(max(stop, usable[min(len(usable) - 1, np.searchsorted(usable, at + 1))]))
 
 
-def epoch_batches(
-    examples: ExampleSet, batch_size: int, *, seed: int, epoch: int, buckets: int = 8
-) -> list[list[int]]:
+def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: int, buckets: int = 8) -> list[list[int]]:
     """Split one epoch into steps of examples of like length.
 
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
@@ -275,7 +269,7 @@ def epoch_batches(
         Lists of example indices, shuffled.
     """
     generator = np.random.default_rng([seed, epoch])
-    order = generator.permutation(len(examples))
+    order: Ints = generator.permutation(len(examples))
     lengths = np.array([len(e.extended_ids) for e in examples.examples])
     pool = batch_size * max(1, buckets)
     steps: list[list[int]] = []
@@ -340,8 +334,16 @@ class Batch:
                 return tensor.pin_memory().to(device, non_blocking=True)
             return tensor.to(device)
 
-        moved = [move(t) for t in (self.ids, self.positions, self.targets, self.teacher_rows, self.merged, self.new_at)]
-        return Batch(*moved, self.aligned, self.n_new_targets)
+        return Batch(
+            move(self.ids),
+            move(self.positions),
+            move(self.targets),
+            move(self.teacher_rows),
+            move(self.merged),
+            move(self.new_at),
+            self.aligned,
+            self.n_new_targets,
+        )
 
 
 def collate(

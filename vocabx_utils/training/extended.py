@@ -121,15 +121,12 @@ class ExtendedModel(nn.Module):
     input_rows: nn.Parameter
     head_rows: nn.Parameter
 
-    def __init__(
-        self, base: BaseModel, input_rows: Tensor, head_rows: Tensor, first_new_id: int | None = None
-    ) -> None:
+    def __init__(self, base: BaseModel, input_rows: Tensor, head_rows: Tensor, first_new_id: int | None = None) -> None:
         super().__init__()
         width = base.input_rows.shape[1]
         if input_rows.shape != head_rows.shape or input_rows.ndim != 2 or input_rows.shape[1] != width:
             raise ValueError(
-                f"new rows of shape {tuple(input_rows.shape)} and {tuple(head_rows.shape)}: expected twice "
-                f"(N, {width})"
+                f"new rows of shape {tuple(input_rows.shape)} and {tuple(head_rows.shape)}: expected twice (N, {width})"
             )
         self.base = base
         self.vocab_size = base.vocab_size if first_new_id is None else first_new_id

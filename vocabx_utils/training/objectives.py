@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -241,7 +242,7 @@ class _Phase1Loss(torch.autograd.Function):
         ce = hidden.new_zeros(hidden.shape[0], dtype=torch.float32)
         new_weights = new_head.to(hidden.dtype)
         edges = sorted({*range(0, compared, s.chunk), *range(compared, hidden.shape[0], s.chunk), hidden.shape[0]})
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in pairwise(edges):
             part = slice(start, stop)
             _chunk(hidden, new_weights, s, part, stop <= compared, kl, ce, grad_hidden, grad_head)
         ctx.save_for_backward(grad_hidden, grad_head)

@@ -183,8 +183,8 @@ def _fill(
     share = range(rank, len(examples), world)
     nats = 0.0
     with path.open("r+b", buffering=0) as file:
-        bar = runs.progress(list(micro_batches(lengths, share, token_budget)), "teacher", "batch")
-        for part in bar:
+        parts = list(micro_batches(lengths, share, token_budget))
+        for part in runs.progress(parts, desc="teacher", unit="batch"):
             batch = [examples.examples[i] for i in part]
             ids = _padded(batch).to(base.device)
             output = base.model.base_model(
@@ -210,9 +210,8 @@ def _write(descriptor: int, states: Tensor, row: int) -> None:
     states = states.contiguous().cpu()
     if states.dtype == torch.bfloat16:
         states = states.view(torch.uint16)
-    array = states.numpy()
-    view = memoryview(array).cast("B")
-    offset = row * array.shape[1] * array.itemsize
+    view = memoryview(states.numpy().tobytes())
+    offset = row * states.shape[1] * states.element_size()
     while len(view):  # a write may take less than it was given, on a nearly full disk for one
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written

@@ -21,7 +21,7 @@ from vocabx_utils.training.teacher import TeacherCache
 
 __all__ = ["TokenScores", "base_bits_per_byte", "evaluate"]
 
-_SUMS = ("ce_old", "n_old", "ce_new", "n_new", "kl_identical", "n_identical", "kl_last", "n_last", "kl_first", "n_first")
+_PLACES = ("old", "new", "identical", "last", "first")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def evaluate(
     """
     group = group or Group()
     vocab, n_new, device = model.vocab_size, model.n_new, model.device
-    sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in _SUMS}
+    names = [f"{kind}_{place}" for place in _PLACES for kind in ("ce" if place in ("old", "new") else "kl", "n")]
+    sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
     scores = TokenScores(*(torch.zeros(n_new, dtype=torch.float64, device=device) for _ in range(4)))
     lengths = [len(e.extended_ids) for e in examples.examples]
     share = range(group.rank, len(examples), group.world)

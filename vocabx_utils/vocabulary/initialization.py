@@ -73,9 +73,7 @@ def input_rows(
     return _from_subtokens(method, matrix, tokens, generator)
 
 
-def head_rows(
-    method: str, base: BaseModel, tokens: Sequence[SubtokenLike], generator: torch.Generator
-) -> Tensor:
+def head_rows(method: str, base: BaseModel, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
     """Return first values of the new head rows.
 
     ``first`` gives a new token the logit of its first subtoken, which the model already predicts at that place
@@ -98,9 +96,7 @@ def head_rows(
     return _from_subtokens(method, base.head_rows[: base.vocab_size], tokens, generator)
 
 
-def _from_subtokens(
-    method: str, matrix: Tensor, tokens: Sequence[SubtokenLike], generator: torch.Generator
-) -> Tensor:
+def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
     if method == "random":
         return random_rows(matrix, len(tokens), generator)
     rows = torch.empty(len(tokens), matrix.shape[1])
