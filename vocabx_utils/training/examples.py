@@ -280,7 +280,7 @@ def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: in
     return [steps[i] for i in generator.permutation(len(steps))]
 
 
-def micro_batches(lengths: Sequence[int], indices: Sequence[int], token_budget: int) -> Iterator[list[int]]:
+def micro_batches(lengths: Sequence[int], indices: Iterable[int], token_budget: int) -> Iterator[list[int]]:
     """Split a step so that no part pads to more than ``token_budget`` tokens.
 
     Args:

@@ -32,9 +32,10 @@ __all__ = [
 
 Anchor = Literal["first", "last", "none"]
 ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _NAME = re.compile(
-    r"(?:(?P<match>kl|hidden|cosine)_(?P<anchor>first|last|none))?_?(?P<ce>ce(?P<weight>[0-9.]+(?:e-?\d+)?)?)?"
-    r"(?:_t(?P<temperature>[0-9.]+))?(?:_l(?P<layer>\d+))?(?:_w(?P<new>[0-9.]+))?"
+    rf"(?:ce|(?P<match>kl|hidden|cosine)_(?P<anchor>first|last|none)(?:_ce(?P<ce>{_NUMBER}))?)"
+    rf"(?:_t(?P<temperature>{_NUMBER}))?(?:_l(?P<layer>[0-9]+))?(?:_w(?P<new>{_NUMBER}))?"
 )
 
 
@@ -91,19 +92,17 @@ def parse_objective(name: str) -> Objective:
         0.3
     """
     found = _NAME.fullmatch(name)
-    if not name or found is None or not (found["match"] or found["ce"]):
+    if found is None:
         raise ValueError(
             f"objective {name!r}: expected ce, kl_<anchor>, hidden_<anchor> or cosine_<anchor> with anchor first, last "
             "or none, and then, in this order, _ce<lambda>, _t<tau>, _l<layer>, _w<weight of new targets>"
         )
-    if found["match"] and found["ce"] and not found["weight"]:
-        raise ValueError(f"objective {name!r}: a mixture needs a lambda, as in {name}0.3")
     match: Any = found["match"]
     anchor: Any = found["anchor"] or "last"
     return Objective(
         match=match,
         anchor=anchor,
-        ce_weight=float(found["weight"] or 1.0) if found["ce"] else 0.0,
+        ce_weight=float(found["ce"] or 0.0) if match else 1.0,
         temperature=float(found["temperature"] or 1.0),
         layer=int(found["layer"]) if found["layer"] else -1,
         new_target_weight=float(found["new"] or 1.0),
