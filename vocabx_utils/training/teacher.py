@@ -7,6 +7,7 @@ and it is used only for exactly that.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from torch import Tensor
 from vocabx_utils import runs
 from vocabx_utils.models import BaseModel
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
-from vocabx_utils.training.extended import logit_transform
+from vocabx_utils.training.extended import logit_transform, rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
 
 __all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
@@ -135,10 +136,20 @@ def _layout(examples: ExampleSet) -> tuple[list[Ints], int]:
 def _key(base: BaseModel, examples: ExampleSet, layer: int) -> dict[str, Any]:
     return {
         "model": base.fingerprint,
+        "weights": _weights_checksum(base),  # the fingerprint samples the weights, and a cache must not be wrong
         "examples": examples.fingerprint(),  # ids and pairs, so the tokenizers and the text
         "dtype": str(base.dtype),
         "layer": layer,
     }
+
+
+def _weights_checksum(base: BaseModel) -> str:
+    state = base.model.state_dict()
+    sums = [
+        rows_checksum(state[name].reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
+        for name in sorted(state)
+    ]
+    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 
 def _valid(folder: Path, key: dict[str, Any]) -> bool:
