@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -39,9 +40,7 @@ def _byte_level(family: str) -> Tokenizer:
 def _sentencepiece(family: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     if family == "sentencepiece":
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-        )
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.decoder = decoders.Sequence(
@@ -60,9 +59,7 @@ def _trained(family: str) -> str:
     if family in {"sentencepiece", "metaspace"}:
         tokenizer = _sentencepiece(family)
         specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-        trainer = trainers.BpeTrainer(
-            vocab_size=330, special_tokens=specials, show_progress=False, max_token_length=6
-        )
+        trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=specials, show_progress=False, max_token_length=6)
         words = [line.replace("日本語", "").replace("🙂", "") for line in LINES]
         tokenizer.train_from_iterator((word for line in words for word in line.split()), trainer)
         spec = json.loads(tokenizer.to_str())
@@ -103,7 +100,7 @@ def with_merges(family: str, count: int = 40) -> SimpleNamespace:
         pairs: dict[tuple[str, str], int] = {}
         for line in LINES:
             tokens = now.encode(line, add_special_tokens=False).tokens
-            for pair in zip(tokens, tokens[1:], strict=False):
+            for pair in pairwise(tokens):
                 plain = all(len(part) > 1 or part.isalpha() for part in pair) and "<0x" not in "".join(pair)
                 if plain and "".join(pair) not in vocabulary and not pair[1].startswith(("Ġ", "\u2581")):
                     pairs[pair] = pairs.get(pair, 0) + 1

@@ -124,7 +124,24 @@ class TokenizerConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentConfig(StageConfig):
-    """Notebook 02: how the two tokenizations of a text align."""
+    """Notebook 02: how the two tokenizations of a text align.
+
+    Attributes:
+        lookahead: how far the thesis's algorithm looks ahead, in tokens.
+        texts: validation texts that are aligned, at most.
+        kl_texts: texts with a wrong pair on which the KL is measured, at most.
+        kl_tokens: longest of those texts, in original tokens.
+    """
+
+    lookahead: int = 20
+    texts: int = 2000
+    kl_texts: int = 8
+    kl_tokens: int = 160
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lookahead", "texts", "kl_texts", "kl_tokens"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

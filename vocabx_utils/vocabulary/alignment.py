@@ -121,7 +121,7 @@ def align_texts(
         sides = [
             [
                 np.array(found.ids, dtype=np.int64)
-                for found in backend.encode_batch(batch, add_special_tokens=add_special_tokens)
+                for found in backend.encode_batch_fast(batch, add_special_tokens=add_special_tokens)
             ]
             for backend in (original, extended)
         ]
@@ -289,9 +289,7 @@ def _follow(reference: bytes, ids: IntArray, table: ByteTable, backend: Any) -> 
     return ends, exact
 
 
-def _spellings(
-    piece: bytes, table: ByteTable, backend: Any, after_added: bool, is_added: bool
-) -> Iterator[bytes]:
+def _spellings(piece: bytes, table: ByteTable, backend: Any, after_added: bool, is_added: bool) -> Iterator[bytes]:
     """Yield the bytes that a run of tokens may stand for in the original's text, the literal ones first.
 
     A normaliser or pre-tokenizer that puts a space before the text puts it before every part between added

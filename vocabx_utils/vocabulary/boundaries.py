@@ -154,9 +154,7 @@ def align_boundaries(
 def _checked_ends(ends: Sequence[int] | IntArray, ids: Sequence[int] | IntArray | None) -> IntArray:
     array = np.asarray(ends, dtype=np.int64)
     if array.ndim != 1 or (len(array) and (array[0] < 0 or bool((np.diff(array) < 0).any()))):
-        raise ValueError(
-            "byte ends must be one rising sequence of counts; did ids or widths get in their place?"
-        )
+        raise ValueError("byte ends must be one rising sequence of counts; did ids or widths get in their place?")
     if ids is not None and len(ids) != len(array):
         raise ValueError(f"{len(ids)} ids and {len(array)} byte ends; there must be one end for each id")
     return array
@@ -185,22 +183,39 @@ def match_tokens(
     return both[np.argsort(both[:, 0], kind="stable")]
 
 
+BLOCK = 1 << 15
+
+
 def _common_values(left: IntArray, right: IntArray) -> IntArray:
-    """Indices of equal values of two strictly rising arrays, (P, 2)."""
-    if not len(left) or not len(right):
-        return np.zeros((0, 2), dtype=np.int64)
-    low, span = int(right[0]), int(right[-1] - right[0]) + 1
-    if span > 64 * (len(left) + len(right)) + 1024:  # far more bytes than tokens: a table would waste memory
+    """Indices of equal values of two strictly rising arrays, (P, 2).
+
+    One block of `right` at a time, so that the look-up table stays in the processor's cache.
+    """
+    found = [np.zeros((0, 2), dtype=np.int64)]
+    heads = right[::BLOCK]
+    cuts = np.concatenate([np.searchsorted(left, heads), [len(left)]])
+    for n, (start, stop) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
+        if start < stop:
+            pairs = _common_in_block(left[start:stop], right[n * BLOCK : (n + 1) * BLOCK])
+            pairs += [start, n * BLOCK]
+            found.append(pairs)
+    return np.concatenate(found)
+
+
+def _common_in_block(left: IntArray, right: IntArray) -> IntArray:
+    low, span = right[0], int(right[-1] - right[0]) + 1
+    left = left[: np.searchsorted(left, right[-1], side="right")]
+    if span > 64 * len(right) + 1024:  # far more bytes than tokens: a table would waste memory
         place = np.searchsorted(right, left)
-        inside = place < len(right)
-        inside[inside] = right[place[inside]] == left[inside]
-        return np.stack([np.flatnonzero(inside), place[inside]], axis=1)
-    table = np.full(span, -1, dtype=np.int64)
-    table[right - low] = np.arange(len(right))
-    start, stop = np.searchsorted(left, [low, low + span])
-    place = table[left[start:stop] - low]
-    hit = np.flatnonzero(place >= 0)
-    return np.stack([hit + start, place[hit]], axis=1)
+        hit = np.flatnonzero(right[place] == left)
+    else:
+        table = np.full(span, -1, dtype=np.int32)
+        table[right - low] = np.arange(len(right), dtype=np.int32)
+        place = table[left - low]
+        hit = np.flatnonzero(place >= 0)
+    pairs = np.empty((len(hit), 2), dtype=np.int64)
+    pairs[:, 0], pairs[:, 1] = hit, place[hit]
+    return pairs
 
 
 def _common_specials(left: IntArray, right: IntArray, left_ids: IntArray, right_ids: IntArray) -> IntArray:

@@ -140,9 +140,7 @@ def map_token_sequences(
     return TokenMapping(similar, divergent)
 
 
-def wrong_pairs(
-    mapping: TokenMapping, original_ends: IntArray, extended_ends: IntArray
-) -> list[tuple[int, int]]:
+def wrong_pairs(mapping: TokenMapping, original_ends: IntArray, extended_ends: IntArray) -> list[tuple[int, int]]:
     """List the similar pairs that join two different places of the text.
 
     Args:

@@ -102,9 +102,7 @@ def _family(spec: dict[str, Any]) -> str:
         return "byte-level"
     if spec["model"]["byte_fallback"] or "Metaspace" in splitters or "Metaspace" in decoders:
         return "metaspace"
-    raise ValueError(
-        "the tokenizer is neither byte-level nor SentencePiece-style BPE; its bytes are not known"
-    )
+    raise ValueError("the tokenizer is neither byte-level nor SentencePiece-style BPE; its bytes are not known")
 
 
 def _vocabulary_piece(text: str, family: str, byte_fallback: bool) -> bytes:
