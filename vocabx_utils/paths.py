@@ -1,0 +1,58 @@
+"""Where things are: the project, its notebooks, its runs, and the names of the stages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+STAGES = (
+    "00_start",
+    "01_tokenizer_extension",
+    "02_alignment",
+    "03_phase1_training",
+    "04_fine_tuning",
+    "05_benchmark_evaluation",
+    "06_mechanistic_analysis",
+)
+
+
+def project_root() -> Path:
+    """Folder of the project (`$VOCABX_ROOT`, else the checkout that holds the package, else the current one)."""
+    if root := os.environ.get("VOCABX_ROOT"):
+        return Path(root)
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "notebooks").is_dir():
+        return checkout
+    here = Path.cwd()
+    return next((p for p in (here, *here.parents) if (p / "notebooks" / "profiles").is_dir()), here)
+
+
+def notebooks_root() -> Path:
+    """Folder of the source notebooks."""
+    return project_root() / "notebooks"
+
+
+def runs_root() -> Path:
+    """Folder of all runs: `$VOCABX_RUNS`, else `runs/` in the project."""
+    return Path(os.environ.get("VOCABX_RUNS") or project_root() / "runs")
+
+
+def show_path(path: Path) -> str:
+    """Spell a path for a reader: relative to the run or project folder where it lies below one."""
+    for prefix, root in (("runs", runs_root()), ("", project_root())):
+        with contextlib.suppress(ValueError):
+            return (Path(prefix) / Path(path).resolve().relative_to(root.resolve())).as_posix()
+    return str(path)
+
+
+def stage_name(stage: str) -> str:
+    """Full name of a stage given as `03`, `3` or `03_phase1_training`.
+
+    Raises:
+        ValueError: no stage has that name.
+    """
+    for name in STAGES:
+        if stage in (name, name[:2], name[:2].removeprefix("0") or "0"):
+            return name
+    raise ValueError(f"No notebook {stage!r}. Known: {', '.join(STAGES)}.")

@@ -1,0 +1,379 @@
+"""Run folders: how stages hand over files, and how finished work is recognised.
+
+Every stage writes below `runs/<run>/<NN_stage>/[<variant>/]`. `claim` opens a folder with a key (settings and
+input fingerprints), `finish` seals it with `provenance.json`. Finished work with the same key is skipped, with
+another key refused. All files are written atomically: temporary name, fsync, rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vocabx_utils.paths import STAGES, notebooks_root, project_root, runs_root, show_path, stage_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+__all__ = [
+    "STAGES",
+    "KeyMismatchError",
+    "MissingStageError",
+    "Run",
+    "append_jsonl",
+    "atomic_path",
+    "claim",
+    "digest",
+    "finish",
+    "git_revision",
+    "installed_versions",
+    "notebooks_root",
+    "open_run",
+    "progress",
+    "project_root",
+    "read_json",
+    "read_jsonl",
+    "read_provenance",
+    "read_tensors",
+    "runs_root",
+    "show_path",
+    "stage_name",
+    "write_json",
+    "write_jsonl",
+    "write_table",
+    "write_tensors",
+    "write_text",
+]
+
+_RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
+
+
+class MissingStageError(RuntimeError):
+    """A file that an earlier notebook makes is not there."""
+
+
+class KeyMismatchError(RuntimeError):
+    """A folder holds work done with other settings or inputs."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the series: a folder with a sub-folder for each stage."""
+
+    name: str
+    folder: Path
+
+    def stage(self, stage: str, variant: str | None = None) -> Path:
+        """Folder of a stage (`03` or its full name), or of one variant of it; made if it is missing."""
+        folder = self.folder / stage_name(stage) / (variant or "")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def require(self, stage: str, relative: str = "provenance.json") -> Path:
+        """Path of a file or folder that a stage made.
+
+        Raises:
+            MissingStageError: it is not there; the message says which notebook makes it and how to run that.
+        """
+        path = self.folder / stage_name(stage) / relative
+        if not path.exists():
+            raise MissingStageError(
+                f"{show_path(path)} is missing. Notebook {stage_name(stage)} makes it: "
+                f"run `vocabx run --only {stage_name(stage)[:2]} --run-name {self.name}` first."
+            )
+        return path
+
+    def variants(self, stage: str) -> list[str]:
+        """Names of the finished variants of a stage, sorted."""
+        folder = self.folder / stage_name(stage)
+        return sorted(p.parent.name for p in folder.glob("*/provenance.json"))
+
+
+def open_run(name: str) -> Run:
+    """Open a run by name below `runs_root()`; its folder is made if it is missing."""
+    folder = runs_root() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return Run(name, folder)
+
+
+# --- keys and provenance -----------------------------------------------------------------------------------
+
+
+def digest(value: Any) -> str:
+    """SHA-256 (first 16 hex digits) of a JSON-ready value in canonical form."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def claim(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "finished"]:
+    """Open a stage folder for work described by `key`.
+
+    Args:
+        folder: where the work goes; made if it is missing.
+        key: settings and input fingerprints, JSON-ready. Two runs with equal keys give equal results.
+
+    Returns:
+        `new` (nothing there), `resume` (same key, unfinished) or `finished` (same key, sealed by `finish`).
+
+    Raises:
+        KeyMismatchError: the folder holds work with another key; the message lists what differs.
+    """
+    key = json.loads(json.dumps(key, default=str))
+    path = folder / "key.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, key)
+        return "new"
+    held = read_json(path)
+    if held != key:
+        names = sorted(n for n in held.keys() | key.keys() if held.get(n) != key.get(n))
+        differing = "; ".join(f"{n}: {held.get(n)!r} there, {key.get(n)!r} now" for n in names)
+        raise KeyMismatchError(
+            f"{show_path(folder)} holds work with other settings ({differing}). "
+            "Choose another run name, or remove that folder to do the work again."
+        )
+    return "finished" if (folder / "provenance.json").exists() else "resume"
+
+
+def finish(folder: Path, **extra: Any) -> None:
+    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`."""
+    key_path = folder / "key.json"
+    write_json(
+        folder / "provenance.json",
+        {
+            "key": read_json(key_path) if key_path.exists() else {},
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "versions": installed_versions(_RECORDED),
+            "git": git_revision(),
+            **extra,
+        },
+    )
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Read what `finish` wrote.
+
+    Raises:
+        MissingStageError: the folder holds no finished work.
+    """
+    if not (folder / "provenance.json").exists():
+        raise MissingStageError(f"{show_path(folder)} holds no finished work: provenance.json is missing.")
+    return read_json(folder / "provenance.json")
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Versions of the installed distributions among `names`."""
+    versions = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+@functools.lru_cache(maxsize=1)
+def git_revision() -> str | None:
+    """Commit of the checkout, with `+` behind it when tracked files differ; None outside one."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(project_root()), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is synced to disk and takes the name `path`.
+
+    On an error (a full disk included) the temporary file goes and whatever stood at `path` stays.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner may read
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"Could not write {path} ({error.strerror}); what stood there is unchanged"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write JSON (indented, UTF-8) atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        ValueError: the file is not JSON; the message names it.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON Lines atomically."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
+
+
+def append_jsonl(path: str | Path, row: Mapping[str, Any]) -> None:
+    """Append one row to JSON Lines and sync it, so that a killed run keeps every finished row.
+
+    A torn last line that a kill left behind is cut off first.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        _drop_torn_line(file)
+        file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _drop_torn_line(file: Any) -> None:
+    end = file.seek(0, os.SEEK_END)
+    if end == 0:
+        return
+    file.seek(end - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """Read JSON Lines; a last line without its line end (a torn write) is left out.
+
+    Raises:
+        ValueError: another line is not a JSON object; the message names file and line.
+    """
+    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    rows = []
+    for number, line in enumerate(lines[:-1], 1):
+        if line.strip():
+            rows.append(_parse_line(line, path, number))
+    with contextlib.suppress(ValueError):  # complete but without a line end: hand-made files
+        if lines[-1].strip():
+            rows.append(_parse_line(lines[-1], path, len(lines)))
+    return rows
+
+
+def _parse_line(line: str, path: str | Path, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{path}, line {number} holds a {type(row).__name__}; expected an object.")
+    return row
+
+
+def write_tensors(
+    path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """Write tensors as safetensors, atomically, from contiguous CPU copies."""
+    from safetensors.torch import save_file
+
+    with atomic_path(path) as temporary:
+        save_file({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, temporary, metadata)
+
+
+def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    """Read safetensors onto the CPU."""
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def write_table(path: str | Path, table: pd.DataFrame) -> None:
+    """Write a table as `.csv` or `.parquet`, atomically.
+
+    Raises:
+        ValueError: another file name.
+    """
+    writers = {
+        ".csv": lambda p: table.to_csv(p, index=False),
+        ".parquet": lambda p: table.to_parquet(p, index=False),
+    }
+    suffix = Path(path).suffix
+    if suffix not in writers:
+        raise ValueError(f"{path}: tables are written as .csv or .parquet.")
+    with atomic_path(path) as temporary:
+        writers[suffix](temporary)
+
+
+# --- progress ----------------------------------------------------------------------------------------------
+
+
+def progress(
+    iterable: Iterable[Any] | None = None, *, total: int | None = None, desc: str = "", unit: str = "it"
+) -> Any:
+    """Show the progress of a long loop: a bar on a terminal, a plain line every ten seconds elsewhere.
+
+    Args:
+        iterable: what to iterate over; leave out to call `update(n)` by hand.
+        total: number of units, if `iterable` has no length.
+        desc: what is being done.
+        unit: name of one unit.
+
+    Returns:
+        A `tqdm` object (iterable, context manager, `update`, `set_postfix`).
+    """
+    from tqdm import tqdm
+
+    interactive = sys.stderr.isatty() and os.environ.get("VOCABX_PROGRESS") != "plain"
+    if interactive:
+        return tqdm(iterable, total=total, desc=desc, unit=unit, dynamic_ncols=True)
+
+    class PlainLines(tqdm):
+        """One line per display, because carriage returns make no sense in a log or a notebook file."""
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+            if self.n:
+                print(msg or str(self), file=sys.stderr, flush=True)
+            return True
+
+    return PlainLines(
+        iterable, total=total, desc=desc, unit=unit, ascii=True, mininterval=10, maxinterval=10, ncols=100
+    )
