@@ -138,9 +138,7 @@ class Tuned(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Sum of the cross-entropy over the targets that count, float32, in nats."""
-        cast = (
-            torch.autocast(ids.device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
-        )
+        cast = torch.autocast(ids.device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
         with cast:
             states = self.hidden(ids).flatten(0, 1)
             weight, learn_from = self.head()
@@ -233,7 +231,7 @@ def run_stage(
         RuntimeError: a frozen tensor moved, or a new row with examples did not.
     """
     accelerator = Accelerator(cpu=model.device.type == "cpu")
-    dtype = _precision(config, model)
+    dtype = model.get_output_embeddings().weight.dtype
     trained = stages.open_stage(model, stage, config, new_ids=new_ids)
     rows_before = new_rows_of(model, new_ids)
     tuned = Tuned(model, limit, dtype, new_ids, train_rows=stage.key == "b" and config.rows_in_b)
@@ -358,7 +356,7 @@ class _Loop:
         if not self.accelerator.is_main_process:
             yield from flat[first:]
             return
-        yield from runs.progress(flat[first:], title, "step")
+        yield from runs.progress(flat[first:], desc=title, unit="step")
 
     def _step(self, step: Step, number: int, epoch: int) -> dict[str, Any]:
         """One optimiser step over all batches of ``step``, each token weighing the same."""
@@ -516,9 +514,7 @@ def _finish_stage(
     if (place / "result.json").exists():
         return load_stage(model, place, new_ids=new_ids)
     place.mkdir(parents=True, exist_ok=True)
-    trained, result = run_stage(
-        model, stage, train, validation, place, config, limit=limit, new_ids=new_ids
-    )
+    trained, result = run_stage(model, stage, train, validation, place, config, limit=limit, new_ids=new_ids)
     if _is_main():
         save_stage(trained, stage, place, new_ids=new_ids)
     _observe(stage.key, trained, place, observe)
@@ -545,15 +541,16 @@ def _read_back(folder: Path, keys: list[str]) -> FineTuned:
 
 def _close(tuned: Tuned, model: PreTrainedModel, stage: stages.Stage, new_ids: range) -> None:
     """Back to the model's own dtype; rows that trained beside the matrices are written into them."""
-    model.gradient_checkpointing_disable()
+    disable = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
+    disable()
     if stage.key != "b":
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.data = parameter.data.to(model.config.dtype or parameter.dtype)
+                parameter.data = parameter.data.to(tuned.dtype)
     if tuned.new_input is not None and tuned.new_head is not None:
         rows = slice(new_ids.start, new_ids.stop)
-        model.get_input_embeddings().weight.data[rows] = tuned.new_input.data.to(model.dtype)
-        model.get_output_embeddings().weight.data[rows] = tuned.new_head.data.to(model.dtype)
+        model.get_input_embeddings().weight.data[rows] = tuned.new_input.data.to(tuned.dtype)
+        model.get_output_embeddings().weight.data[rows] = tuned.new_head.data.to(tuned.dtype)
 
 
 def _check_rows(
@@ -581,7 +578,9 @@ def _check_rows(
 def _checkpointing(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage) -> None:
     wanted = config.gradient_checkpointing
     if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # renamed in transformers 5.2x; both names take the same keyword arguments in the same place
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
 
 
 def _check_shape(model: PreTrainedModel) -> None:
@@ -603,16 +602,8 @@ def _check_shape(model: PreTrainedModel) -> None:
         raise ValueError(f"{type(model).__name__} has {', '.join(odd)}; fine-tuning knows plain decoders only")
 
 
-def _precision(config: FineTuneConfig, model: PreTrainedModel) -> torch.dtype:
-    if config.precision == "auto":
-        return torch.float32 if model.dtype == torch.float32 else torch.bfloat16
-    return torch.bfloat16 if config.precision == "bf16" else torch.float32
-
-
 def _share(texts: ExampleSet, batch: tuple[int, ...], accelerator: Accelerator) -> tuple[Tensor, Tensor]:
-    ids, targets = collate(
-        texts.examples, batch, rank=accelerator.process_index, world=accelerator.num_processes
-    )
+    ids, targets = collate(texts.examples, batch, rank=accelerator.process_index, world=accelerator.num_processes)
     device = accelerator.device
     return ids.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
@@ -625,9 +616,7 @@ def _memory_advice(config: FineTuneConfig, folder: Path) -> Iterator[None]:
         if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
         kept = folder / "checkpoint.safetensors"
-        further = (
-            "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
-        )
+        further = "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
         raise OutOfMemory(
             f"out of memory with tokens_per_batch={config.tokens_per_batch}: halve it (tokens_per_step may stay, so "
             f"the result stays the same){further}, and run again; "
@@ -656,6 +645,4 @@ def _is_main() -> bool:
 def _digest(texts: ExampleSet) -> str:
     from vocabx_utils import corpus
 
-    return corpus.fingerprint(
-        f"{example.first_target}:{','.join(map(str, example.ids))}" for example in texts.examples
-    )
+    return corpus.fingerprint(f"{example.first_target}:{','.join(map(str, example.ids))}" for example in texts.examples)

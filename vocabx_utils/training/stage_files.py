@@ -51,7 +51,7 @@ def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *
             "input": model.get_input_embeddings().weight,
             "head": model.get_output_embeddings().weight,
         }
-        runs.write_tensors(folder / "embeddings.safetensors", _plain(tensors))
+        runs.write_tensors(folder / "embeddings.safetensors", tensors)
         return
     prefix = _block_prefix(model)  # type: ignore[arg-type]
     blocks = blocks_of(model)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *
         for number in chosen
         for name, parameter in blocks[number].named_parameters()
     }
-    runs.write_tensors(folder / "blocks.safetensors", _plain(tensors))
+    runs.write_tensors(folder / "blocks.safetensors", tensors)
 
 
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTrainedModel | PeftModel:
@@ -128,11 +128,8 @@ def save_adapter(model: PeftModel, folder: Path, *, new_ids: range, base: str | 
         "first_id": torch.tensor([new_ids.start]),
         "base_shape": torch.tensor(inner.get_input_embeddings().weight.shape),  # type: ignore[operator]
     }
-    runs.write_tensors(folder / "new_rows.safetensors", _plain(tensors))
-    return {
-        name: (folder / name).stat().st_size
-        for name in ("adapter_model.safetensors", "new_rows.safetensors")
-    }
+    runs.write_tensors(folder / "new_rows.safetensors", tensors)
+    return {name: (folder / name).stat().st_size for name in ("adapter_model.safetensors", "new_rows.safetensors")}
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PeftModel:
@@ -199,7 +196,3 @@ def _check_adapter_names(model: PreTrainedModel, folder: Path) -> None:
 def _block_prefix(model: PreTrainedModel) -> str:
     blocks = blocks_of(model)
     return next(name for name, module in model.named_modules() if module is blocks)
-
-
-def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -10,6 +10,7 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -202,10 +203,8 @@ def _parameters_of(model: PreTrainedModel, stage: Stage, config: FineTuneConfig)
         return [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
     blocks = list(blocks_of(model))
     half = len(blocks) // 2
-    if stage.key == "c1":
-        chosen = blocks[:half]
-    else:
-        chosen = blocks[half:] if config.c_refreeze else blocks
+    first, second = blocks[:half], blocks[half:] if config.c_refreeze else blocks
+    chosen = first if stage.key == "c1" else second
     return [parameter for block in chosen for parameter in block.parameters()]
 
 
@@ -234,7 +233,8 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> PeftModel:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
         torch.manual_seed(config.seed)
         return get_peft_model(model, lora)  # type: ignore[arg-type]
 
