@@ -10,6 +10,7 @@ Legend: R matrix rows, N new tokens, D model width.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,7 +172,9 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
     span = slice(first, first + count)
     model.get_input_embeddings().weight.data[span] = rows["input_rows"].to(have)
     model.get_output_embeddings().weight.data[span] = rows["head_rows"].to(have)
-    tuned = PeftModel.from_pretrained(model, str(folder), config=PeftConfig.from_pretrained(str(folder)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
+        tuned = PeftModel.from_pretrained(model, str(folder), config=PeftConfig.from_pretrained(str(folder)))
     tuned.eval().requires_grad_(False)
     return tuned
 
