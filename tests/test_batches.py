@@ -68,7 +68,7 @@ def test_end_of_text_is_learned_once_where_pad_is_eos():
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
     eos = tokenizer.eos_token_id
     coded = encode(["ab<eos>cd<eos>", "a<eos>"], tokenizer, max_length=64).examples
-    ids, targets = collate(coded, (0, 1))
+    _ids, targets = collate(coded, (0, 1))
     assert (targets[0] == eos).sum() == 2  # the inner one and the end
     assert (targets[1] == eos).sum() == 1
     length = len(coded[1].ids)

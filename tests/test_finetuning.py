@@ -15,9 +15,10 @@ from tiny_tuning import extended, new_rows, texts, tiny_base
 from vocabx_utils import runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
 from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training import finetuning, stages
+from vocabx_utils.training import loop, stages
 from vocabx_utils.training.batches import encode
-from vocabx_utils.training.finetuning import OutOfMemory, Tuned, fine_tune
+from vocabx_utils.training.finetuning import OutOfMemory, fine_tune
+from vocabx_utils.training.tuned import Tuned
 
 SMALL = dict(
     max_length=128, tokens_per_step=300, tokens_per_batch=256, lora_rank=4, lora_alpha=4, a_epochs=1, b_epochs=1,
@@ -29,10 +30,7 @@ def setting(words: int = 3, **options):
     """A tiny extended model with its texts."""
     base = tiny_base(rows=options.pop("rows", None))
     tokenizer = extended(base.tokenizer) if words else base.tokenizer
-    if words:
-        model = with_extra_rows(base, *new_rows(base, words), base.vocab_size)
-    else:
-        model = copy.deepcopy(base.model)
+    model = with_extra_rows(base, *new_rows(base, words), base.vocab_size) if words else copy.deepcopy(base.model)
     new_ids = range(base.vocab_size, base.vocab_size + words)
     config = FineTuneConfig(**{**SMALL, **options})
     coded = [encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:9], texts(tokenizer)[9:])]
@@ -203,7 +201,7 @@ def test_killed_and_continued_equals_unbroken(tmp_path):
 
 
 def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    original, count = finetuning._Loop._step, [0]
+    original, count = loop.Loop._step, [0]
 
     def step(self, *arguments):
         count[0] += 1
@@ -211,7 +209,7 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(self, *arguments)
 
-    monkeypatch.setattr(finetuning._Loop, "_step", step)
+    monkeypatch.setattr(loop.Loop, "_step", step)
     with pytest.raises(OutOfMemory, match="tokens_per_batch=256: halve it.*continues from"):
         tune(tmp_path, stages=("a",), checkpoint_every=1)
     assert (tmp_path / "a" / "checkpoint.safetensors").exists()
@@ -225,13 +223,13 @@ def test_new_row_that_should_have_moved(tmp_path):
 
 
 def test_moved_frozen_tensor_is_caught(tmp_path, monkeypatch):
-    original = finetuning._Loop._step
+    original = loop.Loop._step
 
     def step(self, *arguments):
         self.module.tuned.model.norm.weight.data[0] += 1e-6
         return original(self, *arguments)
 
-    monkeypatch.setattr(finetuning._Loop, "_step", step)
+    monkeypatch.setattr(loop.Loop, "_step", step)
     with pytest.raises(RuntimeError, match=r"stage a moved 1 frozen tensors.*model\.norm\.weight"):
         tune(tmp_path, stages=("a",))
 

@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from vocabx_utils.training.fullhead import IGNORE, _loss_and_error, _loss_and_error_in_place, linear_cross_entropy
-from vocabx_utils.training.fullhead import token_losses
+from vocabx_utils.training.fullhead import (
+    IGNORE,
+    _loss_and_error,
+    _loss_and_error_in_place,
+    linear_cross_entropy,
+    token_losses,
+)
 
 
 def case(n: int = 37, width: int = 16, rows: int = 53, dtype=torch.float32):

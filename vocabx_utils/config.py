@@ -156,6 +156,7 @@ class FineTuneConfig(StageConfig):
         clip_norm: largest gradient norm, over what moves; 0 turns it off.
         gradient_checkpointing: "auto" (in c only), "always" or "never".
         checkpoint_every: optimiser steps between checkpoints; 0 for the end of each epoch only.
+        sharded: spread the weights over the processes too, for bases that one device cannot hold.
     """
 
     stages: tuple[str, ...] = ("a", "b")
@@ -182,6 +183,7 @@ class FineTuneConfig(StageConfig):
     clip_norm: float = 1.0
     gradient_checkpointing: Literal["auto", "always", "never"] = "auto"
     checkpoint_every: int = 0
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,6 +21,7 @@ from vocabx_utils import runs
 from vocabx_utils.models import BaseModel, load_base_model, quiet_transformers, with_extra_rows
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
+from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.variants import STAGE, Start, from_phase1, load_variant
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def write_folder(
     """
     out = Path(out)
     _refuse_existing(out)
-    rows = model.get_output_embeddings().weight.shape[0]
+    rows = len(matrices_of(model)[1])
     if limit > rows:
         raise ExportError(
             f"the tokenizer needs {limit} rows, the model has {rows}: extend it with models.with_extra_rows first"
@@ -259,7 +260,7 @@ def pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedMod
     """
     if multiple < 1:
         raise ValueError(f"pad_to is {multiple}; expected 1 or more, such as 64")
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    embedding, head = matrices_of(model)
     rows = -(-max(len(head), limit) // multiple) * multiple
     padded = _with_config(model, rows)
     matrices = []

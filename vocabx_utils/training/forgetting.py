@@ -24,7 +24,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus
 from vocabx_utils.training.batches import Example, collate, plan_epoch
-from vocabx_utils.training.finetuning import Tuned
+from vocabx_utils.training.stages import matrices_of
+from vocabx_utils.training.tuned import Tuned
 
 __all__ = [
     "Snapshot",
@@ -165,8 +166,9 @@ def continue_text(
 ) -> str:
     """Continue a prompt greedily and return what was added, without special tokens."""
     ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"].to(model.device)
-    rows = _plain_model(model).get_output_embeddings().weight.shape[0]
-    out = model.generate(
+    rows = len(matrices_of(model)[1])
+    generate: Any = model.generate
+    out = generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,
@@ -176,8 +178,8 @@ def continue_text(
         use_cache=True,
     )
     # decoded together with the prompt: a token's leading space is lost at the start of a text
-    whole = tokenizer.decode(out[0], skip_special_tokens=True)
-    return whole[len(tokenizer.decode(ids[0], skip_special_tokens=True)) :]
+    whole, given = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (out[0], ids[0]))
+    return whole[len(given) :]
 
 
 def forgetting_texts(
@@ -242,8 +244,7 @@ def _plain_model(model: Any) -> PreTrainedModel:
 
 
 def _dtype(model: Any) -> torch.dtype:
-    dtype: torch.dtype = _plain_model(model).get_output_embeddings().weight.dtype
-    return dtype
+    return matrices_of(model)[1].dtype
 
 
 def _trim(texts: Iterable[str], max_texts: int, max_chars: int) -> tuple[str, ...]:

@@ -136,6 +136,7 @@ def _softmax_step(device_type: str) -> Callable[[Tensor, Tensor], tuple[Tensor, 
     """On CUDA the passes over the logits are fused by the compiler; without a working one they run one by one."""
     if device_type != "cuda":
         return _loss_and_error_in_place
+    compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None
     compiled = torch.compile(_loss_and_error, dynamic=True)
 
     def step(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

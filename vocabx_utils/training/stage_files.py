@@ -12,27 +12,51 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from vocabx_utils import runs
-from vocabx_utils.training.stages import Stage, blocks_of, check_extended
+from vocabx_utils.training.stages import Stage, blocks_of, check_extended, matrices_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["load_adapter", "load_stage", "new_rows_of", "save_adapter", "save_stage"]
+__all__ = ["load_adapter", "load_stage", "new_rows_of", "save_adapter", "save_sharded", "save_stage"]
 
 
 def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]:
     """Copies of the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
     rows = slice(new_ids.start, new_ids.stop)
-    matrices = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
-    input_rows, head_rows = (matrix.detach()[rows].clone() for matrix in matrices)
+    input_rows, head_rows = (matrix.detach()[rows].clone() for matrix in matrices_of(model))
     return input_rows, head_rows
+
+
+def save_sharded(
+    model: Any, stage: Stage, folder: Path, state: dict[str, Tensor], *, new_ids: range, rows: tuple[Tensor, Tensor]
+) -> None:
+    """Write the tensors that a sharded stage moved, from their gathered copies.
+
+    Args:
+        model: the trained model, its own tensors sharded; for stage "b" the peft model.
+        stage: decides what is written.
+        folder: the stage's folder.
+        state: trainable tensors by name within ``Tuned``.
+        new_ids: ids of the new tokens.
+        rows: new input and head rows (N, D) at the end of the stage.
+    """
+    named = {name.removeprefix("tuned."): tensor.to(rows[0].dtype) for name, tensor in state.items()}
+    if stage.key == "b":
+        lora = {f"base_model.model.{name}": state[f"tuned.{name}"] for name in named if "lora_" in name}
+        save_adapter(model, folder / "adapter", new_ids=new_ids, state=lora, rows=rows)
+    elif stage.key == "a":
+        input_name, head_name = _matrix_names(model)
+        tensors = {"input": named[input_name], "head": named[head_name]}
+        runs.write_tensors(folder / "embeddings.safetensors", tensors)
+    else:
+        runs.write_tensors(folder / "blocks.safetensors", named)
 
 
 def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *, new_ids: range) -> None:
@@ -48,10 +72,7 @@ def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *
         save_adapter(model, folder / "adapter", new_ids=new_ids)  # type: ignore[arg-type]
         return
     if stage.key == "a":
-        tensors = {
-            "input": model.get_input_embeddings().weight,
-            "head": model.get_output_embeddings().weight,
-        }
+        tensors = dict(zip(("input", "head"), matrices_of(model), strict=True))
         runs.write_tensors(folder / "embeddings.safetensors", tensors)
         return
     prefix = _block_prefix(model)  # type: ignore[arg-type]
@@ -85,10 +106,7 @@ def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTr
         return load_adapter(model, folder / "adapter", new_ids=new_ids)
     if (folder / "embeddings.safetensors").exists():
         stored = runs.read_tensors(folder / "embeddings.safetensors")
-        targets = {
-            "input": model.get_input_embeddings().weight,
-            "head": model.get_output_embeddings().weight,
-        }
+        targets = dict(zip(("input", "head"), matrices_of(model), strict=True))
     elif (folder / "blocks.safetensors").exists():
         stored = runs.read_tensors(folder / "blocks.safetensors")
         targets = dict(model.named_parameters())
@@ -104,7 +122,15 @@ def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTr
     return model
 
 
-def save_adapter(model: PeftModel, folder: Path, *, new_ids: range, base: str | None = None) -> dict[str, int]:
+def save_adapter(
+    model: PeftModel,
+    folder: Path,
+    *,
+    new_ids: range,
+    base: str | None = None,
+    state: dict[str, Tensor] | None = None,
+    rows: tuple[Tensor, Tensor] | None = None,
+) -> dict[str, int]:
     """Write a LoRA adapter with the new rows beside it.
 
     Args:
@@ -112,6 +138,8 @@ def save_adapter(model: PeftModel, folder: Path, *, new_ids: range, base: str | 
         folder: made when missing.
         new_ids: ids of the new tokens.
         base: name or folder of the base to write into the adapter's configuration.
+        state: gathered adapter weights, where the model's own are sharded.
+        rows: new rows of both matrices, likewise.
 
     Returns:
         Bytes of the adapter's and of the rows' file.
@@ -119,15 +147,15 @@ def save_adapter(model: PeftModel, folder: Path, *, new_ids: range, base: str | 
     folder.mkdir(parents=True, exist_ok=True)
     if base is not None:
         model.peft_config["default"].base_model_name_or_path = base
-    model.save_pretrained(str(folder), save_embedding_layers=False)
+    model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
     (folder / "README.md").unlink(missing_ok=True)
     inner = model.get_base_model()
-    input_rows, head_rows = new_rows_of(inner, new_ids)  # type: ignore[arg-type]
+    input_rows, head_rows = rows or new_rows_of(inner, new_ids)  # type: ignore[arg-type]
     tensors = {
         "input_rows": input_rows,
         "head_rows": head_rows,
         "first_id": torch.tensor([new_ids.start]),
-        "base_shape": torch.tensor(inner.get_input_embeddings().weight.shape),  # type: ignore[operator]
+        "base_shape": torch.tensor(matrices_of(inner)[0].shape),
     }
     runs.write_tensors(folder / "new_rows.safetensors", tensors)
     return {name: (folder / name).stat().st_size for name in ("adapter_model.safetensors", "new_rows.safetensors")}
@@ -154,7 +182,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
         raise FileNotFoundError(f"{folder} holds no adapter_config.json; export or train stage b first")
     rows = runs.read_tensors(folder / "new_rows.safetensors")
     count, first = len(rows["input_rows"]), int(rows["first_id"])
-    have = model.get_input_embeddings().weight
+    have, head = matrices_of(model)
     if count and len(have) < first + count:
         raise ValueError(
             f"the adapter in {folder} needs {count} new rows from id {first}, the base has {len(have)} rows: extend "
@@ -170,8 +198,8 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
         )
     _check_adapter_names(model, folder)
     span = slice(first, first + count)
-    model.get_input_embeddings().weight.data[span] = rows["input_rows"].to(have)
-    model.get_output_embeddings().weight.data[span] = rows["head_rows"].to(have)
+    have.data[span] = rows["input_rows"].to(have)
+    head.data[span] = rows["head_rows"].to(head)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
         tuned = PeftModel.from_pretrained(model, str(folder), config=PeftConfig.from_pretrained(str(folder)))
@@ -194,6 +222,13 @@ def _check_adapter_names(model: PreTrainedModel, folder: Path) -> None:
                 f"the adapter in {folder} expects {place} with {tensor.shape[1]} inputs, this base has {found}: "
                 "it is an adapter for another base"
             )
+
+
+def _matrix_names(model: Any) -> tuple[str, str]:
+    """Names of the parameters of input embedding and head."""
+    matrices = matrices_of(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return names[id(matrices[0])], names[id(matrices[1])]
 
 
 def _block_prefix(model: PreTrainedModel) -> str:

@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,7 @@ __all__ = [
     "blocks_of",
     "check_extended",
     "checksums",
+    "matrices_of",
     "moved",
     "open_stage",
     "plan_stages",
@@ -125,7 +126,7 @@ def check_extended(model: PreTrainedModel, new_ids: range) -> None:
     Raises:
         ValueError: says how many rows there are, how many are needed, and how to make them.
     """
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    embedding, head = matrices_of(model)
     needed = new_ids.stop if len(new_ids) else 0
     if min(len(embedding), len(head)) < needed:
         raise ValueError(
@@ -136,13 +137,19 @@ def check_extended(model: PreTrainedModel, new_ids: range) -> None:
         raise ValueError("input embedding and head are tied; untie them first with models.untie(model)")
 
 
+def matrices_of(model: Any) -> tuple[nn.Parameter, nn.Parameter]:
+    """Input embedding and head (R, D) of a plain model, or of the one inside a peft wrapper."""
+    return model.get_input_embeddings().weight, model.get_output_embeddings().weight
+
+
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
     """The transformer blocks of a decoder, in order.
 
     Raises:
         ValueError: when the architecture keeps them under an unknown name.
     """
-    blocks = getattr(model.get_decoder(), "layers", None)
+    decoder: Any = model
+    blocks = getattr(decoder.get_decoder(), "layers", None)
     if not isinstance(blocks, nn.ModuleList):
         raise ValueError(f"{type(model).__name__} has no list of blocks named 'layers'; this architecture is unknown")
     return blocks
@@ -200,7 +207,7 @@ def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list
 def _parameters_of(model: PreTrainedModel, stage: Stage, config: FineTuneConfig) -> list[nn.Parameter]:
     """The tensors that stages a, c1 and c2 free."""
     if stage.key == "a":
-        return [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+        return list(matrices_of(model))
     blocks = list(blocks_of(model))
     half = len(blocks) // 2
     first, second = blocks[:half], blocks[half:] if config.c_refreeze else blocks
@@ -260,6 +267,8 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
 
 
 def _checksum(tensor: Tensor, piece: int = 1 << 24) -> tuple[int, int]:
+    if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
+        tensor = tensor.to_local()
     bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     width = 4 if len(bits) % 4 == 0 else 1
     words = bits.view(torch.int32) if width == 4 else bits
