@@ -84,7 +84,8 @@ def _rows(facts: Mapping[str, Any]) -> list[str]:
     return [
         f"Base model `{facts['base_model']}` with {facts['new_tokens']} new tokens; {facts['vocabulary']} ids in use, "
         f"{facts['rows']} matrix rows, {facts['padding_rows']} of them padding "
-        f"({facts['reserved_rows_used']} reserved rows of the base were taken over). Input embedding and head are untied.",
+        f"({facts['reserved_rows_used']} reserved rows of the base were taken over). "
+        "Input embedding and head are untied.",
         "",
     ]
 

@@ -338,7 +338,8 @@ def _write(
 def _verify(model: PreTrainedModel, folder: Path, limit: int) -> None:
     """Load what was written as a stranger would, and compare logits on a few ids."""
     with quiet_transformers():
-        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=model.dtype).to(model.device).eval()
+        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=model.dtype)
+        loaded = loaded.to(model.device).eval()
     ids = torch.arange(0, limit, max(1, limit // 48), device=model.device)[None]
     here, there = (m(input_ids=ids, use_cache=False).logits[..., :limit].float() for m in (model.eval(), loaded))
     error = float((here - there).abs().max() / here.abs().max().clamp_min(1.0))

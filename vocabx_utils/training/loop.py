@@ -183,7 +183,8 @@ class Loop:
     def _synchronised(self, last: bool) -> Iterator[None]:
         """Processes exchange gradients in the last batch of a step only."""
         if self.config.sharded:
-            self.module.set_requires_gradient_sync(last)
+            unit: Any = self.module
+            unit.set_requires_gradient_sync(last)
             yield
             return
         with nullcontext() if last else self.accelerator.no_sync(self.module):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import runs
+from vocabx_utils import corpus, runs
 from vocabx_utils.models import BaseModel, with_extra_rows
 from vocabx_utils.training.stage_files import load_stage
 
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
 STAGE = "04"
 
-__all__ = ["Start", "from_base", "from_branch", "from_phase1", "load_variant", "stages_done"]
+__all__ = [
+    "Start",
+    "from_base",
+    "from_branch",
+    "from_phase1",
+    "load_variant",
+    "open_start",
+    "run_texts",
+    "stages_done",
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,50 @@ class Start:
     new_ids: range
     limit: int
     origin: dict[str, Any]
+
+
+def open_start(run: runs.Run, start: str, base: BaseModel, extension: Extension | None) -> Start:
+    """Open a start by name.
+
+    Args:
+        run: the run.
+        start: "base", "phase1:VARIANT" or "VARIANT:STAGE" (a finished stage of notebook 04).
+        base: the original model.
+        extension: the extension of notebook 01; not needed for "base".
+
+    Raises:
+        ValueError: another form, or new tokens without an extension.
+    """
+    if start == "base":
+        return from_base(base)
+    place, _, name = start.partition(":")
+    if not name:
+        raise ValueError(f"start is {start!r}; expected 'base', 'phase1:VARIANT' or 'VARIANT:STAGE'")
+    if place != "phase1":
+        return from_branch(run, place, name, base, extension)
+    if extension is None:
+        raise ValueError(f"start {start!r} needs the extension of notebook 01")
+    return from_phase1(run, name, base, extension)
+
+
+def run_texts(
+    run: runs.Run, split: str, tokenizer: PreTrainedTokenizerFast, limit: int | None = None
+) -> list[corpus.Rendered]:
+    """Render a split of notebook 01 with the template that it chose.
+
+    Args:
+        run: the run.
+        split: "train" or "validation".
+        tokenizer: gives the special tokens of the template.
+        limit: keep at most this many, evenly spread.
+
+    Raises:
+        runs.MissingStageError: notebook 01 has not run.
+    """
+    pairs = corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"), limit)
+    facts = run.folder / "01_tokenizer_extension" / "corpus.json"
+    template: Any = runs.read_json(facts).get("template", "thesis") if facts.exists() else "thesis"
+    return [corpus.render(pair, template, tokenizer) for pair in pairs]
 
 
 def from_base(base: BaseModel) -> Start:
