@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from accelerate import Accelerator, PartialState
 from torch import Tensor
@@ -28,6 +27,9 @@ from vocabx_utils.training.loop import Loop, OutOfMemory, StageRun
 from vocabx_utils.training.stage_files import load_stage, new_rows_of, save_sharded, save_stage
 from vocabx_utils.training.tuned import Tuned
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["FineTuned", "OutOfMemory", "StageRun", "fine_tune", "run_stage"]
 
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
@@ -37,6 +39,7 @@ _NOT_IN_KEY = (
     "tokens_per_batch",
     "gradient_checkpointing",
     "checkpoint_every",
+    "compile_blocks",
     "sharded",
 )
 
@@ -158,7 +161,7 @@ def run_stage(
     frozen_before = stages.checksums(tuned)
     if accelerator.is_main_process:
         runs.write_json(folder / "trainable.json", stages.trainable_table(tuned).to_dict("records"))
-    _checkpointing(model, config, stage)
+    _prepare(model, config, stage)
     loop = Loop(accelerator, tuned, stage, train, validation, folder, config)
     if config.sharded:  # now that each process holds its part only
         frozen_before = stages.checksums(tuned)
@@ -234,6 +237,8 @@ def _observe(name: str, model: Any, place: Path, observe: Observe | None, proces
 
 
 def _read_back(folder: Path, keys: list[str]) -> FineTuned:
+    import pandas as pd
+
     keys = [key for key in keys if (folder / key / "result.json").exists()]
     records = [record for key in keys for record in runs.read_jsonl(folder / key / "losses.jsonl")]
     results = [runs.read_json(folder / key / "result.json") for key in keys]
@@ -246,6 +251,9 @@ def _close(tuned: Tuned, model: PreTrainedModel, stage: stages.Stage, new_ids: r
     """Back to the model's own dtype; rows that trained beside the matrices are written into them."""
     disable = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
     disable()
+    _cast_adapter_inputs(model, True)
+    for block in stages.blocks_of(model):
+        block._compiled_call_impl = None
     if stage.key != "b":
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -279,12 +287,25 @@ def _check_rows(
             )
 
 
-def _checkpointing(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage) -> None:
+def _prepare(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage) -> None:
+    """Gradient checkpointing and compilation as configured; both are undone when the stage closes."""
     wanted = config.gradient_checkpointing
     if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):
         # renamed in transformers 5.2x; both names take the same keyword arguments in the same place
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
+    # under autocast the products cast for themselves; peft's own cast to float32 would only cost memory traffic
+    _cast_adapter_inputs(model, stages.matrices_of(model)[1].dtype == torch.float32)
+    if config.compile_blocks:
+        for block in stages.blocks_of(model):
+            block.compile()
+
+
+def _cast_adapter_inputs(model: PreTrainedModel, cast: bool) -> None:
+    layers: Any = model.modules()
+    for module in layers:
+        if hasattr(module, "lora_A"):
+            module.cast_input_dtype_enabled = cast
 
 
 def _on_cpu(model: PreTrainedModel, config: FineTuneConfig) -> bool:

@@ -15,10 +15,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -26,6 +25,9 @@ from vocabx_utils import corpus
 from vocabx_utils.training.batches import Example, collate, plan_epoch
 from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.tuned import Tuned
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Snapshot",
@@ -220,6 +222,8 @@ def forgetting_table(observed: Mapping[str, Mapping[str, Mapping[str, Any]]]) ->
     Returns:
         Columns variant, set, before, after, change, stages.
     """
+    import pandas as pd
+
     rows = []
     for variant, stages in observed.items():
         before, after = stages["start"]["bits_per_byte"], list(stages.values())[-1]["bits_per_byte"]

@@ -34,6 +34,7 @@ class StageRun:
         stage: "a", "b", "c1" or "c2".
         steps: optimiser steps.
         tokens: tokens read.
+        texts: texts read.
         seconds: time of the training steps alone, resumed parts included.
         peak_bytes: peak device memory on CUDA (all of the process), else peak resident memory.
         padding: share of padding in the batches.
@@ -45,6 +46,7 @@ class StageRun:
     stage: str
     steps: int
     tokens: int
+    texts: int
     seconds: float
     peak_bytes: int
     padding: float
@@ -247,6 +249,7 @@ class Loop:
             stage=self.stage.key,
             steps=len(steps),
             tokens=tokens,
+            texts=len(self.train.examples) * self.stage.epochs,
             seconds=sum(record["seconds"] for record in steps),
             peak_bytes=_peak_bytes(),
             padding=1.0 - tokens / held,

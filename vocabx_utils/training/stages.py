@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -24,6 +23,7 @@ from transformers import PreTrainedModel
 from vocabx_utils.config import FineTuneConfig
 
 if TYPE_CHECKING:
+    import pandas as pd
     from peft import PeftModel
 
 Schedule = Literal["linear", "constant"]
@@ -157,6 +157,8 @@ def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
 
 def trainable_table(model: nn.Module) -> pd.DataFrame:
     """Trainable tensors by group: group, tensors, parameters, dtype. Layer numbers are folded into ``*``."""
+    import pandas as pd
+
     rows: dict[tuple[str, str], list[int]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
