@@ -247,9 +247,7 @@ def hard_ids() -> frozenset[str]:
     if file is not None:
         return frozenset(json.loads(file.read_text(encoding="utf-8")))
     try:
-        rows = _read_hub(
-            "bigcode/bigcodebench-hard", None, "v0.1.4", "298d2cc7b96612e15e47313c3603ee124cee0c1f"
-        )
+        rows = _read_hub("bigcode/bigcodebench-hard", None, "v0.1.4", "298d2cc7b96612e15e47313c3603ee124cee0c1f")
     except Exception as error:
         raise BenchmarkUnavailableError(
             "the ids of BigCodeBench-Hard cannot be reached: put bigcodebench_hard_ids.json under "
@@ -359,9 +357,7 @@ def _check_row(row: Any, name: str, source: str, number: int) -> None:
         raise ValueError(f"{source}, line {number}: expected a JSON object, got {type(row).__name__}")
     missing = [column for column in _COLUMNS[name] if column not in row]
     if missing:
-        raise ValueError(
-            f"{source}, line {number}: no column {', '.join(missing)}; is this {INFO[name].title}?"
-        )
+        raise ValueError(f"{source}, line {number}: no column {', '.join(missing)}; is this {INFO[name].title}?")
 
 
 def _check_unique(problems: Sequence[Problem], name: str) -> None:
@@ -430,9 +426,7 @@ def _bigcodebench(row: Mapping[str, Any]) -> Problem:
         test=row["test"],
         entry_point=row["entry_point"],
         library="bigcodebench",
-        metadata={
-            "libs": ast.literal_eval(row["libs"]) if isinstance(row["libs"], str) else list(row["libs"])
-        },
+        metadata={"libs": ast.literal_eval(row["libs"]) if isinstance(row["libs"], str) else list(row["libs"])},
     )
 
 

@@ -14,7 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from transformers import PreTrainedTokenizerBase
 
@@ -107,7 +107,7 @@ def build_prompt(
             raise ValueError(
                 "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
             )
-        text = corpus.prompt(query, style, tokenizer, prefill=head)
+        text = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
     probe = _probe(head)
     stable, ids = (text, encode(tokenizer, text)) if probe is None else stable_prefix(tokenizer, text, probe)
     cut = len(text) - len(stable)
@@ -172,6 +172,24 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probe: str) -> 
         if len(kept) < len(text) // 2:
             break
     return text, encode(tokenizer, text)
+
+
+def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
+    """Return prompt and reference solution as one text, and the character where the reference begins.
+
+    The code start stands in the answer block, so that the reference continues it.
+
+    Args:
+        problem: The problem.
+        tokenizer: Gives begin token and chat template.
+        style: Prompt style.
+    """
+    query, head, _ = _parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
+    if style == "completion":
+        prompt = _bos(tokenizer) + query + head
+    else:
+        prompt = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    return prompt + problem.reference, len(prompt)
 
 
 def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:

@@ -216,9 +216,7 @@ def smallest_detectable_difference(
         return _detectable_paired(discordant, n, power, alpha)
     from statsmodels.stats.power import NormalIndPower
 
-    effect = float(
-        NormalIndPower().solve_power(nobs1=n, alpha=alpha, power=power, ratio=1.0, alternative="two-sided")
-    )
+    effect = float(NormalIndPower().solve_power(nobs1=n, alpha=alpha, power=power, ratio=1.0, alternative="two-sided"))
     angle = math.asin(math.sqrt(rate)) + effect / 2
     return math.sin(angle) ** 2 - rate if angle <= math.pi / 2 else math.nan
 
@@ -249,9 +247,7 @@ def _verdicts(first: ArrayLike, second: ArrayLike) -> tuple[NDArray[np.bool_], N
 
 def _check_paired(one: NDArray, two: NDArray, minimum: int) -> None:
     if one.shape != two.shape or one.ndim != 1:
-        raise ValueError(
-            f"both models need one value for the same problems, got shapes {one.shape} and {two.shape}"
-        )
+        raise ValueError(f"both models need one value for the same problems, got shapes {one.shape} and {two.shape}")
     if one.size < minimum:
         raise ValueError(f"expected at least {minimum} problems, got {one.size}")
     if not (np.all(np.isfinite(one)) and np.all(np.isfinite(two))):
