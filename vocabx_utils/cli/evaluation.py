@@ -71,7 +71,7 @@ def show() -> None:
 
 @click.group("eval")
 def evaluate() -> None:
-    """Execute answers in the sandbox, and verify the references first."""
+    """Execute answers in the sandbox, and verify the references."""
 
 
 @evaluate.command()
