@@ -92,10 +92,7 @@ def check() -> None:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the kept lists.")
 @_workers
 @_fast
-@_strict
-def verify_references(
-    benchmarks: Sequence[str], passes: int, out: Path | None, workers: int, fast: bool, strict: bool
-) -> None:
+def verify_references(benchmarks: Sequence[str], passes: int, out: Path | None, workers: int, fast: bool) -> None:
     """Run every reference solution twice and write which problems are kept.
 
     Without BENCHMARKS all four. The lists go into the package, where scoring and execution read them.
@@ -106,9 +103,7 @@ def verify_references(
 
     with _plain_errors():
         for name in benchmarks or _PREFIXES.values():
-            kept = references.verify_references(
-                load_benchmark(name), workers=workers, fast=fast, strict=strict, passes=passes
-            )
+            kept = references.verify_references(load_benchmark(name), workers=workers, fast=fast, passes=passes)
             path = references.write_kept(kept, out or KEPT_FOLDER)
             total = len(kept.kept) + len(kept.dropped)
             seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
