@@ -35,7 +35,7 @@ def test_references_that_fail_are_dropped_with_a_reason(
     problems = [make_problem(number) for number in range(11, 15)]
     problems[1] = dataclasses.replace(problems[1], reference="import nowhere")
     problems[2] = dataclasses.replace(problems[2], reference="while True: pass")
-    kept = verify_references(problems, fast=True)
+    kept = verify_references(problems, modes=("forked", "fresh"))
     assert kept.kept == ("Mbpp/11", "Mbpp/14")
     assert kept.dropped == {
         "Mbpp/12": "error: ModuleNotFoundError: No module named 'nowhere'",

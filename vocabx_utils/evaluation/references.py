@@ -74,8 +74,7 @@ def verify_references(
     environment: Environment | None = None,
     *,
     workers: int = 2,
-    fast: bool = False,
-    passes: int = 2,
+    modes: Sequence[str] = ("fresh", "fresh"),
 ) -> KeptList:
     """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
@@ -83,8 +82,7 @@ def verify_references(
         problems: Problems of one benchmark.
         environment: Where they run; None for that of the benchmark.
         workers: Programs at the same time.
-        fast: Fork in warm jails.
-        passes: Times that a reference must pass.
+        modes: One entry for each pass: ``fresh`` (a jail for each program) or ``forked`` (warm jails).
 
     Returns:
         The kept list.
@@ -98,8 +96,8 @@ def verify_references(
     environment = environment or environment_for(benchmark)
     backend = check_sandbox(environment.view)
 
-    def run(jobs: Sequence[Job], what: str) -> dict[str, Verdict]:
-        desc = f"{benchmark}, references, {what}"
+    def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Verdict]:
+        desc, fast = f"{benchmark}, references, {what}", mode == "forked"
         outcome = run_jobs(jobs, environment, workers=workers, fast=fast, retry=undecided, desc=desc)
         return {job.task_id: verdict for job, verdict, _ in outcome}
 
@@ -111,9 +109,9 @@ def verify_references(
         """What failed in an earlier pass is dropped whatever comes: no second attempt."""
         return _all_pass(verdicts[job.task_id])
 
-    for number in range(1, passes + 1):
+    for number, mode in enumerate(modes, 1):
         begin = time.monotonic()
-        for name, verdict in run(jobs, f"pass {number} of {passes}").items():
+        for name, verdict in run(jobs, mode, f"pass {number} of {len(modes)}").items():
             verdicts[name].append(verdict)
         seconds.append(round(time.monotonic() - begin, 1))
     dropped = {name: drop_reason(runs, environment) for name, runs in verdicts.items() if not _all_pass(runs)}
@@ -123,9 +121,9 @@ def verify_references(
     not_strict = {}
     if benchmark in STRICT_BENCHMARKS:
         jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT, strict=True)
-        strict = run([job for job in jobs if job.task_id not in dropped], "strict")
+        strict = run([job for job in jobs if job.task_id not in dropped], "fresh", "strict")
         not_strict = {name: drop_reason([v], environment) for name, v in strict.items() if v.status != "pass"}
-    facts = {**environment.describe(), "backend": backend}
+    facts = {**environment.describe(), "backend": backend, "modes": list(modes)}
     return KeptList(benchmark, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
 
 
