@@ -256,7 +256,7 @@ def _result(job: Job, verdict: Verdict, attempts: int, environment: Environment,
     return Result(
         task_id=job.task_id,
         sample=job.sample,
-        **{**asdict(verdict), "seconds": round(verdict.seconds, 3)},
+        **{**asdict(verdict), "seconds": round(verdict.seconds, 3), "cpu_s": round(verdict.cpu_s, 3)},
         attempts=attempts,
         timeout_s=job.limits.timeout_s,
         key=job.key,

@@ -194,7 +194,8 @@ def compare_modes(
         modes: Which of ``fresh`` and ``forked`` to run.
 
     Returns:
-        Seconds and numbers of verdicts by mode, the ids whose verdicts differ, and the machine's cores.
+        Wall and CPU seconds and numbers of verdicts by mode, the ids whose verdicts differ, and what was used. CPU
+        seconds are those of the programs themselves; unlike wall time they hardly grow on a busy machine.
     """
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
@@ -208,6 +209,7 @@ def compare_modes(
         verdicts[mode] = {job.task_id: verdict.status for job, verdict, _ in outcome}
         table[mode] = {
             "seconds": round(time.monotonic() - begin, 1),
+            "cpu_seconds": round(sum(verdict.cpu_s for _, verdict, _ in outcome), 1),
             "verdicts": dict(Counter(verdicts[mode].values())),
             "second_attempts": sum(attempts > 1 for _, _, attempts in outcome),
         }
