@@ -29,7 +29,7 @@ from vocabx_utils.evaluation.verdicts import Verdict
 from vocabx_utils.runs import write_json
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
-FIRST_TIMEOUT = 30.0  # seconds for a reference whose time is not yet known
+FIRST_TIMEOUT = 60.0  # seconds for a reference whose time is not yet known
 _REASON_LIMIT = 160
 
 
