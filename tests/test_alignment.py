@@ -463,3 +463,17 @@ def test_summary_counts_every_token_once():
     assert counts["original_tokens"] - counts["original_unpaired"] == counts["identical_pairs"] + 2
     assert counts["extended_unpaired"] == 1
     assert summarize([])["texts"] == 0 and summarize([])["share_saved"] == 0
+
+
+def test_lookahead_check_finds_wrong_and_missed_pairs():
+    from vocabx_utils.vocabulary.resync import WrongPair, check_lookahead
+
+    words = ["df", ".", "group", "by", "(", "=", "groupby"]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in words])
+    left, right = ([words.index(w) for w in s.split()] for s in ("df . group by ( by =", "df . groupby ( by ="))
+    aligned = align_ids(SimpleNamespace(original=tokenizer, tokenizer=tokenizer), left, right)
+    checks = [check_lookahead([aligned, aligned], order=order) for order in ("sum", "extended")]
+    assert checks[0].wrong == (WrongPair(0, 3, 4, 5), WrongPair(1, 3, 4, 5))
+    assert (checks[0].texts, checks[0].missed, checks[1].wrong, checks[1].missed) == (2, 6, (), 0)

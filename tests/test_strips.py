@@ -44,7 +44,7 @@ def test_nothing_is_invisible(piece, shown):
 
 @given(st.binary(max_size=12))
 def test_visible_text_prints(piece):
-    text = re.sub("‹[0-9A-F ]+›", "", visible(piece))
+    text = re.sub("‹[0-9A-F ]+›", "", visible(piece, 1000))
     assert text.replace("◌", "").isprintable() and not re.search(r"\s", text)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vocabx_utils.gguf import ModelError, convert_gguf
+from vocabx_utils.paths import cache_dir
 from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
@@ -346,13 +346,6 @@ def _grown(matrix: Tensor, new_rows: Tensor, first: int) -> Tensor:
 
 
 # --- the fetched default -----------------------------------------------------------------------------------
-
-
-def cache_dir() -> Path:
-    """Folder for models: `$VOCABX_CACHE`, else `vocabx` in the user's cache folder."""
-    if folder := os.environ.get("VOCABX_CACHE"):
-        return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
 
 
 def fetch_model(name: str = DEFAULT_MODEL) -> Path:

@@ -195,8 +195,8 @@ def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFr
         after = sum(map(len, extended))
         new = sum(i >= extension.V for ids in extended for i in ids)
         rows.append([name, len(group), sum(len(t.encode()) for t in group), before, after, new])
-    if len(rows) != 1:
-        rows.append(["all", *(sum(column) for column in zip(*(r[1:] for r in rows), strict=True))] if rows else ["all"])
+    if len(rows) > 1:
+        rows.append(["all", *(sum(column) for column in zip(*(r[1:] for r in rows), strict=True))])
     columns = ["type", "texts", "bytes", "tokens_before", "tokens_after", "new"]
     table = pd.DataFrame(rows, columns=columns)
     table["saved_per_1000"] = 1000 * (1 - table.tokens_after / table.tokens_before)

@@ -7,6 +7,7 @@ are done first and exactly as before, then the new ones, in the order in which t
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -191,7 +192,7 @@ class _Learner:
         """Pairs of a word as often as merging them would happen: three equal tokens hold their pair once."""
         pairs: Counter[Pair] = Counter()
         last: Pair | None = None
-        for pair in zip(word, word[1:]):  # noqa: B905
+        for pair in itertools.pairwise(word):
             if pair == last and pair[0] == pair[1]:
                 last = None
                 continue

@@ -214,7 +214,10 @@ def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 
 
 def _without_padding(layout: dict[str, Any]) -> dict[str, Any]:
-    """Drop truncation and padding settings, and the `[PAD…]` entries that GGUF files list for padding rows of the matrix: no text produces them."""
+    """Drop truncation and padding settings, and the `[PAD…]` entries of GGUF files.
+
+    These stand for padding rows of the matrix; no text produces them.
+    """
     model = layout["model"]
     if isinstance(model.get("vocab"), dict):
         model["vocab"] = {p: i for p, i in model["vocab"].items() if not _PADDING.fullmatch(p)}

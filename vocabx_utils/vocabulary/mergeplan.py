@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -122,4 +123,4 @@ def _piece_of(proposal: Proposal, family: Family) -> str:
 
 
 def _neighbours(symbols: list[str]) -> list[tuple[str, str]]:
-    return list(zip(symbols, symbols[1:]))  # noqa: B905
+    return list(itertools.pairwise(symbols))

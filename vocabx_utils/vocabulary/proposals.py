@@ -111,9 +111,7 @@ def select_tokens(
     return found
 
 
-def propose_from_table(
-    table: WordTable, family: Family, n: int, options: MergeOptions | None = None
-) -> list[Proposal]:
+def propose_from_table(table: WordTable, family: Family, n: int, options: MergeOptions | None = None) -> list[Proposal]:
     """Propose `merges` tokens from a corpus that is already counted (see `select_tokens`)."""
     return proposals_from_merges(learn_merges(table, family, n, options), family)
 
@@ -131,9 +129,7 @@ def proposals_from_merges(learned: LearnedMerges, family: Family) -> list[Propos
     for rank, (i, spelt) in enumerate(learned.pieces.items()):
         raw = family.raw(spelt)
         shown = learned.shown.get(i, 0)
-        proposals.append(
-            Proposal(raw.decode("utf-8", "replace"), raw, shown, learned.parts[i], rank, tuple(steps[i]))
-        )
+        proposals.append(Proposal(raw.decode("utf-8", "replace"), raw, shown, learned.parts[i], rank, tuple(steps[i])))
     return proposals
 
 
@@ -225,4 +221,5 @@ def _occurrences(texts: Sequence[str], fresh: Tokenizer, family: Family) -> Coun
     for start in range(0, len(texts), 256):
         for encoding in fresh.encode_batch(list(texts[start : start + 256]), add_special_tokens=False):
             counts.update(encoding.ids)
-    return Counter({family.raw(fresh.id_to_token(i)): count for i, count in counts.items()})
+    pieces = {i: piece for piece, i in fresh.get_vocab().items()}
+    return Counter({family.raw(pieces[i]): count for i, count in counts.items()})

@@ -216,8 +216,7 @@ def draw_loss_pipeline(
         from matplotlib import pyplot as plt
 
         heights = [1.15 * lines + 0.4, 1.6, 1.9, 1.7]
-        figure, made = plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights)
-        figure.subplots_adjust(hspace=0.45)
+        _, made = plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights, layout="constrained")
         axes = list(made)
     draw_strip(strip, axes[0], width=width, indices=True)
     axes[0].set_title("1  One text, two tokenizations", loc="left", fontsize=10)

@@ -51,7 +51,8 @@ class NewToken:
         raw: its UTF-8 bytes.
         subtokens: original ids that it replaces.
         count: occurrences in the corpus that it was chosen on; 0 for tokens that were given as text.
-        wanted: False for a token that only serves as a step of merges towards a wanted one.
+        wanted: False for a token that only serves as a step of merges towards longer ones: it was not asked for,
+            or the corpus never shows it.
     """
 
     id: int
@@ -167,8 +168,7 @@ def load_extension(folder: str | Path) -> Extension:
     original = PreTrainedTokenizerFast.from_pretrained(folder / "original")
     extended = PreTrainedTokenizerFast.from_pretrained(folder / "extended")
     tokens = tuple(
-        NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])})
-        for t in content["tokens"]
+        NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])}) for t in content["tokens"]
     )
     largest = max(extended.get_vocab().values()) + 1
     if largest != content["V"] + len(tokens):
@@ -211,9 +211,7 @@ def extend_tokenizer(
     return _extend_merges(tokenizer, family, proposals, texts, notes)
 
 
-def _sort_inputs(
-    new_tokens: Iterable[str | Proposal], family: Family
-) -> tuple[list[Proposal], list[str], list[str]]:
+def _sort_inputs(new_tokens: Iterable[str | Proposal], family: Family) -> tuple[list[Proposal], list[str], list[str]]:
     if isinstance(new_tokens, str):
         raise TokenizerError(f"new_tokens is the string {new_tokens!r}; expected a list of strings or proposals.")
     proposals: dict[bytes, Proposal] = {}
@@ -262,7 +260,8 @@ def _extend_merges(
     plan = plan_merges(family, proposals, texts)
     extended = surgery.build(surgery.merged_layout(family, plan.pieces, plan.merges), tokenizer)
     counts = {p.raw: p.count for p in proposals}
-    wanted = set(counts) | {family.raw(family.piece(t)) for t in texts}
+    given = {family.raw(family.piece(t)) for t in texts} | {p.raw for p in proposals if not p.merges}
+    wanted = given | {raw for raw, count in counts.items() if count}
     tokens = []
     for k, piece in enumerate(plan.pieces):
         raw = family.raw(piece)
@@ -272,10 +271,9 @@ def _extend_merges(
     report = _report(proposals, texts, notes) | {
         "merges": len(plan.merges),
         "steps": sum(not t.wanted for t in tokens),
-        "never_shown": [t.text for t in tokens if t.wanted and t.raw in counts and not t.count],
     }
     extension = Extension(tokenizer, extended, tuple(tokens), "merges", family.first_free_id, report)
-    check_reachable(extension, [t for t in tokens if t.raw not in counts and t.wanted])
+    check_reachable(extension, [t for t in tokens if t.raw in given])
     return extension
 
 
