@@ -107,7 +107,8 @@ class Bench:
         made = self.args.data.parent / "extensions" / f"{self.name}-{self.args.strategy}-{n}"
         if made.exists():
             return load_extension(made)
-        texts = self.texts("tokenizer", 0)
+        # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
+        texts = [corpus.render(pair, "thesis").text for pair in self.splits["tokenizer"]]
         proposals = select_tokens(texts, self.base.tokenizer, n, strategy=self.args.strategy)
         return extend_tokenizer(self.base.tokenizer, proposals, self.args.strategy)
 

@@ -62,7 +62,8 @@ def main() -> None:
         write(args.out / f"{name}.jsonl.gz", splits)
         if args.tokenizer:
             tokenizer = load_tokenizer(args.tokenizer)
-            texts = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["tokenizer"]]
+            # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
+            texts = [corpus.render(pair, "thesis").text for pair in splits["tokenizer"]]
             proposals = select_tokens(texts, tokenizer, max(args.n), strategy=args.strategy)
             for n in args.n:
                 extension = extend_tokenizer(tokenizer, proposals[:n], args.strategy)
