@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,13 @@ def _load(name: str) -> list[Problem]:
         return load_benchmark(name)
     except BenchmarkUnavailableError as error:
         pytest.skip(str(error))
+
+
+def _kept(name: str) -> dict[str, Any]:
+    file = KEPT_FOLDER / f"{name}.json"
+    if not file.is_file():
+        pytest.skip(f"no list yet: `vocabx eval verify-references {name}` writes it")
+    return json.loads(file.read_text())
 
 
 @pytest.mark.sandbox
@@ -63,7 +71,7 @@ def test_reasons_are_one_line_without_paths(plain: Environment) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_committed_lists_reach_their_size(name: str) -> None:
-    content = json.loads((KEPT_FOLDER / f"{name}.json").read_text())
+    content = _kept(name)
     least, total = SIZES[name]
     assert len(content["kept"]) >= least
     assert len(content["kept"]) + len(content["dropped"]) == total
@@ -75,7 +83,7 @@ def test_committed_lists_reach_their_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_committed_lists_fit_the_benchmark(name: str) -> None:
-    content = json.loads((KEPT_FOLDER / f"{name}.json").read_text())
+    content = _kept(name)
     ids = [problem.task_id for problem in _load(name)]
     assert [task for task in ids if task in set(content["kept"])] == content["kept"]
     assert set(ids) == set(content["kept"]) | set(content["dropped"])
@@ -97,7 +105,7 @@ def _fixed(problems: list[Problem], count: int = 20) -> list[Problem]:
 @pytest.mark.parametrize("strict", [False, True], ids=["usual", "strict"])
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_twenty_references_pass(name: str, strict: bool, plain: Environment) -> None:
-    kept = json.loads((KEPT_FOLDER / f"{name}.json").read_text())
+    kept = _kept(name)
     problems = [p for p in _load(name) if p.task_id not in {**kept["not_strict"], **kept["timeouts"]}]
     jobs = reference_jobs(_fixed(problems), plain, lambda _: 10.0, strict=strict)
     outcome = {job.task_id: verdict for job, verdict, _ in run_jobs(jobs, plain, fast=True)}
@@ -105,7 +113,7 @@ def test_twenty_references_pass(name: str, strict: bool, plain: Environment) -> 
 
 
 def _pinned(name: str, fast: bool) -> None:
-    content = json.loads((KEPT_FOLDER / f"{name}.json").read_text())
+    content = _kept(name)
     environment = load_environment(name)
     problems = [p for p in _load(name) if p.task_id in set(content["kept"]) - set(content["timeouts"])]
     problems = [p for p in problems if p.library not in ("Pytorch", "Tensorflow")]
