@@ -170,11 +170,11 @@ def load_extension(folder: str | Path) -> Extension:
     tokens = tuple(
         NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])}) for t in content["tokens"]
     )
-    largest = max(extended.get_vocab().values()) + 1
-    if largest != content["V"] + len(tokens):
+    family = family_of(extended)
+    fits = family.first_free_id == content["V"] + len(tokens)
+    if not fits or any(family.raw_of(t.id) != t.raw for t in tokens):
         raise TokenizerError(
-            f"{folder}: tokens.json lists ids up to {content['V'] + len(tokens) - 1}, "
-            f"extended/ goes up to {largest - 1}. The files do not belong together: make the extension again."
+            f"{folder}: tokens.json and extended/ hold different new tokens. Make the extension again."
         )
     return Extension(original, extended, tokens, content["strategy"], content["V"], content["report"])
 
