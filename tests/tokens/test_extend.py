@@ -288,7 +288,7 @@ def test_b14_an_entry_without_a_merge_fails_loudly(smollm_like: Any) -> None:
 
 def test_no_new_tokens_is_a_plain_copy(tokenizer: Any, strategy: str) -> None:
     extension = extend_tokenizer(tokenizer, [], strategy)
-    assert extension.N == 0 and list(extension.table().columns)[0] == "id"
+    assert extension.N == 0 and "id" in extension.table().columns
     assert encode_all(extension.extended, UNICODE_STRESS) == encode_all(tokenizer, UNICODE_STRESS)
 
 
