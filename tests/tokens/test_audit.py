@@ -43,7 +43,7 @@ def test_files_are_grouped_by_suffix() -> None:
 
 
 def test_missing_tokens_are_listed(extension: Extension) -> None:
-    audit = audit_extension(extension, {"x": ["nothing of the kind"]}, ["nothing of the kind"])
+    audit = audit_extension(extension, {"x": ["1 2 3"]}, ["1 2 3"])
     assert len(audit.missing) == extension.N and not audit.unreachable
 
 
@@ -100,7 +100,7 @@ def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
     assert len(table) == 4 and (table.found == table.n).all()
     saved = table.set_index(["strategy", "n"]).saved_per_1000
     assert saved["merges", 40] > saved["merges", 10] > 0
-    assert saved["merges", 40] > saved["added", 40]
+    assert saved["added", 40] > saved["added", 10] > 0
     axes = plot_saved(table)
     assert [line.get_label() for line in axes.lines] == ["added", "merges"]
     assert list(axes.lines[1].get_ydata()) == saved["merges"].tolist()

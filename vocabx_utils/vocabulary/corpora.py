@@ -32,11 +32,11 @@ def load_pairs(config: TokenizerConfig) -> list[Pair]:
     Raises:
         CorpusError: it is missing, empty or malformed.
     """
-    if config.corpus == "jsonl":
+    if config.corpus_source == "jsonl":
         return pairs_from_jsonl(config.corpus_path)
-    if config.corpus == "hub":
+    if config.corpus_source == "hub":
         return pairs_from_hub(config.corpus_path, config.corpus_revision or None)
-    if config.corpus == "tree":
+    if config.corpus_source == "tree":
         return pairs_from_tree(config.corpus_path, config.corpus_glob)
     return pairs_from_packages(config.packages)
 
@@ -55,7 +55,7 @@ def save_splits(
     folder: Path, splits: Mapping[str, Sequence[Pair]], config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
     """Write `splits/<name>.jsonl` and `corpus.json` (source, template, sizes, fingerprints); return the latter."""
-    summary: dict[str, Any] = {"corpus": config.corpus, "template": config.template, "sizes": {}, "fingerprints": {}}
+    summary: dict[str, Any] = {"corpus": config.corpus_source, "template": config.template, "sizes": {}, "fingerprints": {}}
     for name, pairs in splits.items():
         write_jsonl(folder / "splits" / f"{name}.jsonl", [asdict(pair) for pair in pairs])
         summary["sizes"][name] = len(pairs)
