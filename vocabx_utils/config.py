@@ -166,7 +166,9 @@ class TokenizerConfig(StageConfig):
         if self.corpus_source == "packages":
             require(bool(self.packages), "packages", self.packages, "at least one import name")
         else:
-            require(bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus_source!r}")
+            require(
+                bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus_source!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

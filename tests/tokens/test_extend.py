@@ -22,6 +22,7 @@ from vocabx_utils.vocabulary.tokens import (
     NewToken,
     check_reachable,
     encode_all,
+    extend_for_training,
     extend_tokenizer,
     load_extension,
     same_backend,
@@ -281,6 +282,22 @@ def test_b14_an_entry_without_a_merge_fails_loudly(smollm_like: Any) -> None:
     extension = Extension(smollm_like, broken, (token,), "merges", family.first_free_id, {})
     with pytest.raises(TokenizerError, match="No text produces ' groupby'"):
         check_reachable(extension, extension.tokens)
+
+
+# --- tokens for training -----------------------------------------------------------------------------------
+
+
+def test_every_token_is_in_the_training_texts(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    chosen_on, training = domain[::2], domain[1::2]
+    made = extend_for_training(chosen_on, training, smollm_like, 50, min_train_count=20, strategy=strategy)
+    assert made.N == 50 and min(made.count(training).values()) >= 20
+    plain = extend_tokenizer(smollm_like, select_tokens(chosen_on, smollm_like, 50, strategy=strategy), strategy)
+    assert min(plain.count(training).values()) < 20 and made.report["too_rare_in_training"]
+
+
+def test_more_tokens_than_the_training_texts_support(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    with pytest.raises(TokenizerError, match=r"900 new tokens were asked for; the texts offer \d+"):
+        extend_for_training(domain[:40], domain[40:60], smollm_like, 900, strategy=strategy)
 
 
 # --- bad input ---------------------------------------------------------------------------------------------

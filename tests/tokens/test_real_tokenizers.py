@@ -28,6 +28,8 @@ def real(request: pytest.FixtureRequest, real_tokenizer: Any) -> tuple[str, PreT
 @pytest.mark.parametrize("strategy", ["merges", "added"])
 def test_real_tokenizers(real: tuple[str, Any], strategy: Any, tmp_path: Path) -> None:
     name, tokenizer = real
+    if strategy == "added" and name in ("llama3", "gpt35turbo"):
+        pytest.skip("same kind as Qwen2.5 for added tokens; reading such large files again takes long")
     texts = (inspect.getsource(ast) + inspect.getsource(inspect)).split("\n\n")
     extension = extend_tokenizer(tokenizer, select_tokens(texts, tokenizer, 30, strategy=strategy), strategy)
     special = tokenizer.convert_tokens_to_ids(SPECIAL[name])
@@ -82,6 +84,6 @@ def test_smollm_cases(smollm: Any, strategy: Any) -> None:
 
 
 def test_smollm_digits_stay_single(smollm: Any) -> None:
-    extension = extend_tokenizer(smollm, select_tokens(["year 12345 and 12345 groupby\n"] * 9, smollm, 2))
+    extension = extend_tokenizer(smollm, select_tokens(["year 12345 and 12345 groupby\n"] * 9, smollm, 1))
     assert len(encode_all(extension.extended, ["12345"])[0]) == 5
     assert family_of(smollm).kind == "byte-level"

@@ -55,7 +55,12 @@ def save_splits(
     folder: Path, splits: Mapping[str, Sequence[Pair]], config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
     """Write `splits/<name>.jsonl` and `corpus.json` (source, template, sizes, fingerprints); return the latter."""
-    summary: dict[str, Any] = {"corpus": config.corpus_source, "template": config.template, "sizes": {}, "fingerprints": {}}
+    summary: dict[str, Any] = {
+        "corpus": config.corpus_source,
+        "template": config.template,
+        "sizes": {},
+        "fingerprints": {},
+    }
     for name, pairs in splits.items():
         write_jsonl(folder / "splits" / f"{name}.jsonl", [asdict(pair) for pair in pairs])
         summary["sizes"][name] = len(pairs)

@@ -25,6 +25,7 @@ from vocabx_utils.vocabulary.proposals import (
     Strategy,
     select_tokens,
 )
+from vocabx_utils.vocabulary.wordtable import count_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,6 +279,9 @@ def extend_for_training(
         TokenizerError: the texts do not offer so many.
     """
     barred: set[bytes] = set()
+    if strategy == "merges":
+        digits = options.get("across_digits", False)
+        options["table"] = count_words([t for t in texts if t], family_of(tokenizer), across_digits=digits)
     while True:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewerTokensWarning)
