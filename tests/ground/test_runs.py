@@ -1,0 +1,134 @@
+"""Run folders: atomic files, keys, torn lines, missing stages."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+
+from vocabx_utils import runs
+
+
+def test_claim_tells_new_resume_and_finished_apart(tmp_path):
+    key = {"lr": 1e-3, "texts": ("a", "b")}
+    assert runs.claim(tmp_path, key) == "new"
+    assert runs.claim(tmp_path, key) == "resume"
+    runs.finish(tmp_path, note="done")
+    assert runs.claim(tmp_path, key) == "finished"
+    provenance = runs.read_provenance(tmp_path)
+    assert provenance["note"] == "done"
+    assert provenance["key"]["lr"] == 1e-3
+    assert provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
+
+
+def test_claim_with_another_key_names_what_differs(tmp_path):
+    runs.claim(tmp_path, {"lr": 1e-3, "seed": 0})
+    with pytest.raises(runs.KeyMismatchError, match=r"lr: 0\.001 there, 0\.01 now"):
+        runs.claim(tmp_path, {"lr": 1e-2, "seed": 0})
+
+
+def test_missing_stage_names_notebook_and_command():
+    run = runs.open_run("quick")
+    with pytest.raises(runs.MissingStageError, match=r"01_tokenizer_extension makes it.*--only 01 --run-name quick"):
+        run.require("01", "extension")
+
+
+def test_variants_lists_only_finished_ones():
+    run = runs.open_run("quick")
+    for variant in ("b", "a", "torn"):
+        runs.claim(run.stage("03", variant), {})
+    for variant in ("b", "a"):
+        runs.finish(run.stage("03", variant))
+    assert run.variants("3") == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["7", "phase1", "3_", "03_phase"])
+def test_unknown_stage_is_refused(name):
+    with pytest.raises(ValueError, match="No notebook"):
+        runs.stage_name(name)
+
+
+def test_stage_names_in_every_spelling():
+    assert {runs.stage_name(n) for n in ("3", "03", "03_phase1_training")} == {"03_phase1_training"}
+    assert runs.stage_name("0") == "00_start"
+
+
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    runs.write_json(path, {"old": 1})
+
+    def full_disk(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match=r"a\.json.*No space left"):
+        runs.write_json(path, {"new": 2})
+    assert runs.read_json(path) == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_written_files_follow_the_umask(tmp_path):
+    runs.write_text(tmp_path / "a.txt", "x")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_torn_last_line_is_left_out_and_overwritten(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    runs.append_jsonl(path, {"n": 1})
+    with path.open("a") as file:
+        file.write('{"n": 2, "tex')
+    assert runs.read_jsonl(path) == [{"n": 1}]
+    runs.append_jsonl(path, {"n": 3})
+    assert runs.read_jsonl(path) == [{"n": 1}, {"n": 3}]
+
+
+def test_bad_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 1}\nnot json\n{"n": 2}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2 is not JSON"):
+        runs.read_jsonl(path)
+
+
+def test_killed_writer_keeps_every_finished_row(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    code = (
+        "import sys, itertools; from vocabx_utils.runs import append_jsonl\n"
+        "for n in itertools.count(): append_jsonl(sys.argv[1], {'n': n}); print(n, flush=True)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    seen = [int(child.stdout.readline()) for _ in range(20)]
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert [row["n"] for row in runs.read_jsonl(path)][:20] == seen == list(range(20))
+
+
+def test_tensors_and_tables_round_trip(tmp_path):
+    rows = {"input_rows": torch.randn(3, 4), "head_rows": torch.randn(4, 3).T}
+    runs.write_tensors(tmp_path / "r.safetensors", rows)
+    back = runs.read_tensors(tmp_path / "r.safetensors")
+    assert all(torch.equal(back[k], rows[k]) for k in rows)
+    table = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    for name in ("t.csv", "t.parquet"):
+        runs.write_table(tmp_path / name, table)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), table)
+    with pytest.raises(ValueError, match=r"\.csv or \.parquet"):
+        runs.write_table(tmp_path / "t.txt", table)
+
+
+def test_digest_does_not_depend_on_key_order():
+    assert runs.digest({"a": 1, "b": [2]}) == runs.digest({"b": [2], "a": 1}) != runs.digest({"a": 1, "b": [3]})
+
+
+def test_plain_progress_prints_lines_not_carriage_returns(capsys):
+    with runs.progress(total=3, desc="steps") as bar:
+        for _ in range(3):
+            bar.update()
+    captured = capsys.readouterr().err
+    assert "steps: 100%" in captured
+    assert "\r" not in captured
