@@ -109,7 +109,7 @@ def stability_finding(table: pd.DataFrame, expected: np.ndarray, *, draws: int =
         by_token = part.groupby(["token", "epoch"])["cosine"].mean().unstack()
         change = by_token[by_token.columns.max()] - by_token[by_token.columns.min()]
         mean, low, high, _ = bootstrap_mean(change.to_numpy(), draws=draws, seed=seed)
-        small += -STILL <= low and high <= STILL
+        small += low >= -STILL and high <= STILL
         large += high < -STILL or low > STILL
         start = by_token[by_token.columns.min()].mean()
         parts.append(f"{variant_label(variant)} {start:.2f} {mean:+.3f} [{low:+.3f}, {high:+.3f}]")
@@ -135,9 +135,8 @@ def sparsity_finding(tests: Mapping[str, CausalTest]) -> Finding:
         k = test.coordinates_needed(ENOUGH)
         needs.append(k is not None and k <= FEW * test.width)
         few = test.table[(test.table["keep"] == "top") & (test.table["k"] <= FEW * test.width)]
-        best = (
-            f"{few['recovered'].max():.0%} at k = {few.loc[few['recovered'].idxmax(), 'k']:.0f}" if len(few) else "none"
-        )
+        top = few.sort_values("recovered").tail(1)
+        best = f"{top['recovered'].item():.0%} at k = {top['k'].item()}" if len(top) else "none"
         told = "more than tested" if k is None else f"k ≤ {k}"
         parts.append(f"{variant_label(variant)}: {told} of {test.width} for {ENOUGH:.0%}; with few, {best}")
     if not needs:
