@@ -14,7 +14,7 @@ from vocabx_utils.analysis.rows import read_histories, read_tokens
 
 def cosines(gains: dict[str, tuple[float, float]], n: int = 40, noise: float = 0.0) -> pd.DataFrame:
     """Gains of the first and the last cosine from epoch 0 to 2, by variant."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     rows = []
     for variant, (first, last) in gains.items():
         for token in range(n):
