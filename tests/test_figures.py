@@ -144,4 +144,6 @@ def test_command_says_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert answer.exit_code == 0, answer.output
     assert re.search(r"causal: left out: .*06_mechanistic_analysis", answer.output)
     assert (tmp_path / "f" / "phase1_kl.svg").exists()
+    assert (tmp_path / "f" / "alignment_example.svg").exists()
+    assert "loss_pipeline: left out: " in answer.output
     assert CliRunner().invoke(command, ["absent"]).exit_code == 2

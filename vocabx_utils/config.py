@@ -350,13 +350,13 @@ class AnalysisConfig(StageConfig):
     """
 
     probed: tuple[str, ...] = ("mean_ce", "mean_kl_last")
-    windows: int = 12
-    before: int = 16
-    after: int = 16
-    kept: tuple[int, ...] = (1, 4, 16, 64, 256)
+    windows: int = 8
+    before: int = 12
+    after: int = 12
+    kept: tuple[int, ...] = (4, 16, 64, 256)
     draws: int = 1
     bootstrap: int = 1000
-    batch_size: int = 6
+    batch_size: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
