@@ -102,18 +102,23 @@ def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
 
 @pytest.fixture()
 def lab(tmp_path: Path) -> Iterator[str]:
-    """JupyterLab on notebook 06 with the parameters of a tiny run; yields its address."""
-    model = write_series(tmp_path)
+    """JupyterLab on notebook 06 with the parameters of a tiny run; yields its address.
+
+    `VOCABX_EXPLORER_RUN=quick` takes that finished run with its model instead, for the screenshot under figures/.
+    """
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     [cell] = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
-    cell.source += f'\nrun_name = "tiny"\nmodel = {str(model)!r}\n'
+    real = os.environ.get("VOCABX_EXPLORER_RUN")
+    lines = [f"run_name = {real or 'tiny'!r}"] + ([] if real else [f"model = {str(write_series(tmp_path))!r}"])
+    cell.source = "\n".join([cell.source, *lines])
     nbformat.write(notebook, tmp_path / NOTEBOOK.name)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     home = str(tmp_path / "home")
     environment = {**os.environ, "HOME": home, "JUPYTER_CONFIG_DIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment["VOCABX_RUNS"] = str(tmp_path / "runs")
+    if not real:
+        environment["VOCABX_RUNS"] = str(tmp_path / "runs")
     words = [
         "--no-browser",
         "--allow-root",
@@ -168,19 +173,20 @@ RUN_ALL = """async () => {
 
 def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 1300})
-    page.set_default_timeout(120_000)
+    page.set_default_timeout(600_000 if os.environ.get("VOCABX_EXPLORER_RUN") else 120_000)
     page.goto(lab)
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
     errors = page.evaluate(RUN_ALL)
     assert errors == []
+    word = os.environ.get("VOCABX_EXPLORER_TOKEN", "groupby")
     search = page.get_by_placeholder("part of a token")
     search.wait_for()
-    search.fill("groupby")
+    search.fill(word)
     search.press("Enter")
     shown = page.locator(".widget-html .vx")
     within = "[...document.querySelectorAll('.widget-html .vx')].some(v => v.innerText.includes('%s'))"
-    page.wait_for_function(within % "groupby")
+    page.wait_for_function(within % word)
     page.wait_for_function(within % "epoch 2")
     at_last = shown.inner_text()
     handle = page.locator(".widget-hslider .noUi-handle").first
@@ -195,5 +201,6 @@ def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
     assert len(cosines(moved)) >= 5
     assert cosines(moved) != cosines(at_last)
     if target := os.environ.get("VOCABX_SCREENSHOT"):
+        page.add_style_tag(content="[class*=Toastify] {display: none}")
         page.locator(".jp-OutputArea", has=shown).last.screenshot(path=target)
     page.close()
