@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vocabx_utils.analysis.figures import Drawing, FigureSpec
 from vocabx_utils.analysis.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, AlignmentExample
-from vocabx_utils.runs import MissingStageError, Run, read_jsonl
+from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,15 +45,34 @@ def _loss_pipeline(run: Run) -> Drawing:
     from vocabx_utils.vocabulary.strip_figures import draw_loss_pipeline
     from vocabx_utils.vocabulary.strips import aligned_strip
 
-    extension, aligned = _telling_line(run)
+    extension, aligned, kl = _measured_window(run)
     strip = aligned_strip(extension, aligned)
     pairs, kind = aligned.pairs("last")
-    axes = draw_loss_pipeline(strip, pairs, kind, vocabulary=extension.V, new_tokens=extension.N)
+    losses = [kl.get((int(i), int(j)), 0.0) for i, j in pairs]  # before the first new token KL is exactly 0
+    axes = draw_loss_pipeline(strip, pairs, kind, vocabulary=extension.V, new_tokens=extension.N, kl=losses)
     alt = (
         f"Four steps from two tokenizations to the loss: {strip.summary} {len(pairs)} pairs of positions are kept, the "
-        f"{extension.N} new rows of the student's logits are cut off, and KL is taken column by column."
+        f"{extension.N} new rows of the student's logits are cut off, and KL is taken column by column; its mean here "
+        f"is {sum(losses) / len(losses):.3f} nats."
     )
     return Drawing(_root(axes[0]), alt)
+
+
+def _measured_window(run: Run) -> tuple[Extension, AlignedText, dict[tuple[int, int], float]]:
+    """The shortest window that notebook 06 measured, aligned again, with its KL by position."""
+    import pandas as pd
+
+    from vocabx_utils.vocabulary.alignment import align_ids
+    from vocabx_utils.vocabulary.tokens import load_extension
+
+    windows = read_json(run.require("06", "windows.json"))
+    table = pd.read_csv(run.require("06", "positions.csv"))
+    extension = load_extension(run.require("01", "extension/original").parent)
+    lengths = [len(extension.original.decode(window["original_ids"])) for window in windows]
+    chosen = lengths.index(min(lengths))
+    part = table[table["text"] == chosen]
+    kl = {(int(i), int(j)): float(v) for i, j, v in zip(part["original"], part["extended"], part["kl"], strict=True)}
+    return extension, align_ids(extension, *windows[chosen].values()), kl
 
 
 def _example(example: AlignmentExample, name: str) -> Drawing:
