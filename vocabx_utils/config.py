@@ -122,7 +122,7 @@ class TokenizerConfig(StageConfig):
     """Notebook 01: the corpus and the new tokens.
 
     Attributes:
-        corpus: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
+        corpus_source: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
         packages: import names, for `packages`.
         corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
         corpus_revision: revision of the hub data set.
@@ -138,7 +138,7 @@ class TokenizerConfig(StageConfig):
         comparison_bytes: text of each corpus of the comparison, in bytes for choosing and as much for measuring.
     """
 
-    corpus: Literal["packages", "jsonl", "hub", "tree"] = "packages"
+    corpus_source: Literal["packages", "jsonl", "hub", "tree"] = "packages"
     packages: tuple[str, ...] = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
     corpus_path: str = ""
     corpus_revision: str = ""
@@ -163,10 +163,12 @@ class TokenizerConfig(StageConfig):
         require(self.max_token_bytes >= 2, "max_token_bytes", self.max_token_bytes, "2 or more")
         for name in ("tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        if self.corpus == "packages":
+        if self.corpus_source == "packages":
             require(bool(self.packages), "packages", self.packages, "at least one import name")
         else:
-            require(bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus!r}")
+            require(
+                bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus_source!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
