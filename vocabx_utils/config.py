@@ -338,7 +338,35 @@ class EvaluationConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisConfig(StageConfig):
-    """Notebook 06: inside the model."""
+    """Notebook 06: inside the model.
+
+    Attributes:
+        probed: variants of phase 1 whose student is run (causal test, layers, lens); those that the run lacks are
+            left out.
+        windows: most windows of validation text that teacher and student read.
+        before, after: paired positions in a window before its new token and from it on.
+        kept: dimensions of the learned change that the causal test keeps; those above D are left out.
+        draws: repetitions with random coordinates.
+        bootstrap: samples behind each interval.
+        batch_size: windows in one forward pass.
+    """
+
+    probed: tuple[str, ...] = ("mean_ce", "mean_kl_last")
+    windows: int = 8
+    before: int = 12
+    after: int = 12
+    kept: tuple[int, ...] = (4, 16, 64, 256)
+    draws: int = 1
+    bootstrap: int = 1000
+    batch_size: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.probed), "probed", self.probed, "at least one variant")
+        require(bool(self.kept) and min(self.kept) >= 0, "kept", self.kept, "numbers of dimensions, 0 or more")
+        for name in ("windows", "after", "draws", "bootstrap", "batch_size"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require(self.before >= 0, "before", self.before, "0 or more")
 
 
 # --- profiles ----------------------------------------------------------------------------------------------
