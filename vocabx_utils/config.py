@@ -119,22 +119,214 @@ def _spell(hint: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(StageConfig):
-    """Notebook 01: the corpus and the new tokens."""
+    """Notebook 01: the corpus and the new tokens.
+
+    Attributes:
+        corpus: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
+        packages: import names, for `packages`.
+        corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
+        corpus_revision: revision of the hub data set.
+        corpus_glob: file name pattern, for `tree`.
+        template: how a pair reads: `thesis` or `chat`.
+        n_tokens: new tokens wanted (N).
+        strategy: `merges` (ours) or `added` (the thesis's).
+        min_count: fewest occurrences of a token in the tokenizer split.
+        min_train_count: fewest occurrences in the training split; 0 keeps tokens that cannot be trained.
+        max_token_bytes: longest token.
+        keep_whitespace: propose tokens of pure whitespace.
+        tokenizer_pairs, train_pairs, validation_pairs: sizes of the splits.
+        comparison_bytes: text of each corpus of the comparison, in bytes for choosing and as much for measuring.
+    """
+
+    corpus: Literal["packages", "jsonl", "hub", "tree"] = "packages"
+    packages: tuple[str, ...] = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
+    corpus_path: str = ""
+    corpus_revision: str = ""
+    corpus_glob: str = "*.h"
+    template: Literal["thesis", "chat"] = "thesis"
+    n_tokens: int = 32
+    strategy: Literal["merges", "added"] = "merges"
+    min_count: int = 4
+    min_train_count: int = 4
+    max_token_bytes: int = 32
+    keep_whitespace: bool = False
+    tokenizer_pairs: int = 2000
+    train_pairs: int = 1500
+    validation_pairs: int = 400
+    comparison_bytes: int = 300_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.n_tokens >= 1, "n_tokens", self.n_tokens, "1 or more")
+        require(self.min_count >= 1, "min_count", self.min_count, "1 or more")
+        require(self.min_train_count >= 0, "min_train_count", self.min_train_count, "0 or more")
+        require(self.max_token_bytes >= 2, "max_token_bytes", self.max_token_bytes, "2 or more")
+        for name in ("tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        if self.corpus == "packages":
+            require(bool(self.packages), "packages", self.packages, "at least one import name")
+        else:
+            require(bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentConfig(StageConfig):
-    """Notebook 02: how the two tokenizations of a text align."""
+    """Notebook 02: how the two tokenizations of a text align.
+
+    Attributes:
+        lookahead: how far the thesis's algorithm looks ahead, in tokens.
+        texts: validation texts that are aligned, at most.
+        kl_texts: texts with a wrong pair on which the KL is measured, at most.
+        kl_tokens: longest of those texts, in original tokens.
+    """
+
+    lookahead: int = 20
+    texts: int = 2000
+    kl_texts: int = 8
+    kl_tokens: int = 160
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lookahead", "texts", "kl_texts", "kl_tokens"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase1Config(StageConfig):
-    """Notebook 03: learning the new rows."""
+    """Notebook 03: learning the new rows.
+
+    Attributes:
+        variants: `{input rows}_{objective}` or `{input rows}_untrained`, for example `mean_kl_last_ce0.3`; see
+            `vocabx_utils.training.objectives.parse_objective`.
+        head_init: first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise.
+        learning_rate: peak of the schedule, for both optimisers (the thesis: 4.2e-4).
+        epochs: of the first cycle: linear warm-up, then linear decay.
+        restart_epochs: of a second cycle after a warm restart, 0 for none (the thesis: 8 and then 4).
+        warmup: share of a cycle's steps that warm up.
+        batch_size: texts or windows in a step, over all processes.
+        token_budget: tokens of one forward pass, padding included; a larger step is split and summed.
+        window: tokens around a new token that are kept, 0 for whole texts.
+        train_windows, validation_windows: most windows.
+        train_limit, validation_limit: most texts taken from each split, 0 for all.
+        max_length: longest text in tokens; longer ones are cut.
+        checkpoint_steps: steps between checkpoints inside an epoch.
+        require_improvement: fail if a variant that matches the teacher at `last` ends with a higher KL there.
+    """
+
+    variants: tuple[str, ...] = (
+        "mean_untrained",
+        "random_untrained",
+        "mean_ce",
+        "mean_kl_last",
+        "mean_kl_first",
+        "random_kl_last",
+    )
+    head_init: Literal["auto", "random", "mean", "first"] = "auto"
+    learning_rate: float = 1e-2
+    epochs: int = 2
+    restart_epochs: int = 0
+    warmup: float = 0.1
+    batch_size: int = 16
+    token_budget: int = 8192
+    window: int = 48
+    train_windows: int = 170
+    validation_windows: int = 80
+    train_limit: int = 0
+    validation_limit: int = 0
+    max_length: int = 1024
+    checkpoint_steps: int = 50
+    require_improvement: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.variants), "variants", self.variants, "at least one variant")
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
+        require(self.epochs >= 1, "epochs", self.epochs, "1 or more (untrained variants are named so)")
+        require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 to below 1")
+        require(self.window == 0 or self.window >= 4, "window", self.window, "0 or at least 4 tokens")
+        for name in ("batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("restart_epochs", "train_limit", "validation_limit"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(self.max_length >= 8, "max_length", self.max_length, "8 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuneConfig(StageConfig):
-    """Notebook 04: fine-tuning."""
+    """Notebook 04: fine-tuning.
+
+    What the thesis states (section "Phase 2"): four epochs of stage a, four of b at 2.2e-4 with a warm-up over the
+    first epoch and rank 128, one of each half in c at 4.2e-5. The rest is unstated there and chosen here.
+
+    Attributes:
+        stages: in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks, half by half.
+        loss_on: "all" learns the whole text, as the thesis's closing remarks read; "answer" the answer only.
+        max_length: tokens kept of one text.
+        tokens_per_step: tokens behind one optimiser step.
+        tokens_per_batch: padded tokens that one process holds at once; bounds memory, not the result.
+        a_epochs, b_epochs, c_epochs: passes over the data (of each half in c).
+        a_rate, b_rate, c_rate: peak learning rates of AdamW.
+        a_warmup, b_warmup, c_warmup: share of the steps with a rising rate; then a falls to 0, b and c stay.
+        lora_rank, lora_alpha, lora_dropout: of the adapters; the update is scaled by alpha / rank.
+        lora_target: pattern for whole module names, empty for every linear layer of every block.
+        rows_in_b: let the new rows move during LoRA too.
+        c_refreeze: freeze the first half again while the second trains.
+        weight_decay: 0 by default: decay would pull rows of tokens that the data never shows towards 0.
+        clip_norm: largest gradient norm, over what moves; 0 turns it off.
+        gradient_checkpointing: "auto" (in c only), "always" or "never".
+        checkpoint_every: optimiser steps between checkpoints; 0 for the end of each epoch only.
+        compile_blocks: fuse the small operations of each block (CUDA; about a minute to start, less memory traffic).
+        sharded: spread the weights over the processes too, for bases that one device cannot hold.
+    """
+
+    stages: tuple[str, ...] = ("a", "b")
+    loss_on: Literal["all", "answer"] = "all"
+    max_length: int = 1024
+    tokens_per_step: int = 16_384
+    tokens_per_batch: int = 16_384
+    a_epochs: int = 4
+    a_rate: float = 1.0e-4
+    a_warmup: float = 0.1
+    b_epochs: int = 4
+    b_rate: float = 2.2e-4
+    b_warmup: float = 0.25
+    c_epochs: int = 1
+    c_rate: float = 4.2e-5
+    c_warmup: float = 0.1
+    lora_rank: int = 128
+    lora_alpha: int = 128
+    lora_dropout: float = 0.0
+    lora_target: str = ""
+    rows_in_b: bool = False
+    c_refreeze: bool = True
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    gradient_checkpointing: Literal["auto", "always", "never"] = "auto"
+    checkpoint_every: int = 0
+    compile_blocks: bool = False
+    sharded: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = bool(self.stages) and all(stage in ("a", "b", "c") for stage in self.stages)
+        require(
+            known and len(set(self.stages)) == len(self.stages), "stages", self.stages, "some of a, b, c, each once"
+        )
+        require(self.dtype != "float16", "dtype", self.dtype, "bfloat16 or float32 (float16 would need loss scaling)")
+        for name in ("max_length", "tokens_per_step", "tokens_per_batch", "a_epochs", "b_epochs", "c_epochs"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("a_rate", "b_rate", "c_rate", "lora_rank", "lora_alpha"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        for name in ("a_warmup", "b_warmup", "c_warmup", "lora_dropout"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to under 1")
+        for name in ("weight_decay", "clip_norm", "checkpoint_every"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(
+            self.tokens_per_batch >= self.max_length,
+            "tokens_per_batch",
+            self.tokens_per_batch,
+            f"at least max_length ({self.max_length})",
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

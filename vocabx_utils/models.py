@@ -327,10 +327,10 @@ def with_extra_rows(
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)
     rows = new_input.shape[0]
-    embedding = nn.Embedding(rows, base.width, _weight=new_input, padding_idx=None)
+    embedding = model.get_input_embeddings()  # kept: Gemma's own class scales what it looks up
+    embedding.weight, embedding.num_embeddings, embedding.padding_idx = nn.Parameter(new_input), rows, None
     head = nn.Linear(base.width, rows, bias=False, device="meta")
     head.weight = nn.Parameter(new_head)
-    model.set_input_embeddings(embedding)
     model.set_output_embeddings(head)
     model.config.vocab_size = rows
     model.config.tie_word_embeddings = False

@@ -1,0 +1,366 @@
+"""Measure fine-tuning on one GPU: what each stage costs, and what it does to bits per byte.
+
+    python tests/bench/finetune.py prepare --model MODEL --out DATA            (no GPU: texts and new tokens)
+    python tests/bench/finetune.py measure --model MODEL --data DATA --out OUT (one GPU, no network)
+
+``measure`` writes, after each part, OUT/finetune.json (variants: bits per byte, time, memory) and OUT/bench.json
+(throughput by stage and shape, as a share of a matrix-product ceiling measured in the same run).
+
+FLOP per token, recomputation not counted (P linear weights of the blocks, H head weights that count, R adapter
+weights, A = 2 · T · layers · heads · head width for the causal half of both attention products):
+stage a  forward 2P + 2H + A, backward by states 2P + 2H + 2A, head gradient 2H      = 4P + 6H + 3A
+stage b  forward 2P + 2H + 2R + A, by states the same with 2A, adapter gradients 2R  = 4P + 4H + 6R + 3A
+stage c1 as a without the head's gradient, with those of half the blocks             = 5P + 4H + 3A
+stage c2 forward whole, backward through the second half only                        = 4P + 4H + 2A
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vocabx_utils import corpus, models, runs
+from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.training import stages
+from vocabx_utils.training.batches import Example, ExampleSet, encode
+from vocabx_utils.training.finetuning import fine_tune, run_stage
+from vocabx_utils.training.forgetting import Snapshot, TextSet, forgetting_texts
+from vocabx_utils.training.loop import OutOfMemory
+
+PROMPT = (
+    "### Instruction:\nCompute the mean of column b for each group of column a of a data frame.\n\n"
+    "### Answer:\n```python\n"
+)
+SHAPES = {
+    "qwen2.5-coder-0.5b": dict(
+        model_type="qwen2", hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2, vocab_size=151_936, max_position_embeddings=4096,
+    ),
+    "llama-6.7b": dict(
+        model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=32, vocab_size=32_256, max_position_embeddings=4096,
+    ),
+    "tiny": dict(
+        model_type="llama", hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=512, max_position_embeddings=2048,
+    ),
+}  # fmt: skip
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Write texts and the extension, so that the measurement needs nothing but this folder and the model."""
+    from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+
+    pairs = corpus.pairs_from_packages()
+    sizes = {
+        "tokenizer": min(options.pairs, len(pairs) // 3),
+        "train": min(options.pairs, len(pairs) // 2),
+        "validation": options.validation,
+    }
+    splits = corpus.split_pairs(pairs, sizes, seed=0)
+    tokenizer = models.load_tokenizer(options.model)
+    texts = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["tokenizer"]]
+    proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy="merges")
+    extend_tokenizer(tokenizer, proposals, "merges").save(options.out / "extension")
+    for name in ("train", "validation"):
+        runs.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
+    held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
+    sets = forgetting_texts(held, max_texts=options.validation, max_chars=1200)
+    runs.write_json(options.out / "texts.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
+    print(f"{options.out}: {len(splits['train'])} training texts, {len(proposals)} new tokens")
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Ceiling, throughput by shape, then the variants; everything found so far is on disk at any time."""
+    options.started = time.perf_counter()
+    options.out.mkdir(parents=True, exist_ok=True)
+    ceiling = matmul_ceiling(options.size)
+    facts = {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "ceiling_flops": ceiling,
+        "versions": runs.installed_versions(("torch", "transformers", "peft", "accelerate")),
+        "date": datetime.date.today().isoformat(),
+    }
+    print(f"{facts['device']}: matrix products {ceiling / 1e12:.0f} TFLOP/s", flush=True)
+    bench: dict[str, Any] = {**facts, "workloads": []}
+    for shape in options.shapes:
+        for key in ("a", "b"):
+            for compiled in options.compiled:
+                if not _time_left(options, 60):
+                    break
+                row = throughput(shape, key, ceiling, options, compiled=compiled)
+                bench["workloads"].append(row)
+                runs.write_json(options.out / "bench.json", bench)
+                print({k: v for k, v in row.items() if k != "step_seconds"}, flush=True)
+    if options.model:
+        measure_variants(facts, options)
+
+
+def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
+    """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
+    device = models.pick_device("auto")
+    a, b = (torch.randn(size, size, device=device, dtype=models.pick_dtype("auto", device)) for _ in range(2))
+    best = float("inf")
+    for _ in range(3):
+        a @ b
+        _synchronise()
+        started = time.perf_counter()
+        for _ in range(repeats):
+            a @ b
+        _synchronise()
+        best = min(best, (time.perf_counter() - started) / repeats)
+    return 2 * size**3 / best
+
+
+def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace, *, compiled: bool) -> dict[str, Any]:
+    """Tokens per second of one stage at a shape with random weights and texts of exactly T tokens."""
+    budget = options.tokens_per_batch.get(shape, 16_384)
+    while True:
+        try:
+            return _throughput(shape, key, ceiling, options, budget, compiled)
+        except OutOfMemory as error:
+            if budget <= options.length:
+                return {"shape": shape, "stage": key, "error": str(error)}
+            budget //= 2
+        _free()
+
+
+def _throughput(
+    shape: str, key: str, ceiling: float, options: argparse.Namespace, budget: int, compiled: bool
+) -> dict[str, Any]:
+    _free()
+    model = random_model(shape)
+    limit = model.config.vocab_size
+    per_step = max(budget, options.step_tokens)
+    config = FineTuneConfig(
+        stages=(key,), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
+        tokens_per_step=per_step, compile_blocks=compiled,
+    )  # fmt: skip
+    texts = random_texts(limit, options.length, per_step // options.length * options.steps)
+    few = ExampleSet(texts.examples[:1], 0, 0)
+    stage = next(stage for stage in stages.plan_stages(config) if stage.key == key)
+    folder = options.out / "scratch" / f"{shape}-{key}-{budget}-{compiled}"
+    flops = flops_per_token(model, key, config, limit, options.length)
+    weights = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    _, result = run_stage(model, stage, texts, few, folder, config, limit=limit)
+    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    records = [record for record in runs.read_jsonl(folder / "losses.jsonl") if record["kind"] == "step"]
+    seconds = [record["seconds"] for record in records][options.warmup :]
+    rate = records[-1]["tokens"] / statistics.median(seconds)
+    return {
+        "shape": shape,
+        "stage": key,
+        "compiled": compiled,
+        "T": options.length,
+        "tokens_per_batch": budget,
+        "tokens_per_step": per_step,
+        "tokens_per_s": rate,
+        "flops_per_token": flops,
+        "ceiling_share": rate * flops / ceiling,
+        "peak_bytes": result.peak_bytes,
+        "weight_bytes": weights,
+        "trainable": result.trainable,
+        "step_seconds": seconds,
+    }
+
+
+def flops_per_token(model: Any, key: str, config: FineTuneConfig, limit: int, length: int) -> float:
+    """The formula of the module's first lines."""
+    settings = model.config
+    blocks = sum(
+        module.weight.numel() for module in stages.blocks_of(model).modules() if isinstance(module, torch.nn.Linear)
+    )
+    head = limit * settings.hidden_size
+    width = settings.num_attention_heads * getattr(
+        settings, "head_dim", settings.hidden_size // settings.num_attention_heads
+    )
+    attention = 2 * length * settings.num_hidden_layers * width
+    adapters = sum(
+        config.lora_rank * sum(module.weight.shape)
+        for module in stages.blocks_of(model).modules()
+        if isinstance(module, torch.nn.Linear)
+    )
+    return {
+        "a": 4 * blocks + 6 * head + 3 * attention,
+        "b": 4 * blocks + 4 * head + 6 * adapters + 3 * attention,
+        "c1": 5 * blocks + 4 * head + 3 * attention,
+        "c2": 4 * blocks + 4 * head + 2 * attention,
+    }[key]
+
+
+def random_model(shape: str) -> Any:
+    """A plain untied model of a shape, with random weights made on the device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    device = models.pick_device("auto")
+    config = AutoConfig.for_model(**SHAPES[shape], tie_word_embeddings=False)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(models.pick_dtype("auto", device))
+    try:
+        with device:
+            model = AutoModelForCausalLM.from_config(config)
+    finally:
+        torch.set_default_dtype(default)
+    return models.untie(model).eval().requires_grad_(False)
+
+
+def random_texts(limit: int, length: int, count: int) -> ExampleSet:
+    """Texts of exactly ``length`` random ids: no padding, nothing to learn but the cost is real."""
+    ids = np.random.default_rng(0).integers(0, limit, (count, length))
+    return ExampleSet(tuple(Example(row, 1) for row in ids), 0, 0)
+
+
+def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None:
+    """Every stage of one variant, the control without expansion, and the ablation of stage a."""
+    from vocabx_utils.vocabulary.tokens import load_extension
+
+    base = models.load_base_model(options.model)
+    extension = load_extension(options.data / "extension")
+    input_rows, head_rows, start = start_rows(base, extension, options)
+    sets = tuple(
+        TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in runs.read_json(options.data / "texts.json")
+    )
+    report = {**facts, "model": base.name, "new_tokens": extension.N, "start": start, "variants": {}}
+    after_a: Any = None
+    plan = {
+        "expanded a+b": ("a", "b"),
+        "base b": ("b",),
+        "expanded b": ("b",),
+        "expanded a+c": ("c",),
+        "base c": ("c",),
+    }
+    for name, keys in plan.items():
+        if not _time_left(options, 45):
+            report["variants"][name] = {"skipped": "out of time"}
+            continue
+        expanded = name.startswith("expanded")
+        limit = extension.V + extension.N if expanded else base.vocab_size
+        tokenizer = extension.tokenizer if expanded else base.tokenizer
+        new_ids = range(extension.V, limit) if expanded else range(limit, limit)
+        model = models.with_extra_rows(base, input_rows[: len(new_ids)], head_rows[: len(new_ids)])
+        if name == "expanded a+c":
+            for matrix, rows in zip(stages.matrices_of(model), after_a, strict=True):
+                matrix.data.copy_(rows)
+        config = FineTuneConfig(
+            stages=keys, a_epochs=options.epochs, b_epochs=options.epochs, max_length=options.length,
+            tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens, a_rate=options.a_rate,
+        )  # fmt: skip
+        texts = [
+            encode(
+                [
+                    corpus.render(pair, "thesis", tokenizer)
+                    for pair in corpus.pairs_from_jsonl(options.data / f"{part}.jsonl")
+                ],
+                tokenizer,
+                max_length=options.length,
+            )
+            for part in ("train", "validation")
+        ]
+        observe = Snapshot(tokenizer, limit, new_ids, sets, options.prompt, tokens_per_batch=options.variant_batch)
+        folder = options.out / "scratch" / name.replace(" ", "-")
+        kept: dict[str, Any] = {}
+
+        def snapshot(stage: str, tuned: Any, observe: Any = observe, kept: dict[str, Any] = kept) -> dict[str, Any]:
+            if stage == "a":
+                kept["a"] = [matrix.detach().cpu().clone() for matrix in stages.matrices_of(tuned)]
+            return observe(stage, tuned)
+
+        done = fine_tune(model, *texts, folder, config, limit=limit, new_ids=new_ids, observe=snapshot)
+        after_a = kept.get("a", after_a)
+        rows = done.stages.to_dict("records")
+        for row in rows:
+            flops = flops_per_token(model, row["stage"], config, limit, int(row["tokens"] / row["texts"]))
+            row["tokens_per_s"] = row["tokens"] / row["seconds"]
+            row["ceiling_share"] = row["tokens_per_s"] * flops / facts["ceiling_flops"]
+        epochs = done.losses[done.losses.kind == "epoch"][["stage", "epoch", "loss", "validation_loss"]]
+        report["variants"][name] = {
+            "stages": rows,
+            "epochs": epochs.astype(object).where(epochs.notna(), None).to_dict("records"),
+            "observed": done.observed,
+            "train_tokens": texts[0].tokens,
+        }
+        runs.write_json(options.out / "finetune.json", report)
+        final = list(done.observed.values())[-1]["bits_per_byte"]
+        print(name, {k: round(v, 4) for k, v in final.items()}, f"{_elapsed(options):.0f} s", flush=True)
+        del model, done
+        _free()
+
+
+def start_rows(base: Any, extension: Any, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor, str]:
+    """Rows of phase 1 where given, else subtoken means for the input and the first subtoken for the head."""
+    if options.rows:
+        rows = runs.read_tensors(options.rows)
+        return rows["input_rows"], rows["head_rows"], options.rows.name
+    input_rows = torch.stack([base.input_rows[list(t.subtokens)].float().mean(0) for t in extension.tokens])
+    head_rows = torch.stack([base.head_rows[t.subtokens[0]].float() for t in extension.tokens])
+    return input_rows.cpu(), head_rows.cpu(), "mean of subtokens, head of the first; untrained"
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _elapsed(options: argparse.Namespace) -> float:
+    return time.perf_counter() - options.started
+
+
+def _time_left(options: argparse.Namespace, needed: float) -> bool:
+    return _elapsed(options) + needed < 60 * options.minutes
+
+
+def _budgets(text: str) -> dict[str, int]:
+    return {name: int(size) for name, size in (part.split("=") for part in text.split(","))}
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    first = commands.add_parser("prepare")
+    first.set_defaults(run=prepare)
+    first.add_argument("--model", required=True, help="tokenizer: name, folder, hub id or GGUF file")
+    first.add_argument("--out", type=Path, required=True)
+    first.add_argument("--pairs", type=int, default=3000)
+    first.add_argument("--validation", type=int, default=200)
+    first.add_argument("--new-tokens", type=int, default=800)
+    second = commands.add_parser("measure")
+    second.set_defaults(run=measure)
+    second.add_argument("--model", default="", help="folder, GGUF file or name; empty for throughput alone")
+    second.add_argument("--data", type=Path, help="folder that prepare made")
+    second.add_argument("--out", type=Path, required=True)
+    second.add_argument("--rows", type=Path, help="rows/epoch_NN.safetensors of phase 1; mean of subtokens without it")
+    second.add_argument("--shapes", nargs="*", default=["qwen2.5-coder-0.5b", "llama-6.7b"], choices=list(SHAPES))
+    second.add_argument("--compiled", nargs="*", type=lambda text: text == "yes", default=[False, True])
+    second.add_argument("--length", type=int, default=1024, help="T")
+    second.add_argument("--tokens-per-batch", type=_budgets, default={"qwen2.5-coder-0.5b": 16_384, "llama-6.7b": 4096})
+    second.add_argument("--variant-batch", type=int, default=16_384)
+    second.add_argument("--step-tokens", type=int, default=32_768)
+    second.add_argument("--steps", type=int, default=9)
+    second.add_argument("--warmup", type=int, default=4, help="steps that are not timed")
+    second.add_argument("--epochs", type=int, default=2, help="of stages a and b")
+    second.add_argument("--a-rate", type=float, default=1.0e-4)
+    second.add_argument("--size", type=int, default=8192, help="of the matrix product")
+    second.add_argument("--minutes", type=float, default=8.0)
+    second.add_argument("--prompt", default=PROMPT, help="continued greedily after each stage")
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Exports: plain folders that load without this package, with equal logits."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_finetuning import SMALL
+from tiny_tuning import CHAT, extended, new_rows, texts, tiny_base
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from vocabx_utils import runs
+from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.models import with_extra_rows
+from vocabx_utils.training import export
+from vocabx_utils.training.batches import encode
+from vocabx_utils.training.export import ExportError, export_model, export_variant, pad_rows, read_facts
+from vocabx_utils.training.finetuning import fine_tune
+from vocabx_utils.training.stage_files import load_adapter
+from vocabx_utils.training.variants import from_base, from_branch, from_phase1, load_variant
+
+IDS = [5, 300, 17, 301, 44, 302, 8]
+
+STRANGER = """
+import json, sys
+sys.modules["vocabx_utils"] = None  # as on a machine that does not have it
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+ids, *jobs = json.loads(sys.argv[1])
+for folder, adapter in jobs:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    if adapter:
+        model = PeftModel.from_pretrained(model, adapter).eval()
+    with torch.no_grad():
+        torch.save(model(torch.tensor([ids])).logits[0], folder + "/logits.pt")
+    pipe = pipeline("text-generation", model=folder)
+    text = pipe("Write groupby", max_new_tokens=3, do_sample=False)[0]["generated_text"]
+    print(json.dumps([tokenizer("x groupby numpy")["input_ids"], text, tokenizer.chat_template is not None]))
+"""
+
+
+def strangers(*jobs):
+    """Logits and prints of each (folder, adapter or None), all loaded by one process without this package."""
+    arguments = json.dumps([IDS, *[[str(folder), adapter and str(adapter)] for folder, adapter in jobs]])
+    done = subprocess.run([sys.executable, "-c", STRANGER, arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return [(torch.load(folder / "logits.pt"), line) for (folder, _), line in zip(jobs, lines, strict=True)]
+
+
+@torch.no_grad()
+def logits(model):
+    return model.eval()(input_ids=torch.tensor([IDS])).logits[0]
+
+
+def extension_of(base):
+    return SimpleNamespace(tokenizer=extended(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch):
+    """A run with a phase-1 variant ``mean_ce``, tuned through stages a and b."""
+    monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "runs"))
+    run, base = runs.open_run("tiny"), tiny_base(rows=310)
+    extension = extension_of(base)
+    input_rows, head_rows = new_rows(base, 3)
+    rows = {"input_rows": input_rows, "head_rows": head_rows}
+    runs.write_tensors(run.stage("03", "mean_ce") / "rows" / "epoch_02.safetensors", rows)
+    return run, base, extension
+
+
+def tune(run, variant, start, **options):
+    config = FineTuneConfig(**{**SMALL, **options})
+    train, validation = (
+        encode(part, start.tokenizer) for part in (texts(start.tokenizer)[:6], texts(start.tokenizer)[6:9])
+    )
+    fine_tune(
+        start.model,
+        train,
+        validation,
+        run.stage("04", variant),
+        config,
+        limit=start.limit,
+        new_ids=start.new_ids,
+        origin=start.origin,
+    )
+
+
+def test_three_exports_load_in_a_process_without_us(tuned, tmp_path):
+    run, base, extension = tuned
+    rows = export_model(base, extension, *new_rows(base, 3), tmp_path / "rows", shard_size="20KB")
+    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension))
+    model = load_variant(run, "mean_ce", base, extension).model
+    expected = logits(model)
+    assert not torch.allclose(expected, logits(model.unload()), atol=1e-3)  # the adapter does something
+    merged, apart = (
+        export_variant(run, "mean_ce", tmp_path / way, base=base, extension=extension, adapter=way)
+        for way in ("merge", "separate")
+    )
+    seen = strangers((rows, None), (merged, None), (apart, apart / "adapter"))
+    phase_1 = logits(with_extra_rows(base, *new_rows(base, 3), base.vocab_size))
+    for (there, (ids, text, chat)), here in zip(seen, (phase_1, expected, expected), strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-5)
+        assert 300 in ids and 301 in ids and text.startswith("Write groupby") and chat
+
+    config = json.loads((rows / "config.json").read_text())
+    assert config["vocab_size"] == 310 and config["tie_word_embeddings"] is False
+    assert len(list(rows.glob("*.safetensors"))) > 1 and (rows / "model.safetensors.index.json").exists()
+    assert AutoTokenizer.from_pretrained(rows).chat_template == CHAT
+    assert read_facts(rows)["new_tokens"] == 3 and "untied" in (rows / "README.md").read_text()
+    names = set(runs.read_tensors(apart / "adapter" / "adapter_model.safetensors"))
+    assert all("lora_" in name for name in names)  # no whole matrix slipped in
+    stored = runs.read_tensors(apart / "adapter" / "new_rows.safetensors")
+    assert stored["input_rows"].shape == stored["head_rows"].shape == (3, 32)
+    readme = (merged / "README.md").read_text()
+    assert "mean_ce" in readme and "lora_rank 4" in readme and base.fingerprint in readme
+
+
+def test_branch_after_stage_a_goes_through_c(tuned, tmp_path):
+    run, base, extension = tuned
+    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("a",))
+    tune(run, "mean_ce_full", from_branch(run, "mean_ce", "a", base, extension), stages=("c",))
+    model = load_variant(run, "mean_ce_full", base, extension).model
+    after_a = load_variant(run, "mean_ce", base, extension).model
+    assert torch.equal(model.lm_head.weight, after_a.lm_head.weight)
+    assert not torch.equal(model.model.layers[3].mlp.up_proj.weight, after_a.model.layers[3].mlp.up_proj.weight)
+    out = export_variant(run, "mean_ce_full", tmp_path / "out", base=base, extension=extension)
+    loaded = AutoModelForCausalLM.from_pretrained(out)
+    torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-5, atol=1e-5)
+
+
+def test_base_control_without_new_tokens(tuned, tmp_path):
+    run, base, _ = tuned
+    tune(run, "base", from_base(base), stages=("b",))
+    out = export_variant(run, "base", tmp_path / "out", base=base, pad_to=64)
+    facts = read_facts(out)
+    assert (facts["new_tokens"], facts["rows"], facts["padding_rows"]) == (0, 320, 20)
+
+
+def test_padding_rows_are_never_generated(tmp_path):
+    base = tiny_base()
+    model = with_extra_rows(base, *new_rows(base, 3), base.vocab_size)
+    padded = pad_rows(model, 303, 64)
+    assert padded.lm_head.weight.shape == padded.model.embed_tokens.weight.shape == (320, 32)
+    assert model.lm_head.weight.shape == (303, 32) and model.config.vocab_size == 303
+    hidden = 50 * torch.randn(2000, 32, generator=torch.Generator().manual_seed(0))
+    scores = padded.lm_head(hidden)
+    assert (scores[:, 303:] <= scores[:, :303].max(1, keepdim=True).values).all()
+    assert scores.argmax(1).max() < 303
+    out = export.write_folder(model, extended(base.tokenizer), tmp_path / "out", limit=303, pad_to=64)
+    loaded = AutoModelForCausalLM.from_pretrained(out)
+    assert loaded.generation_config.suppress_tokens == list(range(303, 320))
+    torch.manual_seed(0)
+    drawn = loaded.generate(torch.tensor([[5, 6]] * 8), do_sample=True, temperature=50.0, max_new_tokens=60)
+    assert drawn.max() < 303
+    torch.testing.assert_close(logits(loaded)[:, :303], logits(model), rtol=1e-5, atol=1e-5)
+
+
+def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
+    base = tiny_base(rows=340)
+    out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    facts = read_facts(out)
+    assert (facts["rows"], facts["reserved_rows_used"], facts["padding_rows"]) == (340, 3, 37)
+    loaded = AutoModelForCausalLM.from_pretrained(out)
+    assert torch.equal(loaded.lm_head.weight[303:], base.head_rows[303:])
+
+
+def test_tied_base_is_exported_untied(tmp_path):
+    base = tiny_base(tie=True)
+    input_rows, head_rows = new_rows(base, 3)
+    out = export_model(base, extension_of(base), input_rows, head_rows, tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(out)
+    assert torch.equal(loaded.lm_head.weight[300:], head_rows)
+    assert torch.equal(loaded.model.embed_tokens.weight[300:], input_rows)
+    assert loaded.config.tie_word_embeddings is False
+
+
+def test_text_without_new_tokens_stays_the_same_before_training():
+    base = tiny_base()
+    head_rows = base.head_rows.mean(0).expand(3, -1)
+    model = with_extra_rows(base, new_rows(base, 3)[0], head_rows, base.vocab_size).eval()
+    ids = torch.tensor([[4, 9, 33]])
+    before, after = (m.generate(ids, max_new_tokens=12, do_sample=False)[0] for m in (base.model, model))
+    assert torch.equal(before, after)
+    assert torch.equal(model.lm_head.weight[:300], base.head_rows)
+
+
+def test_folder_that_exists_is_refused(tmp_path):
+    base = tiny_base()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("keep")
+    with pytest.raises(ExportError, match="exists and is not empty"):
+        export_model(base, extension_of(base), *new_rows(base, 3), out)
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "_write", full)
+    base = tiny_base()
+    with pytest.raises(OSError, match="No space"):
+        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_written_folder_that_differs_is_caught(tmp_path, monkeypatch):
+    original = export._write
+
+    def damaged(model, *arguments):
+        other = copy.deepcopy(model)
+        other.lm_head.weight.data[7] += 1.0
+        original(other, *arguments)
+
+    monkeypatch.setattr(export, "_write", damaged)
+    base = tiny_base()
+    with pytest.raises(ExportError, match="logits that differ"):
+        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_adapter_on_a_base_that_does_not_fit(tuned):
+    run, base, extension = tuned
+    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
+    adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
+    with pytest.raises(ValueError, match=r"needs 3 new rows from id 300, the base has 300 rows: extend it first"):
+        load_adapter(copy.deepcopy(tiny_base().model), adapter, new_ids=range(300, 303))
+    wide = tiny_base(width=64)
+    model = with_extra_rows(wide, *new_rows(wide, 3), 300)
+    with pytest.raises(ValueError, match="width 32.*adapter for another base"):
+        load_adapter(model, adapter, new_ids=range(300, 303))
+    other = tiny_base(seed=3, rows=310)
+    with pytest.raises(ValueError, match="was made from tiny"):
+        load_variant(run, "mean_ce", other, extension)
+
+
+def test_rows_survive_in_the_adapter_alone(tuned):
+    run, base, extension = tuned
+    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",), rows_in_b=True)
+    expected = logits(load_variant(run, "mean_ce", base, extension).model)
+    adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
+    fresh = with_extra_rows(base, torch.zeros(3, 32), torch.zeros(3, 32), 300)
+    torch.testing.assert_close(logits(load_adapter(fresh, adapter, new_ids=range(300, 303))), expected)
+
+
+def test_probe_tells_whether_ids_change():
+    tokenizer = tiny_base().tokenizer
+    assert not export.probe_changed(tokenizer, extended(tokenizer))
+    assert export.probe_changed(tokenizer, extended(tokenizer, ("return", "3333")))
+
+
+def test_unfinished_variant_names_the_notebook(tuned, tmp_path):
+    run, base, extension = tuned
+    with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
+        export_variant(run, "nothing", tmp_path / "out", base=base, extension=extension)

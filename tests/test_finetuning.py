@@ -1,0 +1,283 @@
+"""Fine-tuning: what may move moves and nothing else; killed and continued equals unbroken."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_tuning import extended, new_rows, texts, tiny_base
+
+from vocabx_utils import runs
+from vocabx_utils.config import ConfigError, FineTuneConfig
+from vocabx_utils.models import with_extra_rows
+from vocabx_utils.training import loop, stages
+from vocabx_utils.training.batches import encode
+from vocabx_utils.training.finetuning import OutOfMemory, fine_tune
+from vocabx_utils.training.tuned import Tuned
+
+SMALL = dict(
+    max_length=128, tokens_per_step=300, tokens_per_batch=256, lora_rank=4, lora_alpha=4, a_epochs=1, b_epochs=1,
+    a_rate=1e-2, b_rate=1e-2, c_rate=1e-3,
+)  # fmt: skip
+
+
+def setting(words: int = 3, **options):
+    """A tiny extended model with its texts."""
+    base = tiny_base(rows=options.pop("rows", None))
+    tokenizer = extended(base.tokenizer) if words else base.tokenizer
+    model = with_extra_rows(base, *new_rows(base, words), base.vocab_size) if words else copy.deepcopy(base.model)
+    new_ids = range(base.vocab_size, base.vocab_size + words)
+    config = FineTuneConfig(**{**SMALL, **options})
+    coded = [encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:9], texts(tokenizer)[9:])]
+    return model, coded, new_ids, base.vocab_size + words, config
+
+
+def tune(folder: Path, words: int = 3, observe=None, **options):
+    model, (train, validation), new_ids, limit, config = setting(words, **options)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    result = fine_tune(model, train, validation, folder, config, limit=limit, new_ids=new_ids, observe=observe)
+    return model, before, result
+
+
+def changed(before: dict[str, torch.Tensor], model) -> set[str]:
+    after = {
+        name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items() if "lora_" not in name
+    }
+    return {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
+
+
+def test_stage_a_moves_both_matrices_only(tmp_path):
+    model, before, result = tune(tmp_path, stages=("a",))
+    assert changed(before, model) == {"model.embed_tokens.weight", "lm_head.weight"}
+    assert runs.read_json(tmp_path / "a" / "trainable.json") == [
+        {"group": "model.embed_tokens.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
+        {"group": "lm_head.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
+    ]
+    validation = result.losses[result.losses.kind == "epoch"].validation_loss
+    assert validation.iloc[-1] < validation.iloc[0]
+
+
+def test_stage_b_moves_the_adapter_only(tmp_path):
+    model, before, _ = tune(tmp_path, stages=("b",))
+    assert changed(before, model) == set()
+    groups = [row["group"] for row in runs.read_json(tmp_path / "b" / "trainable.json")]
+    linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert len(groups) == 14 and all(any(name in group for group in groups) for name in linear)
+    assert all("layers.*" in group and "lora_" in group for group in groups)
+    adapter = runs.read_tensors(tmp_path / "b" / "adapter" / "adapter_model.safetensors")
+    assert any(tensor.abs().max() > 0 for name, tensor in adapter.items() if "lora_B" in name)
+
+
+def test_stage_b_may_move_the_new_rows_and_no_other(tmp_path):
+    model, before, _ = tune(tmp_path, stages=("b",), rows_in_b=True)
+    assert changed(before, model) == {"model.embed_tokens.weight", "lm_head.weight"}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        after = model.state_dict()[name]
+        assert torch.equal(after[:300], before[name][:300])
+        assert not torch.equal(after[300:302], before[name][300:302])
+    rows = runs.read_tensors(tmp_path / "b" / "adapter" / "new_rows.safetensors")
+    assert torch.equal(rows["input_rows"], model.state_dict()["model.embed_tokens.weight"][300:303])
+
+
+def test_stage_c_moves_one_half_after_the_other(tmp_path):
+    model, before, _ = tune(tmp_path, stages=("c",))
+    first = runs.read_tensors(tmp_path / "c1" / "blocks.safetensors")
+    assert {name.split(".")[2] for name in first} == {"0", "1"}
+    after = model.state_dict()
+    for name in first:  # frozen again while the second half trained
+        assert torch.equal(first[name], after[name])
+    assert changed(before, model) == {name for name in before if ".layers." in name}
+
+
+def test_padding_rows_of_the_matrix_never_move(tmp_path):
+    model, before, _ = tune(tmp_path, stages=("a",), rows=320)
+    after = model.state_dict()["lm_head.weight"]
+    assert after.shape[0] == 320 and torch.equal(after[303:], before["lm_head.weight"][303:])
+
+
+def test_weight_decay_touches_only_what_the_stage_frees(tmp_path):
+    model, before, _ = tune(tmp_path, stages=("c",), weight_decay=0.1)
+    assert {name for name in changed(before, model)} == {name for name in before if ".layers." in name}
+
+
+def test_each_stage_gets_a_new_optimiser(tmp_path, monkeypatch):
+    made = []
+    original = torch.optim.AdamW
+
+    class Counted(original):
+        def __init__(self, params, **kwargs):
+            made.append(self)
+            super().__init__(params, **kwargs)
+            assert not self.state
+
+    monkeypatch.setattr(torch.optim, "AdamW", Counted)
+    tune(tmp_path, stages=("a", "b"))
+    assert len(made) == 2
+
+
+def test_loss_equals_the_models_own(tmp_path):
+    model, (train, _), new_ids, limit, _ = setting()
+    tuned = Tuned(model, limit, torch.float32, new_ids)
+    ids = torch.from_numpy(train.examples[0].ids)[None]
+    expected = model(input_ids=ids, labels=ids).loss * (ids.shape[1] - 1)
+    targets = ids.roll(-1, 1).index_fill(1, torch.tensor([ids.shape[1] - 1]), -100)
+    assert float(tuned(ids, targets).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_batched_equals_single_with_accumulation(tmp_path):
+    losses = [
+        tune(tmp_path / str(budget), stages=("a",), tokens_per_batch=budget)[2].losses.loss.dropna().to_numpy()
+        for budget in (128, 4096)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-5)
+
+
+def test_same_seed_twice(tmp_path):
+    runs_of = [tune(tmp_path / str(k), stages=("a", "b"), lora_dropout=0.1)[2].losses for k in range(2)]
+    assert runs_of[0].loss.dropna().tolist() == runs_of[1].loss.dropna().tolist()
+
+
+def test_observed_once_per_stage_and_finished_work_is_read_back(tmp_path):
+    calls = []
+
+    def observe(name, model):
+        calls.append(name)
+        return {"name": name}
+
+    first = tune(tmp_path, stages=("a", "b"), observe=observe)[2]
+    again = tune(tmp_path, stages=("a", "b"), observe=observe)[2]
+    assert calls == ["start", "a", "b"]
+    assert first.observed == again.observed == {name: {"name": name} for name in calls}
+    assert again.losses.equals(first.losses)
+    with pytest.raises(runs.KeyMismatchError, match="a_rate"):
+        tune(tmp_path, stages=("a", "b"), a_rate=0.5)
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = [{tests!r}]
+from pathlib import Path
+import test_finetuning as t
+from vocabx_utils import runs
+
+def run_until(after):
+    write, count = runs.append_jsonl, [0]
+    def append(path, row):
+        write(path, row)
+        count[0] += 1
+        if count[0] == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+    runs.append_jsonl = append
+    t.tune(Path({folder!r}), **t.BROKEN)
+
+for after in (5, 3, 9):  # in the middle of stage a, again, then later
+    child = os.fork()  # a process of its own for each attempt, without paying for the imports again
+    if not child:
+        run_until(after)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+BROKEN = dict(stages=("a", "b", "c"), a_epochs=2, lora_dropout=0.1, checkpoint_every=2)
+
+
+def test_killed_and_continued_equals_unbroken(tmp_path):
+    unbroken = tune(tmp_path / "unbroken", **BROKEN)[2]
+    broken = tmp_path / "broken"
+    script = KILLED.format(tests=str(Path(__file__).parent), folder=str(broken))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["-9", "-9", "-9"], done.stderr
+    assert not (broken / "provenance.json").exists()
+    continued = tune(broken, **BROKEN)[2]
+    columns = ["kind", "stage", "epoch", "step", "loss", "validation_loss"]
+    assert continued.losses[columns].equals(unbroken.losses[columns])
+    for name in ("a/embeddings", "b/adapter/adapter_model", "c2/blocks"):
+        one, other = (runs.read_tensors(folder / f"{name}.safetensors") for folder in (broken, tmp_path / "unbroken"))
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    original, count = loop.Loop._step, [0]
+
+    def step(self, *arguments):
+        count[0] += 1
+        if count[0] == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, *arguments)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    with pytest.raises(OutOfMemory, match="tokens_per_batch=256: halve it.*continues from"):
+        tune(tmp_path, stages=("a",), checkpoint_every=1)
+    assert (tmp_path / "a" / "checkpoint.safetensors").exists()
+    _, _, result = tune(tmp_path, stages=("a",), checkpoint_every=1)
+    assert result.stages.steps.tolist() == [len(result.losses[result.losses.kind == "step"])]
+
+
+def test_new_row_that_should_have_moved(tmp_path):
+    with pytest.raises(RuntimeError, match=r"left 2 input rows as they were.*ids \[300, 301\]"):
+        tune(tmp_path, stages=("a",), a_rate=1e-30)
+
+
+def test_moved_frozen_tensor_is_caught(tmp_path, monkeypatch):
+    original = loop.Loop._step
+
+    def step(self, *arguments):
+        self.module.tuned.model.norm.weight.data[0] += 1e-6
+        return original(self, *arguments)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    with pytest.raises(RuntimeError, match=r"stage a moved 1 frozen tensors.*model\.norm\.weight"):
+        tune(tmp_path, stages=("a",))
+
+
+def test_base_that_was_not_extended():
+    base = tiny_base()
+    stage = stages.plan_stages(FineTuneConfig(**SMALL))[0]
+    with pytest.raises(ValueError, match="300 input rows.*up to 302.*with_extra_rows"):
+        stages.open_stage(copy.deepcopy(base.model), stage, FineTuneConfig(**SMALL), new_ids=range(300, 303))
+
+
+def test_tied_model_is_refused():
+    model = copy.deepcopy(tiny_base().model)
+    model.lm_head.weight = model.model.embed_tokens.weight
+    with pytest.raises(ValueError, match="tied"):
+        stages.check_extended(model, range(0))
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("query_proj", "matches none"), (".*lm_head|.*q_proj", "not inside")])
+def test_lora_pattern_that_does_not_fit(pattern, message):
+    model, _, new_ids, _, config = setting(lora_target=pattern)
+    stage = stages.plan_stages(config)[1]
+    with pytest.raises(ValueError, match=message):
+        stages.open_stage(model, stage, config, new_ids=new_ids)
+
+
+def test_schedules():
+    config = FineTuneConfig(**SMALL)
+    a, b = stages.plan_stages(config)
+    rates = [a.rate(step, 20) for step in range(20)]
+    assert max(rates) == pytest.approx(config.a_rate) and rates[0] == pytest.approx(config.a_rate / 2)
+    assert rates[2:] == sorted(rates[2:], reverse=True) and rates[-1] > 0
+    assert [b.rate(step, 8) for step in range(8)][2:] == [config.b_rate] * 6
+
+
+def test_checksum_sees_one_bit_and_its_place():
+    tensor = torch.randn(5, 7)
+    other = tensor.clone()
+    other[2, 3] = torch.nextafter(other[2, 3], torch.tensor(math.inf))
+    swapped = tensor.flip(0)
+    sums = {stages._checksum(t) for t in (tensor, other, swapped)}
+    assert len(sums) == 3
+    assert stages._checksum(tensor) == stages._checksum(tensor.clone())
+
+
+@pytest.mark.parametrize(
+    "bad", [{"stages": ("a", "d")}, {"stages": ()}, {"dtype": "float16"}, {"max_length": 999, "tokens_per_batch": 9}]
+)
+def test_bad_settings(bad):
+    with pytest.raises(ConfigError):
+        FineTuneConfig(**bad)

@@ -1,0 +1,41 @@
+"""``vocabx export RUN/04_fine_tuning/VARIANT OUT``: a checkpoint that anyone can load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("export")
+@click.argument("variant", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--adapter", type=click.Choice(["merge", "separate"]), default="merge", show_default=True,
+              help="Add LoRA into the weights, or write the base with its rows and the adapter beside it.")  # fmt: skip
+@click.option("--pad-to", type=click.IntRange(1), help="Round the matrix rows up to a multiple, such as 64.")
+@click.option("--shard-size", default="2GB", show_default=True, help="Largest safetensors file.")
+@click.option("--probe", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Text whose ids are compared before and after (llama.cpp's own probe, for example).")  # fmt: skip
+@click.option("--no-verify", is_flag=True, help="Do not load the written folder again to compare logits.")
+def export(
+    variant: Path, out: Path, adapter: str, pad_to: int | None, shard_size: str, probe: Path | None, no_verify: bool
+) -> None:
+    """Write VARIANT, a folder such as runs/quick/04_fine_tuning/mean_kl_last, to OUT as a plain Hugging Face model.
+
+    A variant of phase 1 (runs/quick/03_phase1_training/mean_ce) is written with the rows of its last epoch.
+    """
+    from vocabx_utils.training.export import export_path
+
+    options = {"pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify}
+    if probe is not None:
+        options["probe"] = probe.read_text(encoding="utf-8")
+    try:
+        facts = export_path(variant, out, adapter=adapter, **options)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{out}: {facts['rows']} rows, {facts['new_tokens']} new tokens, {facts['padding_rows']} padding rows")
+    if facts["probe_changed"]:
+        click.echo(
+            "The probe text has other ids than before the extension: llama.cpp's converter may not recognise the "
+            "pre-tokenizer (see docs/checkpoints.md)."
+        )

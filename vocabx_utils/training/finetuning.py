@@ -1,0 +1,387 @@
+"""Phase 2: unfreeze the model step by step, resumable at any moment.
+
+One loop serves every stage: the plan of batches is a function of the seed, an optimiser is made new for each stage
+(momentum of another stage would move rows that are frozen now), and a checkpoint holds only what moves. It runs on
+one process, or on many through ``accelerate launch -m vocabx_utils.training.finetuning --config FILE``.
+
+Legend: V original vocabulary, N new tokens, T tokens of a text, B texts of a batch, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import Accelerator, PartialState
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from vocabx_utils import runs
+from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.training import resume, stages
+from vocabx_utils.training.batches import ExampleSet
+from vocabx_utils.training.loop import Loop, OutOfMemory, StageRun
+from vocabx_utils.training.stage_files import load_stage, new_rows_of, save_sharded, save_stage
+from vocabx_utils.training.tuned import Tuned
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FineTuned", "OutOfMemory", "StageRun", "fine_tune", "run_stage"]
+
+# Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
+_NOT_IN_KEY = (
+    "run_name",
+    "device",
+    "tokens_per_batch",
+    "gradient_checkpointing",
+    "checkpoint_every",
+    "compile_blocks",
+    "sharded",
+)
+
+Observe = Callable[[str, PreTrainedModel], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """A finished variant.
+
+    Attributes:
+        folder: the variant's folder.
+        losses: one row per optimiser step (kind "step") and per epoch (kind "epoch").
+        stages: one row per stage, fields of ``StageRun``.
+        observed: what ``observe`` returned, by stage key, "start" first.
+    """
+
+    folder: Path
+    losses: pd.DataFrame
+    stages: pd.DataFrame
+    observed: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def fine_tune(
+    model: PreTrainedModel,
+    train: ExampleSet,
+    validation: ExampleSet,
+    folder: Path,
+    config: FineTuneConfig,
+    *,
+    limit: int,
+    new_ids: range = range(0),
+    origin: dict[str, Any] | None = None,
+    observe: Observe | None = None,
+) -> FineTuned:
+    """Run the stages of a configuration one after the other, continuing whatever was done before.
+
+    Args:
+        model: plain untied model with the rows of phase 1 in place (or the base model); changed in place.
+        train: encoded training texts.
+        validation: encoded validation texts.
+        folder: ``runs/<name>/04_fine_tuning/<variant>``.
+        config: stages, rates, precision.
+        limit: V + N, the ids that count.
+        new_ids: ids of the new tokens, ``range(V, V + N)``; empty for the base model.
+        origin: where the model comes from (base, extension, rows); export reads it again, and it is part of the key.
+        observe: called with "start" and each finished stage's key; what it returns is stored as JSON.
+
+    Returns:
+        The finished variant.
+
+    Raises:
+        runs.KeyMismatchError: the folder holds work with other settings.
+        OutOfMemory: the device ran out of memory; the last checkpoint is kept.
+        RuntimeError: a tensor that had to stay moved, or a new row with examples did not move.
+    """
+    key = {
+        **{name: value for name, value in config.to_dict().items() if name not in _NOT_IN_KEY},
+        "limit": limit,
+        "new_ids": [new_ids.start, new_ids.stop],
+        "origin": origin or {},
+        "train": _digest(train),
+        "validation": _digest(validation),
+    }
+    processes = PartialState(cpu=_on_cpu(model, config))
+    plan = stages.plan_stages(config)
+    with processes.main_process_first():
+        claimed = runs.claim(folder, key)
+    if claimed != "finished":
+        observe = None if config.sharded else observe
+        _observe("start", model, folder / "start", observe, processes)
+        for stage in plan:
+            shared = (train, validation, folder, config, limit, new_ids, observe, processes)
+            model, ran = _finish_stage(model, stage, *shared)
+            if ran and config.sharded:
+                break  # weights that were sharded do not come back together: the next launch does the next stage
+        done = [stage.key for stage in plan if (folder / stage.key / "result.json").exists()]
+        if processes.is_main_process and len(done) == len(plan):
+            runs.finish(folder, stages=done)
+        processes.wait_for_everyone()
+    return _read_back(folder, [stage.key for stage in plan])
+
+
+def run_stage(
+    model: PreTrainedModel,
+    stage: stages.Stage,
+    train: ExampleSet,
+    validation: ExampleSet,
+    folder: Path,
+    config: FineTuneConfig,
+    *,
+    limit: int,
+    new_ids: range = range(0),
+) -> tuple[Any, StageRun]:
+    """Train one stage with a new optimiser, from its checkpoint when there is one.
+
+    Args:
+        model: plain untied model; changed in place, wrapped by peft in stage "b".
+        stage: what moves, for how long, how fast.
+        train: encoded training texts.
+        validation: encoded validation texts.
+        folder: the stage's own folder; checkpoint and losses are written here.
+        config: batch sizes, clipping, precision, seed.
+        limit: V + N.
+        new_ids: ids of the new tokens.
+
+    Returns:
+        The model (in evaluation mode, frozen) and what the stage did.
+
+    Raises:
+        OutOfMemory: names the setting to lower; the checkpoint is kept.
+        RuntimeError: a frozen tensor moved, or a new row with examples did not.
+    """
+    accelerator = Accelerator(cpu=_on_cpu(model, config))
+    dtype = stages.matrices_of(model)[1].dtype
+    trained = stages.open_stage(model, stage, config, new_ids=new_ids)
+    rows_before = new_rows_of(model, new_ids)
+    tuned = Tuned(model, limit, dtype, new_ids, train_rows=stage.key == "b" and config.rows_in_b)
+    frozen_before = stages.checksums(tuned)
+    if accelerator.is_main_process:
+        runs.write_json(folder / "trainable.json", stages.trainable_table(tuned).to_dict("records"))
+    _prepare(model, config, stage)
+    loop = Loop(accelerator, tuned, stage, train, validation, folder, config)
+    if config.sharded:  # now that each process holds its part only
+        frozen_before = stages.checksums(tuned)
+    result = loop.run(len(frozen_before))
+    changed = stages.moved(frozen_before, stages.checksums(tuned))
+    if changed:
+        raise RuntimeError(f"stage {stage.key} moved {len(changed)} frozen tensors, for example {changed[:3]}")
+    if config.sharded:
+        _save_sharded(trained, stage, tuned, folder, accelerator, new_ids, rows_before)
+        return trained, result
+    _close(tuned, model, stage, new_ids)
+    _check_rows(stage, config, rows_before, new_rows_of(model, new_ids), train, new_ids)
+    trained.eval().requires_grad_(False)
+    return trained, result
+
+
+def _finish_stage(
+    model: Any,
+    stage: stages.Stage,
+    train: ExampleSet,
+    validation: ExampleSet,
+    folder: Path,
+    config: FineTuneConfig,
+    limit: int,
+    new_ids: range,
+    observe: Observe | None,
+    processes: PartialState,
+) -> tuple[Any, bool]:
+    """Load a finished stage, or run and store it; an adapter of an earlier stage is merged first.
+
+    Returns:
+        The model, and whether the stage ran now.
+    """
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    place = folder / stage.key
+    if (place / "result.json").exists():
+        return load_stage(model, place, new_ids=new_ids), False
+    place.mkdir(parents=True, exist_ok=True)
+    trained, result = run_stage(model, stage, train, validation, place, config, limit=limit, new_ids=new_ids)
+    if processes.is_main_process and not config.sharded:
+        save_stage(trained, stage, place, new_ids=new_ids)
+    _observe(stage.key, trained, place, observe, processes)
+    processes.wait_for_everyone()
+    if processes.is_main_process:
+        runs.write_json(place / "result.json", vars(result))
+        (place / resume.FILE).unlink(missing_ok=True)
+    processes.wait_for_everyone()
+    return trained, True
+
+
+def _save_sharded(
+    trained: Any,
+    stage: stages.Stage,
+    tuned: Tuned,
+    folder: Path,
+    accelerator: Accelerator,
+    new_ids: range,
+    rows: tuple[Tensor, Tensor],
+) -> None:
+    state = resume.whole(tuned)
+    if tuned.new_input is not None:
+        rows = (state.pop("new_input").to(tuned.dtype), state.pop("new_head").to(tuned.dtype))
+    if accelerator.is_main_process:
+        save_sharded(trained, stage, folder, state, new_ids=new_ids, rows=rows)
+
+
+def _observe(name: str, model: Any, place: Path, observe: Observe | None, processes: PartialState) -> None:
+    path = place / "observed.json"
+    if observe is not None and processes.is_main_process and not path.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        runs.write_json(path, observe(name, model))
+
+
+def _read_back(folder: Path, keys: list[str]) -> FineTuned:
+    import pandas as pd
+
+    keys = [key for key in keys if (folder / key / "result.json").exists()]
+    records = [record for key in keys for record in runs.read_jsonl(folder / key / "losses.jsonl")]
+    results = [runs.read_json(folder / key / "result.json") for key in keys]
+    seen = {key: folder / key / "observed.json" for key in ["start", *keys]}
+    observed = {key: runs.read_json(path) for key, path in seen.items() if path.exists()}
+    return FineTuned(folder, pd.DataFrame(records), pd.DataFrame(results), observed)
+
+
+def _close(tuned: Tuned, model: PreTrainedModel, stage: stages.Stage, new_ids: range) -> None:
+    """Back to the model's own dtype; rows that trained beside the matrices are written into them."""
+    disable = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
+    disable()
+    _cast_adapter_inputs(model, True)
+    for block in stages.blocks_of(model):
+        block._compiled_call_impl = None
+    if stage.key != "b":
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(tuned.dtype)
+    if tuned.new_input is not None and tuned.new_head is not None:
+        rows = slice(new_ids.start, new_ids.stop)
+        embedding, head = stages.matrices_of(model)
+        embedding.data[rows] = tuned.new_input.data.to(tuned.dtype)
+        head.data[rows] = tuned.new_head.data.to(tuned.dtype)
+
+
+def _check_rows(
+    stage: stages.Stage,
+    config: FineTuneConfig,
+    before: tuple[Tensor, Tensor],
+    after: tuple[Tensor, Tensor],
+    train: ExampleSet,
+    new_ids: range,
+) -> None:
+    """A stage that trains rows must have moved every new row that stands in the texts."""
+    if not len(new_ids) or not (stage.key == "a" or (stage.key == "b" and config.rows_in_b)):
+        return
+    counts = train.occurrences(new_ids.start, len(new_ids))
+    for name, old, new in zip(("input", "head"), before, after, strict=True):
+        still = stages.unmoved_rows(old, new, counts)
+        if still:
+            ids = [new_ids.start + number for number in still]
+            raise RuntimeError(
+                f"stage {stage.key} left {len(still)} {name} rows as they were although their tokens stand in the "
+                f"training texts: ids {ids[:10]}; is the learning rate 0, or too small for the dtype of the matrices?"
+            )
+
+
+def _prepare(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage) -> None:
+    """Gradient checkpointing and compilation as configured; both are undone when the stage closes."""
+    wanted = config.gradient_checkpointing
+    if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):
+        # renamed in transformers 5.2x; both names take the same keyword arguments in the same place
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    # under autocast the products cast for themselves; peft's own cast to float32 would only cost memory traffic
+    _cast_adapter_inputs(model, stages.matrices_of(model)[1].dtype == torch.float32)
+    if config.compile_blocks:
+        for block in stages.blocks_of(model):
+            block.compile()
+
+
+def _cast_adapter_inputs(model: PreTrainedModel, cast: bool) -> None:
+    layers: Any = model.modules()
+    for module in layers:
+        if hasattr(module, "lora_A"):
+            module.cast_input_dtype_enabled = cast
+
+
+def _on_cpu(model: PreTrainedModel, config: FineTuneConfig) -> bool:
+    """Sharded runs load on the CPU and shard to the GPUs; others train where the model lies."""
+    return not torch.cuda.is_available() if config.sharded else model.device.type == "cpu"
+
+
+def _digest(texts: ExampleSet) -> str:
+    from vocabx_utils import corpus
+
+    return corpus.fingerprint(f"{example.first_target}:{','.join(map(str, example.ids))}" for example in texts.examples)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Fine-tune one variant of a run as ``--config FILE`` says; started by ``accelerate launch`` on several devices.
+
+    The YAML file holds fields of ``FineTuneConfig`` and: ``variant`` (its folder below 04_fine_tuning), ``start``
+    ("base", "phase1:VARIANT" or "VARIANT:STAGE"), ``train_limit`` and ``validation_limit`` (texts, may be left out).
+    """
+    import argparse
+
+    import yaml
+
+    parser = argparse.ArgumentParser(description=(main.__doc__ or "").splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True, help="YAML file, such as configs/finetune.yaml")
+    settings = yaml.safe_load(parser.parse_args(arguments).config.read_text(encoding="utf-8"))
+    own = {name: settings.pop(name, None) for name in ("variant", "start", "train_limit", "validation_limit")}
+    if not own["variant"] or not own["start"]:
+        raise SystemExit("the configuration needs 'variant' and 'start', such as mean_ce and phase1:mean_ce")
+    result = _tune_from_run(FineTuneConfig.from_params(**settings), **own)
+    if PartialState().is_main_process:
+        print(result.stages.to_string(index=False))
+        if not (result.folder / "provenance.json").exists():
+            print("One stage is done; start the same command again for the next one.")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _tune_from_run(
+    config: FineTuneConfig, variant: str, start: str, train_limit: int | None, validation_limit: int | None
+) -> FineTuned:
+    from vocabx_utils.models import load_base_model
+    from vocabx_utils.training.batches import encode
+    from vocabx_utils.training.variants import open_start, run_texts
+
+    run = runs.open_run(config.run_name)
+    cpu = config.device == "cpu" or not torch.cuda.is_available()
+    device = "cpu" if cpu or config.sharded else str(PartialState().device)
+    base = load_base_model(config.model, device=device, dtype=config.dtype)
+    extension = None
+    if start != "base":
+        from vocabx_utils.vocabulary.tokens import load_extension
+
+        extension = load_extension(run.require("01", "extension"))
+    opened = open_start(run, start, base, extension)
+    texts = (
+        encode(
+            run_texts(run, split, opened.tokenizer, limit),
+            opened.tokenizer,
+            max_length=config.max_length,
+            loss_on=config.loss_on,
+        )
+        for split, limit in (("train", train_limit), ("validation", validation_limit))
+    )
+    train, validation = texts
+    return fine_tune(
+        opened.model,
+        train,
+        validation,
+        run.stage("04", variant),
+        config,
+        limit=opened.limit,
+        new_ids=opened.new_ids,
+        origin=opened.origin,
+    )
+
+
+if __name__ == "__main__":
+    main()

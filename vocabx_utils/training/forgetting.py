@@ -1,0 +1,296 @@
+"""What fine-tuning costs elsewhere: bits per byte on the domain, on another language and on prose.
+
+Per-token losses of two tokenizers cannot be compared; bits per byte can. Each text is scored whole, its first token
+given a begin (or end) token, so that both tokenizers answer for exactly the same bytes.
+
+Legend: V original vocabulary, N new tokens.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.metadata
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from vocabx_utils import corpus
+from vocabx_utils.training.batches import Example, collate, plan_epoch
+from vocabx_utils.training.stages import matrices_of
+from vocabx_utils.training.tuned import Tuned
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Snapshot",
+    "TextSet",
+    "bits_per_byte",
+    "continue_text",
+    "forgetting_table",
+    "forgetting_texts",
+    "new_row_mass",
+]
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """Texts of one kind, and where they come from."""
+
+    name: str
+    texts: tuple[str, ...]
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of all texts."""
+        return sum(len(text.encode()) for text in self.texts)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Measures a model between stages; give it to ``fine_tune`` as ``observe``.
+
+    Attributes:
+        tokenizer: of the variant.
+        limit: V + N.
+        new_ids: ids of the new tokens.
+        sets: text sets for bits per byte.
+        prompt: a prompt to continue greedily; empty for none.
+        max_new_tokens: length of the continuation.
+        tokens_per_batch: bounds memory.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    limit: int
+    new_ids: range
+    sets: tuple[TextSet, ...]
+    prompt: str = ""
+    max_new_tokens: int = 48
+    tokens_per_batch: int = 4096
+
+    def __call__(self, stage: str, model: PreTrainedModel) -> dict[str, Any]:
+        """Bits per byte by set, the probability that goes to new rows, and the continued prompt."""
+        model.eval()
+        bits = {
+            texts.name: bits_per_byte(
+                model,
+                self.tokenizer,
+                texts.texts,
+                limit=self.limit,
+                tokens_per_batch=self.tokens_per_batch,
+            )
+            for texts in self.sets
+        }
+        seen: dict[str, Any] = {"bits_per_byte": bits, "sources": {t.name: t.source for t in self.sets}}
+        if len(self.new_ids) and self.sets:
+            seen["new_row_mass"] = new_row_mass(model, self.tokenizer, self.sets[0].texts[:4], new_ids=self.new_ids)
+        if self.prompt:
+            seen["text"] = continue_text(
+                model, self.tokenizer, self.prompt, limit=self.limit, max_new_tokens=self.max_new_tokens
+            )
+        return seen
+
+
+def bits_per_byte(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Sequence[str],
+    *,
+    limit: int,
+    tokens_per_batch: int = 4096,
+) -> float:
+    """Negative log2-likelihood of the texts over their UTF-8 bytes.
+
+    Args:
+        model: plain or peft model.
+        tokenizer: the model's.
+        texts: scored one by one, each from its first byte.
+        limit: V + N, the ids that count; padding rows take no probability.
+        tokens_per_batch: padded tokens of one forward pass; longer texts are refused.
+
+    Raises:
+        ValueError: no text, or one that does not fit ``tokens_per_batch``.
+    """
+    examples = _with_start(tokenizer, texts)
+    if not examples:
+        raise ValueError("bits per byte need at least one text that is not empty")
+    tuned = Tuned(_plain_model(model), limit, _dtype(model)).eval()
+    total = 0.0
+    plan = plan_epoch(examples, tokens_per_step=tokens_per_batch, tokens_per_batch=tokens_per_batch)
+    with torch.no_grad():
+        for step in plan:
+            for batch in step.batches:
+                ids, targets = (part.to(model.device) for part in collate(examples, batch))
+                total += float(tuned(ids, targets))
+    return total / math.log(2) / sum(len(text.encode()) for text in texts)
+
+
+def new_row_mass(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], *, new_ids: range
+) -> float:
+    """Mean probability that the head gives to all new tokens together, over every position of the texts.
+
+    Args:
+        model: plain or peft model.
+        tokenizer: the model's.
+        texts: a few texts.
+        new_ids: ids of the new tokens; rows behind them are left out.
+
+    Returns:
+        A share from 0 to 1. Far above the share of new tokens in such texts, it tells of rows that are too strong.
+    """
+    tuned = Tuned(_plain_model(model), new_ids.stop, _dtype(model)).eval()
+    shares = []
+    with torch.no_grad():
+        for example in _with_start(tokenizer, texts):
+            ids = torch.from_numpy(example.ids)[None].to(model.device)
+            weight, _ = tuned.head()
+            logits = (tuned.hidden(ids)[0] @ weight.T.to(tuned.dtype)).float()
+            shares.append(torch.softmax(logits, -1)[:, new_ids.start :].sum(-1))
+    return float(torch.cat(shares).mean())
+
+
+def continue_text(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompt: str,
+    *,
+    limit: int,
+    max_new_tokens: int = 48,
+) -> str:
+    """Continue a prompt greedily and return what was added, without special tokens."""
+    ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"].to(model.device)
+    rows = len(matrices_of(model)[1])
+    generate: Any = model.generate
+    out = generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+        suppress_tokens=list(range(limit, rows)) or None,
+        use_cache=True,
+    )
+    # decoded together with the prompt: a token's leading space is lost at the start of a text
+    whole, given = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (out[0], ids[0]))
+    return whole[len(given) :]
+
+
+def forgetting_texts(
+    domain: Iterable[str], *, max_texts: int = 24, max_chars: int = 600, language: str = "javascript"
+) -> tuple[TextSet, ...]:
+    """The three sets of the forgetting table: domain, code of another language, English prose.
+
+    With ``$VOCABX_DATA`` the last two are answers of Code Alpaca in ``language`` and in plain text; without it they
+    are files of installed packages: C headers of numpy with scripts of matplotlib, and the data set descriptions of
+    scikit-learn with licences.
+
+    Args:
+        domain: held-out texts of the domain.
+        max_texts: texts of one set, evenly spread over what there is.
+        max_chars: characters kept of one text, cut at a line end.
+        language: language of Code Alpaca's answers.
+    """
+    sets = [TextSet("domain", _trim(domain, max_texts, max_chars), "validation split")]
+    path = corpus.data_path("code_alpaca_20k.jsonl.gz")
+    if path is not None:
+        for name, lang in (("other language", language), ("English prose", "text")):
+            answers = _alpaca(path, lang)
+            sets.append(TextSet(name, _trim(answers, max_texts, max_chars), f"Code Alpaca, {lang}"))
+        return tuple(sets)
+    code = _package_texts("numpy", ".h") + _package_texts("matplotlib", ".js")
+    prose = _package_texts("scikit-learn", ".rst") + _licences()
+    sets.append(TextSet("other language", _trim(code, max_texts, max_chars), "numpy headers, matplotlib scripts"))
+    sets.append(TextSet("English prose", _trim(prose, max_texts, max_chars), "scikit-learn descriptions, licences"))
+    return tuple(sets)
+
+
+def forgetting_table(observed: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
+    """One row per variant and set: bits per byte before, after, and the difference.
+
+    Args:
+        observed: ``FineTuned.observed`` by variant; "start" is before, the last stage after.
+
+    Returns:
+        Columns variant, set, before, after, change, stages.
+    """
+    import pandas as pd
+
+    rows = []
+    for variant, stages in observed.items():
+        before, after = stages["start"]["bits_per_byte"], list(stages.values())[-1]["bits_per_byte"]
+        path = "+".join(key for key in stages if key != "start")
+        for name, value in before.items():
+            rows.append((variant, path, name, value, after[name], after[name] - value))
+    return pd.DataFrame(rows, columns=["variant", "stages", "set", "before", "after", "change"])
+
+
+def _with_start(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[Example]:
+    start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    if start is None:
+        raise ValueError("the tokenizer has neither a begin nor an end token to start a text with")
+    coded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts if text)
+    return [Example(np.asarray([start, *ids], dtype=np.int64), 1) for ids in coded]
+
+
+def _plain_model(model: Any) -> PreTrainedModel:
+    """The model inside a peft wrapper (adapters stay active), or the model itself."""
+    plain: PreTrainedModel = model.get_base_model() if hasattr(model, "peft_config") else model
+    return plain
+
+
+def _dtype(model: Any) -> torch.dtype:
+    return matrices_of(model)[1].dtype
+
+
+def _trim(texts: Iterable[str], max_texts: int, max_chars: int) -> tuple[str, ...]:
+    """A spread of the texts, each cut at a line end."""
+    kept = [text for text in texts if text.strip()]
+    chosen = [kept[k * len(kept) // max_texts] for k in range(max_texts)] if len(kept) > max_texts else kept
+    return tuple(_cut_lines(text, max_chars) for text in chosen)
+
+
+def _cut_lines(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
+        return text
+    end = text.rfind("\n", 0, max_chars)
+    return text[: end if end > max_chars // 2 else max_chars]
+
+
+def _alpaca(path: Path, lang: str, shortest: int = 200) -> list[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = (json.loads(line) for line in lines)
+        return [row["answer"] for row in rows if row["lang"] == lang and len(row["answer"]) >= shortest]
+
+
+def _package_texts(distribution: str, suffix: str) -> list[str]:
+    files = importlib.metadata.files(distribution) or []
+    return list(_read(Path(str(file.locate())) for file in sorted(files) if str(file).endswith(suffix)))
+
+
+def _licences() -> list[str]:
+    """The different licence texts of the installed packages."""
+    paths = []
+    for distribution in ("numpy", "pandas", "scipy", "scikit-learn", "transformers", "safetensors"):
+        try:
+            files = importlib.metadata.files(distribution) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        paths += [Path(str(file.locate())) for file in sorted(files) if "LICEN" in file.name.upper()]
+    return list(dict.fromkeys(_read(paths)))
+
+
+def _read(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        if path.is_file() and path.stat().st_size < 200_000:
+            text = path.read_text(encoding="utf-8", errors="ignore")
+            if len(text) > 200:
+                yield text

@@ -1,0 +1,173 @@
+"""Cross-entropy of a whole output head without ever keeping the logits.
+
+Fine-tuning learns next tokens over V + N. The logits of one step would take tokens x (V + N) floats several
+times over; here the head, the log-softmax and the gradient run chunk by chunk in the forward pass, so that memory
+is bounded by the chunk. Padding rows of the matrix are left out: they are never targets and never counted.
+
+Legend: n tokens, D model width, R head rows that count (V + N).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+IGNORE = -100
+CHUNK_BYTES = 1 << 30
+
+__all__ = ["CHUNK_BYTES", "IGNORE", "linear_cross_entropy", "token_losses"]
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, learn_from: int = 0, chunk_bytes: int = CHUNK_BYTES
+) -> Tensor:
+    """Sum the cross-entropy of ``hidden @ weight.T`` against ``targets``.
+
+    Args:
+        hidden: final hidden states (n, D), any float dtype; products run in this dtype.
+        weight: head rows that count (R, D); a float32 master copy is cast once to the dtype of ``hidden``.
+        targets: ids (n,), int64; positions with ``IGNORE`` cost nothing and give no gradient.
+        learn_from: first row whose gradient is computed; earlier rows get zeros (frozen rows cost no product).
+        chunk_bytes: size of the float32 logits held at once.
+
+    Returns:
+        Scalar float32: the sum over the positions that count, in nats. Exactly 0 when none counts.
+
+    Raises:
+        ValueError: when the shapes do not fit or a target is outside ``0 … R-1``.
+    """
+    _check(hidden, weight, targets)
+    keep = targets != IGNORE
+    hidden, targets = hidden[keep], targets[keep]
+    if not len(targets):
+        # every process has to reach the head, or a distributed backward would wait for it
+        return 0.0 * (hidden.sum().float() + weight[:1].sum().float())
+    loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, learn_from, chunk_bytes)
+    return loss
+
+
+@torch.no_grad()
+def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
+    """Cross-entropy of every position, in nats.
+
+    Args:
+        hidden: final hidden states (n, D).
+        weight: head rows that count (R, D).
+        targets: ids (n,), int64, all inside ``0 … R-1``.
+        chunk_bytes: size of the float32 logits held at once.
+
+    Returns:
+        float32 (n,).
+
+    Raises:
+        ValueError: when the shapes do not fit or a target is outside the rows.
+    """
+    _check(hidden, weight, targets)
+    weight = weight.to(hidden.dtype)
+    parts = [
+        functional.cross_entropy((hidden[rows] @ weight.T).float(), targets[rows], reduction="none")
+        for rows in _chunks(len(targets), len(weight), chunk_bytes)
+    ]
+    return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=torch.float32)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Gradients are formed in the forward pass, while each chunk's softmax is at hand."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, learn_from, chunk_bytes):  # type: ignore[no-untyped-def]
+        need_hidden, need_weight = ctx.needs_input_grad[:2]
+        cast = weight.detach().to(hidden.dtype)
+        states = hidden.detach()
+        grad_hidden = torch.empty_like(states) if need_hidden else None
+        grad_weight = None
+        if need_weight:
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        total = torch.zeros((), dtype=torch.float32, device=states.device)
+        softmax = _softmax_step(states.device.type)
+        for rows in _chunks(len(targets), len(cast), chunk_bytes):
+            loss, error = softmax(states[rows] @ cast.T, targets[rows])
+            total += loss
+            if grad_hidden is not None:
+                grad_hidden[rows] = error @ cast
+            if grad_weight is not None:
+                grad_weight[learn_from:] += error[:, learn_from:].T @ states[rows]
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.weight_dtype = weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx, grad_output):  # type: ignore[no-untyped-def]
+        grad_hidden, grad_weight = ctx.saved_tensors
+        if grad_hidden is not None:
+            grad_hidden = grad_hidden * grad_output.to(grad_hidden.dtype)
+        if grad_weight is not None:
+            grad_weight = (grad_weight * grad_output).to(ctx.weight_dtype)
+        return grad_hidden, grad_weight, None, None, None
+
+
+def _loss_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed loss, and softmax minus one-hot in the dtype of the logits; the reductions run in float32."""
+    scores = logits.float()
+    normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
+    loss = (normaliser.squeeze(-1) - scores.gather(1, targets[:, None]).squeeze(-1)).sum()
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    error = torch.exp(scores - normaliser) - (columns == targets[:, None]).float()
+    return loss, error.to(logits.dtype)
+
+
+def _loss_and_error_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without a compiler: few passes over memory, no temporary of the size of the logits."""
+    scores = logits.float()
+    normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
+    picked = targets[:, None]
+    loss = (normaliser - scores.gather(1, picked)).sum()
+    error = scores.sub_(normaliser).exp_()
+    error.scatter_add_(1, picked, error.new_full((len(targets), 1), -1.0))
+    return loss, error.to(logits.dtype)
+
+
+@lru_cache(maxsize=2)
+def _softmax_step(device_type: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """On CUDA the passes over the logits are fused by the compiler; without a working one they run one by one."""
+    if device_type != "cuda":
+        return _loss_and_error_in_place
+    compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None
+    compiled = torch.compile(_loss_and_error, dynamic=True)
+
+    def step(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal compiled
+        if compiled is not None:
+            try:
+                return compiled(logits, targets)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # no compiler on this machine: the slower way gives the same numbers
+                compiled = None
+        return _loss_and_error_in_place(logits, targets)
+
+    return step
+
+
+def _chunks(count: int, rows: int, chunk_bytes: int) -> list[slice]:
+    """Slices of ``count`` positions whose float32 logits take at most ``chunk_bytes``."""
+    size = max(1, chunk_bytes // (4 * rows))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _check(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"hidden states {tuple(hidden.shape)} and head {tuple(weight.shape)} do not fit: expected (n, D) and (R, D)"
+        )
+    if targets.shape != hidden.shape[:1]:
+        raise ValueError(f"targets have shape {tuple(targets.shape)}, expected ({len(hidden)},)")
+    # On a GPU the range check would wait for the device at each step; there the kernel itself traps bad indices.
+    if targets.device.type == "cpu" and len(targets) and int(targets.max()) >= len(weight):
+        raise ValueError(
+            f"target {int(targets.max())} is outside the {len(weight)} head rows: were the matrices extended?"
+        )

@@ -1,0 +1,283 @@
+"""The stages of phase 2: which tensors each one frees, proven and not trusted.
+
+a   the whole input embedding and the whole head; all blocks frozen
+b   LoRA on every linear layer of every block; everything else frozen
+c1  the first half of the blocks, whole; c2 the second half (the first is frozen again unless told otherwise)
+
+Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from vocabx_utils.config import FineTuneConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from peft import PeftModel
+
+Schedule = Literal["linear", "constant"]
+
+__all__ = [
+    "Stage",
+    "blocks_of",
+    "check_extended",
+    "checksums",
+    "matrices_of",
+    "moved",
+    "open_stage",
+    "plan_stages",
+    "trainable_table",
+    "unmoved_rows",
+]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: what moves, for how long, how fast.
+
+    Attributes:
+        key: "a", "b", "c1" or "c2".
+        title: for tables and progress.
+        epochs: passes over the training texts.
+        learning_rate: peak rate of AdamW.
+        warmup: share of the steps that the rate takes to climb linearly from 0.
+        schedule: what follows: linear to 0, or constant.
+    """
+
+    key: str
+    title: str
+    epochs: int
+    learning_rate: float
+    warmup: float
+    schedule: Schedule
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of optimiser step ``step`` (from 0) of ``steps``."""
+        climb = round(self.warmup * steps)
+        if step < climb:
+            return self.learning_rate * (step + 1) / climb
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * (steps - step) / max(1, steps - climb)
+
+
+def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
+    """Spell out the stages that a configuration names, "c" as its two halves."""
+    plan = []
+    for key in config.stages:
+        if key == "a":
+            plan.append(
+                Stage("a", "whole embedding and head", config.a_epochs, config.a_rate, config.a_warmup, "linear")
+            )
+        elif key == "b":
+            title = f"LoRA rank {config.lora_rank}"
+            plan.append(Stage("b", title, config.b_epochs, config.b_rate, config.b_warmup, "constant"))
+        else:
+            for half, name in (("c1", "first"), ("c2", "second")):
+                title = f"{name} half of the blocks"
+                plan.append(Stage(half, title, config.c_epochs, config.c_rate, config.c_warmup, "constant"))
+    return tuple(plan)
+
+
+def open_stage(
+    model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)
+) -> PreTrainedModel | PeftModel:
+    """Free exactly the tensors of a stage, in float32, and freeze the rest.
+
+    Args:
+        model: plain untied model; for "b" it is wrapped by peft in place.
+        stage: the stage to open.
+        config: LoRA settings, and whether the first half is frozen again in "c2".
+        new_ids: ids of the new tokens; empty for the base model.
+
+    Returns:
+        The model to train: ``model`` itself, or the peft model around it.
+
+    Raises:
+        ValueError: when the matrices do not reach the new ids, are tied, or the LoRA pattern matches nothing.
+    """
+    check_extended(model, new_ids)
+    model.requires_grad_(False)
+    trained: PreTrainedModel | PeftModel = model
+    if stage.key == "b":
+        trained = _add_lora(model, config)
+    else:
+        for parameter in _parameters_of(model, stage, config):
+            parameter.data = parameter.data.float()
+            parameter.requires_grad_(True)
+    _assert_trainable(trained, model, stage, config)
+    return trained
+
+
+def check_extended(model: PreTrainedModel, new_ids: range) -> None:
+    """Refuse a model whose matrices cannot hold the new ids, or whose head is tied.
+
+    Raises:
+        ValueError: says how many rows there are, how many are needed, and how to make them.
+    """
+    embedding, head = matrices_of(model)
+    needed = new_ids.stop if len(new_ids) else 0
+    if min(len(embedding), len(head)) < needed:
+        raise ValueError(
+            f"the base model has {len(embedding)} input rows and {len(head)} head rows, but the new tokens need ids "
+            f"up to {needed - 1}; extend it first with models.with_extra_rows(base, input_rows, head_rows, first_id)"
+        )
+    if embedding is head or embedding.data_ptr() == head.data_ptr():
+        raise ValueError("input embedding and head are tied; untie them first with models.untie(model)")
+
+
+def matrices_of(model: Any) -> tuple[nn.Parameter, nn.Parameter]:
+    """Input embedding and head (R, D) of a plain model, or of the one inside a peft wrapper."""
+    return model.get_input_embeddings().weight, model.get_output_embeddings().weight
+
+
+def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
+    """The transformer blocks of a decoder, in order.
+
+    Raises:
+        ValueError: when the architecture keeps them under an unknown name.
+    """
+    decoder: Any = model
+    blocks = getattr(decoder.get_decoder(), "layers", None)
+    if not isinstance(blocks, nn.ModuleList):
+        raise ValueError(f"{type(model).__name__} has no list of blocks named 'layers'; this architecture is unknown")
+    return blocks
+
+
+def trainable_table(model: nn.Module) -> pd.DataFrame:
+    """Trainable tensors by group: group, tensors, parameters, dtype. Layer numbers are folded into ``*``."""
+    import pandas as pd
+
+    rows: dict[tuple[str, str], list[int]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            group = re.sub(r"^(base_model\.model\.|tuned\.)+", "", re.sub(r"\.\d+\.", ".*.", name))
+            rows.setdefault((group, str(parameter.dtype).removeprefix("torch.")), []).append(parameter.numel())
+    return pd.DataFrame(
+        [(group, len(sizes), sum(sizes), dtype) for (group, dtype), sizes in rows.items()],
+        columns=["group", "tensors", "parameters", "dtype"],
+    )
+
+
+@torch.no_grad()
+def checksums(model: nn.Module, *, frozen_only: bool = True) -> dict[str, tuple[int, int]]:
+    """Fingerprint of the bits of each tensor, computed where the tensor lies.
+
+    Args:
+        model: any module; buffers count as frozen.
+        frozen_only: leave trainable tensors out.
+
+    Returns:
+        Name to two integers (a plain and a position-weighted sum of the bit patterns, modulo 2^64).
+    """
+    tensors: Iterable[tuple[str, Tensor]] = [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if not (frozen_only and parameter.requires_grad)
+    ]
+    return {name: _checksum(tensor) for name, tensor in [*tensors, *model.named_buffers()]}
+
+
+def moved(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
+    """Names whose bits differ, or that exist on one side only."""
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list[int]:
+    """Numbers of new rows (0 … N-1) that had training examples and did not change.
+
+    Args:
+        before: rows (N, D) at the start of a stage that trains them.
+        after: rows (N, D) at its end.
+        occurrences: how often each new token stands in the training texts, int64 (N,).
+    """
+    still = (before.float() == after.float()).all(dim=1).cpu().numpy()
+    return [int(number) for number in np.flatnonzero(still & (occurrences > 0))]
+
+
+def _parameters_of(model: PreTrainedModel, stage: Stage, config: FineTuneConfig) -> list[nn.Parameter]:
+    """The tensors that stages a, c1 and c2 free."""
+    if stage.key == "a":
+        return list(matrices_of(model))
+    blocks = list(blocks_of(model))
+    half = len(blocks) // 2
+    first, second = blocks[:half], blocks[half:] if config.c_refreeze else blocks
+    chosen = first if stage.key == "c1" else second
+    return [parameter for block in chosen for parameter in block.parameters()]
+
+
+def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> PeftModel:
+    """Adapters on every linear layer inside a block, by pattern: a head or an embedding can never be caught."""
+    from peft import LoraConfig, get_peft_model
+
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    inside = [name for name in linear if re.search(r"\.layers\.\d+\.", name)]
+    leaves = "|".join(sorted({name.rsplit(".", 1)[-1] for name in inside}))
+    pattern = config.lora_target or rf".*\.layers\.\d+\..*\.({leaves})"
+    hits = [name for name in linear if re.fullmatch(pattern, name)]
+    if not hits:
+        raise ValueError(
+            f"LoRA target pattern {pattern!r} matches none of the {len(linear)} linear layers; "
+            f"names look like {linear[:3]}. The pattern must match a whole name; leave lora_target empty for all blocks"
+        )
+    outside = sorted(set(hits) - set(inside))
+    if outside:
+        raise ValueError(f"LoRA target pattern {pattern!r} also matches {outside}, which are not inside a block")
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=pattern,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
+        torch.manual_seed(config.seed)
+        return get_peft_model(model, lora)  # type: ignore[arg-type]
+
+
+def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, config: FineTuneConfig) -> None:
+    """The trainable set is derived a second time, from names, and has to agree."""
+    free = {name for name, parameter in trained.named_parameters() if parameter.requires_grad}
+    if stage.key == "b":
+        expected = {name for name, _ in trained.named_parameters() if ".lora_A." in name or ".lora_B." in name}
+    else:
+        wanted = {id(parameter) for parameter in _parameters_of(model, stage, config)}
+        expected = {name for name, parameter in trained.named_parameters() if id(parameter) in wanted}
+    wrong_dtype = [
+        name
+        for name, parameter in trained.named_parameters()
+        if parameter.requires_grad and parameter.dtype != torch.float32
+    ]
+    if free != expected or not free or wrong_dtype:
+        raise RuntimeError(
+            f"stage {stage.key} would train {sorted(free ^ expected)[:5]} against its description"
+            f"{f', or in low precision {wrong_dtype[:3]}' if wrong_dtype else ''}"
+        )
+
+
+def _checksum(tensor: Tensor, piece: int = 1 << 24) -> tuple[int, int]:
+    if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
+        tensor = tensor.to_local()
+    bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    width = 4 if len(bits) % 4 == 0 else 1
+    words = bits.view(torch.int32) if width == 4 else bits
+    plain = weighted = 0
+    for start in range(0, len(words), piece):
+        part = words[start : start + piece].to(torch.int64)
+        places = torch.arange(1, len(part) + 1, device=part.device)
+        plain = (plain + int(part.sum())) % 2**64
+        weighted = (weighted * 31 + int((part * places).sum())) % 2**64
+    return plain, weighted

@@ -1,0 +1,102 @@
+"""A causal model as a training loop sees it: ids and targets in, one summed loss out.
+
+Legend: V original vocabulary, N new tokens, T tokens of a text, B texts of a batch, D model width.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from vocabx_utils.training.fullhead import linear_cross_entropy, token_losses
+from vocabx_utils.training.stage_files import new_rows_of
+from vocabx_utils.training.stages import matrices_of
+
+__all__ = ["Tuned"]
+
+
+class Tuned(nn.Module):
+    """The model as the training loop sees it: ids and targets in, one summed loss out.
+
+    The embedding is looked up without a padding index (where pad = eos that index would silence the gradient of
+    end-of-text), masters in float32 are cast once, and the logits never exist as a whole.
+
+    Args:
+        model: plain untied causal model, possibly with LoRA layers inside.
+        limit: V + N; matrix rows from here on are padding.
+        dtype: dtype of activations; under bf16 products run in autocast.
+        new_ids: ids of the new tokens.
+        train_rows: let the new rows move although the matrices are frozen (during LoRA).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        limit: int,
+        dtype: torch.dtype = torch.float32,
+        new_ids: range = range(0),
+        train_rows: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_shape(model)
+        self.tuned = model
+        self.limit, self.dtype, self.new_ids = limit, dtype, new_ids
+        self.new_input: nn.Parameter | None = None
+        self.new_head: nn.Parameter | None = None
+        if train_rows and len(new_ids):
+            input_rows, head_rows = new_rows_of(model, new_ids)
+            self.new_input = nn.Parameter(input_rows.float())
+            self.new_head = nn.Parameter(head_rows.float())
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Final hidden states (B, T, D) of right-padded ids (B, T)."""
+        rows = functional.embedding(ids, matrices_of(self.tuned)[0]).to(self.dtype)
+        if self.new_input is not None:
+            places = (ids - self.new_ids.start).clamp(0, len(self.new_ids) - 1)
+            new = functional.embedding(places, self.new_input).to(self.dtype)
+            rows = torch.where((ids >= self.new_ids.start)[..., None], new, rows)
+        states: Tensor = self.tuned.get_decoder()(inputs_embeds=rows, use_cache=False).last_hidden_state
+        return states
+
+    def head(self) -> tuple[Tensor, int]:
+        """Head rows that count (V + N, D), and the first row that may learn."""
+        weight: Tensor = matrices_of(self.tuned)[1]
+        if self.new_head is None:
+            return (weight if len(weight) == self.limit else weight[: self.limit]), 0
+        old = weight[: self.new_ids.start].to(self.dtype)
+        return torch.cat([old, self.new_head.to(self.dtype)]), self.new_ids.start
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Sum of the cross-entropy over the targets that count, float32, in nats."""
+        cast = torch.autocast(ids.device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
+        with cast:
+            states = self.hidden(ids).flatten(0, 1)
+            weight, learn_from = self.head()
+        flat = targets.flatten()
+        if not torch.is_grad_enabled():
+            keep = flat >= 0
+            return token_losses(states[keep], weight, flat[keep]).sum()
+        return linear_cross_entropy(states.to(self.dtype), weight, flat, learn_from=learn_from)
+
+
+def _check_shape(model: PreTrainedModel) -> None:
+    """The loss reads the matrices directly, so what a model does around them must be nothing."""
+    config = model.config
+    head = model.get_output_embeddings()
+    odd = [
+        name
+        for name, present in {
+            "a head bias": getattr(head, "bias", None) is not None,
+            "soft-capped logits": getattr(config, "final_logit_softcapping", None) is not None,
+            "a scaled embedding": hasattr(model.get_input_embeddings(), "embed_scale"),
+            "scaled logits": getattr(config, "logit_scale", 1.0) not in (None, 1.0)
+            or getattr(config, "logits_scaling", 1.0) not in (None, 1.0),
+        }.items()
+        if present
+    ]
+    if odd:
+        raise ValueError(f"{type(model).__name__} has {', '.join(odd)}; fine-tuning knows plain decoders only")
