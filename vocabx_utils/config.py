@@ -336,7 +336,7 @@ class EvaluationConfig(StageConfig):
     Attributes:
         variants: `base`, variants of notebook 03, and `tuned_` before the name of one that notebook 04 exported.
         reference: the variant that the others are compared with; named before results are seen.
-        benchmarks: names of the benchmarks whose problems are answered.
+        benchmark_names: the benchmarks whose problems are answered.
         prompt_style: `thesis` (its template, code start in the answer block), `chat` or `completion`.
         prefill: head of the answer block: `auto`, `none`, `fence` or `code`.
         bits_problems: problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all.
@@ -351,10 +351,10 @@ class EvaluationConfig(StageConfig):
 
     variants: tuple[str, ...] = ("base", "mean_untrained", "mean_ce", "mean_kl_last")
     reference: str = "base"
-    benchmarks: tuple[str, ...] = ("humaneval",)
+    benchmark_names: tuple[str, ...] = ("humaneval",)
     prompt_style: Literal["thesis", "chat", "completion"] = "thesis"
     prefill: Literal["auto", "none", "fence", "code"] = "auto"
-    bits_problems: int = 41
+    bits_problems: int = 27
     answer_problems: int = 6
     answer_variants: tuple[str, ...] = ("base", "mean_kl_last")
     max_new_tokens: int = 96
@@ -370,8 +370,8 @@ class EvaluationConfig(StageConfig):
         require(self.reference in self.variants, "reference", self.reference, f"one of {self.variants}")
         odd = sorted(set(self.answer_variants) - set(self.variants))
         require(not odd, "answer_variants", self.answer_variants, f"names among {self.variants}")
-        unknown = sorted(set(self.benchmarks) - set(known))
-        require(bool(self.benchmarks) and not unknown, "benchmarks", self.benchmarks, f"names among {known}")
+        unknown = sorted(set(self.benchmark_names) - set(known))
+        require(bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}")
         for name in ("bits_problems", "answer_problems", "batch_size"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("max_new_tokens", "workers"):
