@@ -333,7 +333,52 @@ class FineTuneConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(StageConfig):
-    """Notebook 05: benchmarks."""
+    """Notebook 05: benchmarks.
+
+    Attributes:
+        variants: `base`, variants of notebook 03, and `tuned_` before the name of one that notebook 04 exported.
+        reference: the variant that the others are compared with; named before results are seen.
+        benchmark_names: the benchmarks whose problems are answered.
+        prompt_style: `thesis` (its template, code start in the answer block), `chat` or `completion`.
+        prefill: head of the answer block: `auto`, `none`, `fence` or `code`.
+        bits_problems: problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all.
+        answer_problems: likewise for generated and executed answers.
+        answer_variants: variants that answer; empty for all.
+        max_new_tokens: longest answer.
+        batch_size: prompts in flight, 0 for as many as fit.
+        workers: programs executed at the same time.
+        strict: compare values outside the answer's process (HumanEval and MBPP).
+        power: probability with which a difference should be found, for the smallest detectable one.
+    """
+
+    variants: tuple[str, ...] = ("base", "mean_untrained", "mean_ce", "mean_kl_last")
+    reference: str = "base"
+    benchmark_names: tuple[str, ...] = ("humaneval",)
+    prompt_style: Literal["thesis", "chat", "completion"] = "thesis"
+    prefill: Literal["auto", "none", "fence", "code"] = "auto"
+    bits_problems: int = 27
+    answer_problems: int = 6
+    answer_variants: tuple[str, ...] = ("base", "mean_kl_last")
+    max_new_tokens: int = 96
+    batch_size: int = 0
+    workers: int = 2
+    strict: bool = False
+    power: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = ("humaneval", "mbpp", "bigcodebench", "ds1000")
+        require(bool(self.variants), "variants", self.variants, "at least one variant")
+        require(self.reference in self.variants, "reference", self.reference, f"one of {self.variants}")
+        odd = sorted(set(self.answer_variants) - set(self.variants))
+        require(not odd, "answer_variants", self.answer_variants, f"names among {self.variants}")
+        unknown = sorted(set(self.benchmark_names) - set(known))
+        require(bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}")
+        for name in ("bits_problems", "answer_problems", "batch_size"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("max_new_tokens", "workers"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require(0 < self.power < 1, "power", self.power, "a number between 0 and 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
