@@ -119,17 +119,136 @@ def _spell(hint: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(StageConfig):
-    """Notebook 01: the corpus and the new tokens."""
+    """Notebook 01: the corpus and the new tokens.
+
+    Attributes:
+        corpus: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
+        packages: import names, for `packages`.
+        corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
+        corpus_revision: revision of the hub data set.
+        corpus_glob: file name pattern, for `tree`.
+        template: how a pair reads: `thesis` or `chat`.
+        n_tokens: new tokens wanted (N).
+        strategy: `merges` (ours) or `added` (the thesis's).
+        min_count: fewest occurrences of a token in the tokenizer split.
+        min_train_count: fewest occurrences in the training split; 0 keeps tokens that cannot be trained.
+        max_token_bytes: longest token.
+        keep_whitespace: propose tokens of pure whitespace.
+        tokenizer_pairs, train_pairs, validation_pairs: sizes of the splits.
+        comparison_bytes: text of each corpus of the comparison, in bytes for choosing and as much for measuring.
+    """
+
+    corpus: Literal["packages", "jsonl", "hub", "tree"] = "packages"
+    packages: tuple[str, ...] = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
+    corpus_path: str = ""
+    corpus_revision: str = ""
+    corpus_glob: str = "*.h"
+    template: Literal["thesis", "chat"] = "thesis"
+    n_tokens: int = 32
+    strategy: Literal["merges", "added"] = "merges"
+    min_count: int = 4
+    min_train_count: int = 4
+    max_token_bytes: int = 32
+    keep_whitespace: bool = False
+    tokenizer_pairs: int = 2000
+    train_pairs: int = 1500
+    validation_pairs: int = 400
+    comparison_bytes: int = 300_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.n_tokens >= 1, "n_tokens", self.n_tokens, "1 or more")
+        require(self.min_count >= 1, "min_count", self.min_count, "1 or more")
+        require(self.min_train_count >= 0, "min_train_count", self.min_train_count, "0 or more")
+        require(self.max_token_bytes >= 2, "max_token_bytes", self.max_token_bytes, "2 or more")
+        for name in ("tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        if self.corpus == "packages":
+            require(bool(self.packages), "packages", self.packages, "at least one import name")
+        else:
+            require(bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentConfig(StageConfig):
-    """Notebook 02: how the two tokenizations of a text align."""
+    """Notebook 02: how the two tokenizations of a text align.
+
+    Attributes:
+        lookahead: how far the thesis's algorithm looks ahead, in tokens.
+        texts: validation texts that are aligned, at most.
+        kl_texts: texts with a wrong pair on which the KL is measured, at most.
+        kl_tokens: longest of those texts, in original tokens.
+    """
+
+    lookahead: int = 20
+    texts: int = 2000
+    kl_texts: int = 8
+    kl_tokens: int = 160
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lookahead", "texts", "kl_texts", "kl_tokens"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase1Config(StageConfig):
-    """Notebook 03: learning the new rows."""
+    """Notebook 03: learning the new rows.
+
+    Attributes:
+        variants: `{input rows}_{objective}` or `{input rows}_untrained`, for example `mean_kl_last_ce0.3`; see
+            `vocabx_utils.training.objectives.parse_objective`.
+        head_init: first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise.
+        learning_rate: peak of the schedule, for both optimisers (the thesis: 4.2e-4).
+        epochs: of the first cycle: linear warm-up, then linear decay.
+        restart_epochs: of a second cycle after a warm restart, 0 for none (the thesis: 8 and then 4).
+        warmup: share of a cycle's steps that warm up.
+        batch_size: texts or windows in a step, over all processes.
+        token_budget: tokens of one forward pass, padding included; a larger step is split and summed.
+        window: tokens around a new token that are kept, 0 for whole texts.
+        train_windows, validation_windows: most windows.
+        train_limit, validation_limit: most texts taken from each split, 0 for all.
+        max_length: longest text in tokens; longer ones are cut.
+        checkpoint_steps: steps between checkpoints inside an epoch.
+        require_improvement: fail if a variant that matches the teacher at `last` ends with a higher KL there.
+    """
+
+    variants: tuple[str, ...] = (
+        "mean_untrained",
+        "random_untrained",
+        "mean_ce",
+        "mean_kl_last",
+        "mean_kl_first",
+        "random_kl_last",
+    )
+    head_init: Literal["auto", "random", "mean", "first"] = "auto"
+    learning_rate: float = 1e-2
+    epochs: int = 2
+    restart_epochs: int = 0
+    warmup: float = 0.1
+    batch_size: int = 16
+    token_budget: int = 8192
+    window: int = 48
+    train_windows: int = 170
+    validation_windows: int = 80
+    train_limit: int = 0
+    validation_limit: int = 0
+    max_length: int = 1024
+    checkpoint_steps: int = 50
+    require_improvement: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.variants), "variants", self.variants, "at least one variant")
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
+        require(self.epochs >= 1, "epochs", self.epochs, "1 or more (untrained variants are named so)")
+        require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 to below 1")
+        require(self.window == 0 or self.window >= 4, "window", self.window, "0 or at least 4 tokens")
+        for name in ("batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("restart_epochs", "train_limit", "validation_limit"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(self.max_length >= 8, "max_length", self.max_length, "8 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vocabx_utils.gguf import ModelError, convert_gguf
+from vocabx_utils.paths import cache_dir
 from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
@@ -327,10 +327,10 @@ def with_extra_rows(
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)
     rows = new_input.shape[0]
-    embedding = nn.Embedding(rows, base.width, _weight=new_input, padding_idx=None)
+    embedding = model.get_input_embeddings()  # kept: Gemma's own class scales what it looks up
+    embedding.weight, embedding.num_embeddings, embedding.padding_idx = nn.Parameter(new_input), rows, None
     head = nn.Linear(base.width, rows, bias=False, device="meta")
     head.weight = nn.Parameter(new_head)
-    model.set_input_embeddings(embedding)
     model.set_output_embeddings(head)
     model.config.vocab_size = rows
     model.config.tie_word_embeddings = False
@@ -346,13 +346,6 @@ def _grown(matrix: Tensor, new_rows: Tensor, first: int) -> Tensor:
 
 
 # --- the fetched default -----------------------------------------------------------------------------------
-
-
-def cache_dir() -> Path:
-    """Folder for models: `$VOCABX_CACHE`, else `vocabx` in the user's cache folder."""
-    if folder := os.environ.get("VOCABX_CACHE"):
-        return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
 
 
 def fetch_model(name: str = DEFAULT_MODEL) -> Path:

@@ -38,6 +38,13 @@ def runs_root() -> Path:
     return Path(os.environ.get("VOCABX_RUNS") or project_root() / "runs")
 
 
+def cache_dir() -> Path:
+    """Folder for models and evaluation environments: `$VOCABX_CACHE`, else `vocabx` in the user's cache folder."""
+    if folder := os.environ.get("VOCABX_CACHE"):
+        return Path(folder).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
+
+
 def show_path(path: Path) -> str:
     """Spell a path for a reader: relative to the run or project folder where it lies below one."""
     for prefix, root in (("runs", runs_root()), ("", project_root())):

@@ -1,0 +1,67 @@
+# `make run`, `make test` and `make lab` do all their own set-up: they need Python 3.11 or newer, git and make.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN ?= quick
+ARGS ?=
+LOCKED := $(VENV)/.locked
+
+.DEFAULT_GOAL := help
+.PHONY: help run test unit nbval test-threads lab lint figures model notebooks lock clean
+
+help:
+	@echo 'make run            execute notebooks 00 to 06 into runs/quick/   (ARGS="--profile gpu" and so on)'
+	@echo 'make lab            open JupyterLab on notebook 00'
+	@echo 'make test           unit tests, then every notebook against its stored outputs'
+	@echo 'make test-threads   the notebooks once with one thread and once with two'
+	@echo 'make lint           ruff and mypy'
+	@echo 'make figures        draw the figures of a run again, RUN=quick'
+	@echo 'make notebooks      execute the source notebooks in place, cleaned for a commit (NB="03 05" for some)'
+	@echo 'make lock           resolve the dependencies anew and write requirements.lock'
+	@echo 'make clean          remove caches; runs/ and $(VENV) stay'
+
+$(LOCKED): pyproject.toml requirements.lock tools/make_venv.sh
+	sh tools/make_venv.sh $(VENV)
+	@touch $@
+
+model: $(LOCKED)
+	$(BIN)/vocabx models fetch
+
+run: model
+	$(BIN)/vocabx run $(ARGS)
+
+lab: model
+	$(BIN)/jupyter lab notebooks/00_start.ipynb
+
+test: unit nbval
+
+unit: model
+	$(BIN)/python -m pytest tests
+
+# A fresh run folder, so that no stage is skipped as finished.
+nbval: model
+	runs=$$(mktemp -d) && trap 'rm -rf "$$runs"' EXIT && VOCABX_RUNS="$$runs" $(BIN)/python -m pytest \
+		--nbval-lax --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg notebooks
+
+test-threads:
+	OMP_NUM_THREADS=1 $(MAKE) nbval
+	OMP_NUM_THREADS=2 $(MAKE) nbval
+
+lint: $(LOCKED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+figures: $(LOCKED)
+	$(BIN)/vocabx figures $(RUN)
+
+notebooks: model
+	$(BIN)/python tools/refresh_notebooks.py $(NB)
+
+lock:
+	sh tools/update_lock.sh
+
+clean:
+	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find notebooks tests tools vocabx_utils -name __pycache__ -prune -exec rm -rf {} +
+	find notebooks -name .ipynb_checkpoints -prune -exec rm -rf {} +

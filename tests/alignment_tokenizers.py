@@ -1,0 +1,113 @@
+"""Small tokenizers of every family, trained on a few lines, for the alignment tests."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from itertools import pairwise
+from types import SimpleNamespace
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+LINES = [
+    "import numpy as np\n",
+    "df.groupby(by='x').mean()  # naïve café résumé\n",
+    "def compute_mean(values):\n\treturn sum(values) / len(values)\r\n",
+    "x groupby y 🙂 日本語 standard thing\n",
+] * 4
+NEW_WORDS = ("groupby", "numpy", "compute_mean", "🙂 日", "é rés")
+FAMILIES = ("byte-level", "digits", "nfc", "prefix-space", "sentencepiece", "metaspace")
+
+
+def _byte_level(family: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    steps = [pre_tokenizers.ByteLevel(add_prefix_space=family == "prefix-space")]
+    if family == "digits":
+        steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
+    if family == "nfc":
+        tokenizer.normalizer = normalizers.NFC()
+        pattern = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+        steps = [
+            pre_tokenizers.Split(pattern, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentencepiece(family: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    if family == "sentencepiece":
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return tokenizer
+
+
+@cache
+def _trained(family: str) -> str:
+    if family in {"sentencepiece", "metaspace"}:
+        tokenizer = _sentencepiece(family)
+        specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+        trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=specials, show_progress=False, max_token_length=6)
+        words = [line.replace("日本語", "").replace("🙂", "") for line in LINES]
+        tokenizer.train_from_iterator((word for line in words for word in line.split()), trainer)
+        spec = json.loads(tokenizer.to_str())
+        # as in the released files: byte tokens are plain vocabulary, only the first three are special
+        spec["added_tokens"] = spec["added_tokens"][:3]
+        return json.dumps(spec)
+    tokenizer = _byte_level(family)
+    trainer = trainers.BpeTrainer(
+        vocab_size=275,
+        special_tokens=["<|end|>", "<|begin|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer.to_str()
+
+
+def make_tokenizer(family: str) -> PreTrainedTokenizerFast:
+    """Return a small tokenizer of one family, with about 300 tokens."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(_trained(family)))
+
+
+def with_added(family: str, words: tuple[str, ...] = NEW_WORDS) -> SimpleNamespace:
+    """Return an extension by added tokens: `original` and `tokenizer`."""
+    tokenizer = make_tokenizer(family)
+    tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
+    return SimpleNamespace(original=make_tokenizer(family), tokenizer=tokenizer)
+
+
+def with_merges(family: str, count: int = 40) -> SimpleNamespace:
+    """Return an extension by appended merges, found by merging the most frequent pairs of the training lines."""
+    original = make_tokenizer(family)
+    spec = json.loads(original.backend_tokenizer.to_str())
+    vocabulary, merges = spec["model"]["vocab"], spec["model"]["merges"]
+    first = len(original)
+    for index in range(count):
+        now = Tokenizer.from_str(json.dumps(spec))
+        pairs: dict[tuple[str, str], int] = {}
+        for line in LINES:
+            tokens = now.encode(line, add_special_tokens=False).tokens
+            for pair in pairwise(tokens):
+                plain = all(len(part) > 1 or part.isalpha() for part in pair) and "<0x" not in "".join(pair)
+                if plain and "".join(pair) not in vocabulary and not pair[1].startswith(("Ġ", "\u2581")):
+                    pairs[pair] = pairs.get(pair, 0) + 1
+        if not pairs:
+            break
+        best = max(pairs, key=lambda pair: (pairs[pair], pair))
+        vocabulary["".join(best)] = first + index
+        merges.append(list(best))
+    extended = Tokenizer.from_str(json.dumps(spec))
+    return SimpleNamespace(original=original, tokenizer=PreTrainedTokenizerFast(tokenizer_object=extended))

@@ -1,0 +1,133 @@
+"""Statistics against the thesis's table, against naive formulas and at their borders."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabx_utils.evaluation import statistics as stats
+
+# Thesis, table combined_results: passed of 1951 and the printed p-value against the reference, 556.
+THESIS = {508: "0.084", 492: "0.021", 487: "0.013", 461: "0.001", 443: "< 0.001", 527: "0.300", 486: "0.011"}
+
+
+@pytest.mark.parametrize(("passed", "printed"), THESIS.items())
+def test_z_test_gives_every_p_value_of_the_thesis(passed: int, printed: str) -> None:
+    p_value = stats.two_proportion_z_test(passed, 1951, 556, 1951).p_value
+    if printed.startswith("<"):
+        assert round(p_value, 3) < 0.001 or p_value < float(printed[2:])
+    else:
+        assert f"{p_value:.3f}" == printed
+
+
+def test_z_test_sign_and_symmetry() -> None:
+    result = stats.two_proportion_z_test(40, 100, 20, 100)
+    back = stats.two_proportion_z_test(20, 100, 40, 100)
+    assert result.statistic > 0 > back.statistic
+    assert result.p_value == pytest.approx(back.p_value)
+
+
+@pytest.mark.parametrize("k", [0, 10])
+def test_z_test_of_equal_extremes_is_no_difference(k: int) -> None:
+    assert stats.two_proportion_z_test(k, 10, k, 10).p_value == 1.0
+
+
+@pytest.mark.parametrize("counts", [(-1, 10, 1, 10), (11, 10, 1, 10), (0, 0, 1, 10)])
+def test_z_test_refuses_impossible_counts(counts: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="passed <= total"):
+        stats.two_proportion_z_test(*counts)
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+@settings(deadline=None, max_examples=40)
+def test_mcnemar_equals_the_binomial_sum(only_first: int, only_second: int) -> None:
+    first = [True] * only_first + [False] * only_second + [True, False]
+    second = [False] * only_first + [True] * only_second + [True, False]
+    n, low = only_first + only_second, min(only_first, only_second)
+    naive = min(1.0, 2 * sum(math.comb(n, i) for i in range(low + 1)) / 2**n)
+    assert stats.mcnemar_test(first, second).p_value == pytest.approx(naive, abs=1e-12)
+
+
+def test_mcnemar_refuses_unpaired_or_other_values() -> None:
+    with pytest.raises(ValueError, match="same problems"):
+        stats.mcnemar_test([True], [True, False])
+    with pytest.raises(ValueError, match="booleans"):
+        stats.mcnemar_test([2], [1])
+    with pytest.raises(ValueError, match="at least 1"):
+        stats.mcnemar_test([], [])
+
+
+def test_holm_by_hand() -> None:
+    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert stats.holm([]).size == 0
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        stats.holm([0.2, 1.2])
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        stats.holm([math.nan])
+
+
+def test_wilson_by_formula() -> None:
+    k, n, z = 91, 164, 1.959963984540054
+    interval = stats.wilson_interval(k, n)
+    rate = k / n
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half))
+    assert stats.wilson_interval(0, 20).low == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bootstrap_against_every_resample() -> None:
+    first, second = np.array([1.0, 0.0, 2.0, 5.0]), np.array([0.0, 0.5, 1.0, 1.0])
+    means = [np.mean(np.take(first - second, rows)) for rows in itertools.product(range(4), repeat=4)]
+    interval = stats.paired_bootstrap(first, second, resamples=20_000)
+    assert interval.estimate == pytest.approx(np.mean(first - second))
+    assert interval.low == pytest.approx(np.quantile(means, 0.025), abs=0.08)
+    assert interval.high == pytest.approx(np.quantile(means, 0.975), abs=0.08)
+
+
+def test_bootstrap_repeats_and_weights() -> None:
+    rng = np.random.default_rng(1)
+    bits, other, size = rng.random(50) * 100, rng.random(50) * 100, rng.integers(10, 200, 50)
+    one = stats.paired_bootstrap(bits, other, weights=size, resamples=500)
+    assert one == stats.paired_bootstrap(bits, other, weights=size, resamples=500)
+    assert one.estimate == pytest.approx(bits.sum() / size.sum() - other.sum() / size.sum())
+    assert one.low < one.estimate < one.high
+
+
+def test_bootstrap_of_equal_models_is_exactly_zero() -> None:
+    assert stats.paired_bootstrap([1, 0, 1], [1, 0, 1]) == stats.Interval(0.0, 0.0, 0.0)
+
+
+def test_bootstrap_refuses_bad_values() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        stats.paired_bootstrap([1.0, math.nan], [1.0, 1.0])
+    with pytest.raises(ValueError, match="at least 2"):
+        stats.paired_bootstrap([1.0], [1.0])
+    with pytest.raises(ValueError, match="positive"):
+        stats.paired_bootstrap([1.0, 2.0], [1.0, 1.0], weights=[1.0, 0.0])
+
+
+def test_detectable_difference_is_found_with_the_stated_power() -> None:
+    rate, n = 0.26, 1951
+    gain = stats.smallest_detectable_difference(rate, n)
+    rng = np.random.default_rng(0)
+    hits = [
+        stats.two_proportion_z_test(int(a), n, int(b), n).p_value < 0.05
+        for a, b in zip(rng.binomial(n, rate, 800), rng.binomial(n, rate + gain, 800), strict=True)
+    ]
+    assert 0.74 < np.mean(hits) < 0.86
+
+
+def test_detectable_difference_paired_and_unreachable() -> None:
+    independent = stats.smallest_detectable_difference(0.3, 1000)
+    paired = stats.smallest_detectable_difference(0.3, 1000, discordant=0.1)
+    assert 0 < paired < independent
+    assert math.isnan(stats.smallest_detectable_difference(0.99, 10))
+    assert math.isnan(stats.smallest_detectable_difference(0.3, 10, discordant=0.01))
+    with pytest.raises(ValueError, match="rate"):
+        stats.smallest_detectable_difference(1.0, 10)

@@ -1,0 +1,206 @@
+"""In a real browser: the report offline, on a phone and in dark mode; the explorer inside JupyterLab."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from fixtures.tiny_notebooks import write_notebooks
+from fixtures.tiny_run import build_run
+from nbformat.v4 import new_code_cell, new_notebook
+
+from vocabx_utils.analysis.report import build_report
+from vocabx_utils.runs import Run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+
+CONTRAST = """() => {
+  const channel = v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4 };
+  const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(Number);
+                       return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b) };
+  const ratios = [];
+  for (const e of document.querySelectorAll('p, h1, h2, a, td, th, summary, pre, code, .highlight span, math')) {
+    if (!e.offsetWidth && !e.getBoundingClientRect().width) continue;
+    if (!e.textContent.trim()) continue;
+    let back = e;
+    while (back && getComputedStyle(back).backgroundColor === 'rgba(0, 0, 0, 0)') back = back.parentElement;
+    const ground = back ? getComputedStyle(back).backgroundColor : 'rgb(255, 255, 255)';
+    const a = light(getComputedStyle(e).color), b = light(ground);
+    ratios.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.tagName + ' ' + e.textContent.slice(0, 30)]);
+  }
+  return ratios.sort((x, y) => x[0] - y[0])[0];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as runner:
+        found = runner.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def report_site(tmp_path: Path) -> list[Path]:
+    write_notebooks(tmp_path / "r")
+    glossary = tmp_path / "glossary.md"
+    glossary.write_text("# Glossary\n\n## KL\n\nA divergence, $\\ge 0$.\n")
+    return build_report(Run("r", tmp_path / "r"), tmp_path / "site", [glossary])
+
+
+def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
+    """Open one page without a network and check what a reader needs."""
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
+    page.goto(path.as_uri())
+    assert not problems, f"{path.name}: {problems}"
+    broken = page.evaluate(
+        "[...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src.slice(0, 60))"
+    )
+    assert not broken, f"{path.name}: {broken}"
+    unnamed = page.evaluate("[...document.images].filter(i => !i.alt).length")
+    assert not unnamed, f"{path.name}: {unnamed} pictures without alternative text"
+    scroll = page.evaluate("document.documentElement.scrollWidth")
+    assert scroll <= width, f"{path.name}: {scroll} wide on a screen of {width}"
+    ratio, where = page.evaluate(CONTRAST)
+    assert ratio >= 4.5, f"{path.name}, {scheme}: contrast {ratio:.2f} at {where!r}"
+    flat = page.evaluate(
+        "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().height < 5).length"
+    )
+    hidden = page.evaluate("[...document.querySelectorAll('details:not([open]) math')].length")
+    assert flat <= hidden, f"{path.name}: {flat} equations without height"
+    for link in page.evaluate("[...document.links].map(a => a.href)"):
+        target, _, anchor = link.partition("#")
+        if target.startswith("file:"):
+            file = Path(urllib.request.url2pathname(target.removeprefix("file://")))
+            assert file.exists(), f"{path.name}: dead link {link}"
+            assert not anchor or f'id="{anchor}"' in file.read_text(), f"{path.name}: dead anchor {link}"
+    context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")])
+def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
+    for path in report_site(tmp_path):
+        if path.suffix == ".html":
+            check_page(browser, path, width=width, scheme=scheme)
+
+
+EXPLORER = """
+from pathlib import Path
+from vocabx_utils.analysis.explorer import Explorer
+from vocabx_utils.analysis.explorer_view import explorer_widget
+from vocabx_utils.analysis.rows import read_histories, read_tokens
+from vocabx_utils.runs import Run, read_tensors
+run = Run("tiny", Path({folder!r}))
+original = read_tensors(Path({folder!r}) / "original.safetensors")
+def load(name):
+    return Explorer(read_tokens(run), read_histories(run), original, lambda ids: " ".join(f"<{{i}}>" for i in ids))
+explorer_widget(load, ["tiny"])
+"""
+
+
+@pytest.fixture()
+def lab(tmp_path: Path) -> Iterator[str]:
+    """JupyterLab on a notebook that holds the explorer; yields its address."""
+    tiny = build_run(tmp_path)
+    from vocabx_utils.runs import write_tensors
+
+    write_tensors(tiny.run.folder / "original.safetensors", tiny.original)
+    cell = new_code_cell(EXPLORER.format(folder=str(tiny.run.folder)).strip())
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(new_notebook(cells=[cell], metadata=kernel), tmp_path / "explorer.ipynb")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home = tmp_path / "home"
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "JUPYTER_CONFIG_DIR": str(home),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    words = [
+        "--no-browser",
+        "--allow-root",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--notebook-dir={tmp_path}",
+    ]
+    words += [
+        "--IdentityProvider.token=",
+        "--ServerApp.disable_check_xsrf=True",
+        "--LabApp.news_url=",
+        "--ip=127.0.0.1",
+    ]
+    words += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    with (tmp_path / "lab.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyter", "lab", *words], stdout=log, stderr=log, env=environment
+        )
+        try:
+            _wait(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
+            yield f"http://127.0.0.1:{port}/lab/tree/explorer.ipynb?reset"
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def _wait(address: str, server: subprocess.Popen, log: Path, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(address, timeout=2) as answer:
+                json.load(answer)
+                return
+        except OSError:
+            time.sleep(0.3)
+    pytest.fail(f"JupyterLab did not start: {log.read_text()[-1500:]}")
+
+
+def test_explorer_in_jupyterlab(lab: str, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 1100})
+    page.set_default_timeout(90_000)
+    page.goto(lab)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
+    page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".vx")
+    shown = page.locator(".vx")
+    assert "tok0" in shown.inner_text()
+    search = page.get_by_placeholder("part of a token")
+    search.fill("tok7")
+    search.press("Enter")
+    page.wait_for_function("document.querySelector('.vx').innerText.includes('tok7')")
+    at_last = shown.inner_text()
+    assert "epoch 2" in at_last
+    handle = page.locator(".widget-hslider .noUi-handle").first
+    handle.focus()
+    handle.press("ArrowLeft")
+    page.wait_for_function("document.querySelector('.vx').innerText.includes('epoch 1')")
+    moved = shown.inner_text()
+
+    def cosines(words: str) -> list[str]:
+        return re.findall(r"-?\d\.\d{3}", words.split("cosine by epoch")[0])
+
+    assert cosines(moved) != cosines(at_last)
+    if target := os.environ.get("VOCABX_SCREENSHOT"):
+        page.locator(".jp-OutputArea").first.screenshot(path=target)
+    page.close()

@@ -1,0 +1,111 @@
+"""README, workflow and hooks name only what exists."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from vocabx_utils.cli import COMMANDS, main
+from vocabx_utils.paths import STAGES
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAKEFILE = ROOT / "workflow" / "Snakefile"
+
+
+def documents() -> dict[Path, str]:
+    """Markdown text of README, docs and notebooks."""
+    found = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        found[path] = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return found
+
+
+def test_links_and_pictures_lead_to_files_that_are_there() -> None:
+    broken = []
+    for path, text in documents().items():
+        prose = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            local = target.split("#")[0]
+            if local and "://" not in local and not (path.parent / local).exists():
+                broken.append(f"{path.name}: {target}")
+    assert broken == []
+
+
+def test_pictures_have_alternative_text() -> None:
+    short = [alt for text in documents().values() for alt in re.findall(r"!\[([^\]]*)\]", text) if len(alt) < 20]
+    assert short == []
+
+
+def test_readme_names_make_targets_and_commands_that_exist() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    assert set(re.findall(r"\bmake ([a-z][a-z-]+)\b", readme)) <= targets
+    lines = re.findall(r"^(vocabx [^#\n]*)", readme, flags=re.M)
+    assert lines
+    for line in lines:
+        words = shlex.split(line)[1:]
+        assert words[0] in COMMANDS, line
+        options = [word for word in words if word.startswith("-")]
+        help_text = CliRunner().invoke(main, [words[0], "--help"]).output
+        assert all(option in help_text for option in options), line
+
+
+def test_readme_lists_every_notebook() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [stage for stage in STAGES if f"notebooks/{stage}.ipynb" not in readme] == []
+
+
+def workflow_head(**config: Any) -> dict[str, Any]:
+    """Run the plain Python part of the workflow file with a configuration."""
+    text = SNAKEFILE.read_text(encoding="utf-8").split("\nworkdir:")[0]
+    held: dict[str, Any] = {"config": config}
+    exec(compile(ast.parse(text), str(SNAKEFILE), "exec"), held)
+    return held
+
+
+def test_the_workflow_knows_the_notebooks_and_the_options() -> None:
+    held = workflow_head(profiles="quick,gpu", seeds=3, last=3)
+    assert tuple(held["NOTEBOOKS"]) == STAGES
+    assert held["PROFILES"] == ["quick", "gpu"]
+    assert held["SEEDS"] == ["3"]
+    assert held["LAST"] == "03_phase1_training"
+    assert workflow_head()["LAST"] == STAGES[-1]
+    assert held["BEFORE"]["01_tokenizer_extension"] == "00_start"
+    text = SNAKEFILE.read_text(encoding="utf-8")
+    options = CliRunner().invoke(main, ["run-notebook", "--help"]).output
+    assert all(option in options for option in re.findall(r"(?<= )--?[a-z][a-z-]*", text.split("shell:")[1]))
+
+
+@pytest.mark.skipif(shutil.which("snakemake") is None, reason="snakemake is not installed")
+def test_the_workflow_plans_one_chain_for_each_seed() -> None:
+    words = ["snakemake", "-s", str(SNAKEFILE), "--dry-run", "--cores", "1", "--config", "seeds=7,8", "last=02"]
+    answer = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 0, answer.stderr
+    assert len(re.findall(r"run-notebook|rule notebook:", answer.stdout)) >= 6
+
+
+def test_hooks_are_local_and_call_what_is_there() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    assert {repo["repo"] for repo in config["repos"]} == {"local"}
+    scripts = [word for hook in hooks for word in hook["entry"].split() if word.endswith(".py")]
+    assert scripts
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
+def test_ci_runs_lint_and_tests() -> None:
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "make lint" in text
+    assert "make test" in text
+    assert subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], capture_output=True).returncode == 0

@@ -1,0 +1,124 @@
+"""Every notebook of the series obeys the house style: order, opening and closing, budgets, parameters."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+from clean_notebooks import CHECK_MARK, clean, find_problems
+
+from vocabx_utils.cli.parameters import declared_parameters
+from vocabx_utils.paths import STAGES
+
+ROOT = Path(__file__).resolve().parents[1]
+PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+COMMON = {"run_name": "quick", "model": "smollm2-135m", "device": "auto", "dtype": "auto", "seed": 0}
+OVERVIEW = "00_start"  # a guide: more prose, fewer cells
+
+pytestmark = pytest.mark.parametrize("path", PATHS, ids=[p.stem for p in PATHS])
+
+
+def load(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def text(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    """Sources of all cells of a kind."""
+    return [text(cell) for cell in load(path)["cells"] if cell["cell_type"] == kind]
+
+
+def code_lines(source: str) -> list[str]:
+    """Lines that hold code: no blank lines, no comments."""
+    return [line for line in source.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+def trees(path: Path) -> list[ast.Module]:
+    """Syntax trees of the code cells; cells with IPython magics do not parse and fail the test."""
+    return [ast.parse(source) for source in cells(path, "code")]
+
+
+def test_is_a_clean_notebook_saved_in_order_under_one_megabyte(path: Path) -> None:
+    notebook = load(path)
+    nbformat.validate(nbformat.from_dict(notebook))
+    assert path.stem in STAGES
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    assert all(text(cell).strip() for cell in notebook["cells"])
+    assert find_problems(notebook, path.stat().st_size) == []
+    assert clean(notebook) == notebook, "run tools/clean_notebooks.py"
+
+
+def test_opens_and_closes_as_the_style_says(path: Path) -> None:
+    prose = cells(path, "markdown")
+    assert re.match(rf"# {path.stem[:2]} · \S", prose[0])
+    opening = "\n".join(prose[:3])
+    for label in ("Goal", "You need", "You get", "Time"):
+        assert re.search(rf"\*\*{label}", opening), label
+    closing = "\n".join(prose[-3:])
+    for word in ("What we learned", "Limits", "Next"):
+        assert word in closing, word
+    assert closing.count("<details>") >= 2, "two exercises with hidden answers"
+    assert closing.count("<details>") == closing.count("</details>")
+
+
+def test_headings_make_a_contents_list(path: Path) -> None:
+    prose = re.sub(r"```.*?```", "", "\n".join(cells(path, "markdown")), flags=re.S)
+    headings = re.findall(r"^(#+) (.+)$", prose, flags=re.M)
+    assert [level for level, _ in headings].count("#") == 1
+    assert {level for level, _ in headings} <= {"#", "##", "###"}
+    titles = " / ".join(title for level, title in headings if level == "##")
+    for word in ("Checks", "Save", "learned"):
+        assert word in titles, word
+
+
+def test_parameters_are_plain_commented_and_common_ones_agree(path: Path) -> None:
+    parameters = declared_parameters(path)
+    held = {name: parameters[name].default for name in COMMON if name in parameters}
+    assert held == COMMON
+    assert set(papermill.inspect_notebook(str(path))) == set(parameters)
+    tagged = [c for c in load(path)["cells"] if "parameters" in c["metadata"].get("tags", [])]
+    assert len(tagged) == 1
+    uncommented = [line for line in code_lines(text(tagged[0])) if "  #" not in line]
+    assert uncommented == []
+
+
+def test_keeps_the_budgets(path: Path) -> None:
+    code, prose = cells(path, "code"), cells(path, "markdown")
+    lengths = [len(code_lines(source)) for source in code]
+    functions = [n for tree in trees(path) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    words = sum(len(re.sub(r"[#*`|$\\-]+", " ", source).split()) for source in prose)
+    assert (12 if path.stem == OVERVIEW else 20) <= len(code) <= 45
+    assert statistics.median(lengths) <= 8
+    assert max(lengths) <= 30
+    assert len(prose) >= len(code)
+    assert len(functions) <= 2
+    assert 4 <= words / sum(lengths) <= (20 if path.stem == OVERVIEW else 8)
+
+
+def test_compares_five_to_twelve_cells_and_asserts_two_to_six_results(path: Path) -> None:
+    code = cells(path, "code")
+    assert 5 <= sum(CHECK_MARK in source for source in code) <= 12
+    assertions = [n for tree in trees(path) for n in ast.walk(tree) if isinstance(n, ast.Assert)]
+    assert 2 <= len(assertions) <= 6
+
+
+def test_does_nothing_that_breaks_elsewhere(path: Path) -> None:
+    source = "\n".join(cells(path, "code"))
+    for pattern in (r"^\s*[!%]", r"sys\.path", r"\.cwd\(", r"\bgetcwd\(", r"\.chdir\(", r"\bos\.path\b"):
+        assert not re.search(pattern, source, flags=re.M), pattern
+    nodes = [node for tree in trees(path) for node in ast.walk(tree)]
+    assert not [n for n in nodes if isinstance(n, ast.ExceptHandler) and n.type is None]
+    literals = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    assert not [s for s in literals if re.match(r"/[A-Za-z]+/|[A-Z]:\\", s)]

@@ -1,0 +1,199 @@
+"""The chunked losses against float64 code that keeps every logit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vocabx_utils.training.extended import LogitTransform
+from vocabx_utils.training.objectives import LossTerms, Objective, hidden_distance, parse_objective, phase1_loss
+
+V, N, D = 61, 7, 16
+
+
+def problem(positions: int, compared: int, seed: int = 0, new: int = N) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(0, V + new, (positions,), generator=generator)
+    targets[::5] = -1
+    return {
+        "hidden": torch.randn(positions, D, generator=generator),
+        "head": torch.randn(V, D, generator=generator),
+        "new_head": torch.randn(new, D, generator=generator),
+        "targets": targets,
+        "ce_coefficient": torch.rand(positions, generator=generator) / positions,
+        "teacher_hidden": torch.randn(compared, D, generator=generator),
+    }
+
+
+def naive(p: dict[str, Tensor], lam: float, scale: float, tau: float, t: LogitTransform) -> tuple[Tensor, ...]:
+    """Losses and gradients in float64 from whole logit matrices."""
+    hidden, new_head = p["hidden"].double().requires_grad_(), p["new_head"].double().requires_grad_()
+
+    def logits(states: Tensor, rows: Tensor) -> Tensor:
+        z = t.scale * states @ rows.double().T
+        return z if t.softcap is None else t.softcap * torch.tanh(z / t.softcap)
+
+    has = p["targets"] >= 0
+    weights = p["ce_coefficient"].double()[has]
+
+    def ce(states: Tensor, rows: Tensor) -> Tensor:
+        z = torch.cat([logits(states, p["head"]), logits(states, rows)], 1)[has]
+        return (torch.nn.functional.cross_entropy(z, p["targets"][has], reduction="none") * weights).sum()
+
+    compared = p["teacher_hidden"].shape[0]
+    teacher = torch.softmax(logits(p["teacher_hidden"].double(), p["head"]) / tau, -1)
+    student = torch.log_softmax(logits(hidden[:compared], p["head"]) / tau, -1)
+    kl = tau**2 * (teacher * (teacher.log() - student)).sum(-1)
+    input_loss = scale * kl.sum() + lam * ce(hidden, new_head.detach())
+    head_loss = ce(hidden.detach(), new_head)
+    (to_hidden,) = torch.autograd.grad(input_loss, hidden)
+    (to_head,) = torch.autograd.grad(head_loss, new_head)
+    return input_loss.detach(), head_loss.detach(), to_hidden, to_head, kl.detach()
+
+
+def ours(p: dict[str, Tensor], **settings: object) -> tuple[LossTerms, Tensor, Tensor]:
+    hidden, new_head = p["hidden"].clone().requires_grad_(), p["new_head"].clone().requires_grad_()
+    terms = phase1_loss(**(p | {"hidden": hidden, "new_head": new_head}), **settings)  # type: ignore[arg-type]
+    (terms.input_loss + terms.head_loss).backward()
+    assert hidden.grad is not None and new_head.grad is not None
+    return terms, hidden.grad, new_head.grad
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-4) -> bool:
+    return bool((a.double() - b).norm() <= tolerance * b.norm().clamp(min=1e-9))
+
+
+TRANSFORMS = [LogitTransform(), LogitTransform(softcap=5.0), LogitTransform(scale=0.25), LogitTransform(0.5, 3.0)]
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+@pytest.mark.parametrize(("lam", "scale", "tau"), [(0, 0.1, 1), (1, 0, 1), (0.3, 0.1, 1), (0.3, 0.2, 2.5)])
+def test_values_and_gradients_equal_float64(lam: float, scale: float, tau: float, transform: LogitTransform) -> None:
+    p = problem(37, 20)
+    terms, to_hidden, to_head = ours(
+        p, ce_weight=lam, kl_coefficient=scale, temperature=tau, transform=transform, chunk=8
+    )
+    expected = naive(p, lam, scale, tau, transform)
+    for got, want in zip((terms.input_loss, terms.head_loss, to_hidden, to_head, terms.kl), expected, strict=True):
+        assert close(got, want)
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 50), st.integers(0, 3))
+@hypothesis_settings(max_examples=40, deadline=None)
+def test_chunks_do_not_matter(positions: int, compared: int, chunk: int, seed: int) -> None:
+    p = problem(positions, min(compared, positions), seed)
+    small = ours(p, ce_weight=0.5, kl_coefficient=0.1, chunk=chunk)
+    whole = ours(p, ce_weight=0.5, kl_coefficient=0.1, chunk=1000)
+    for a, b in ((small[0].input_loss, whole[0].input_loss), small[1:2] + whole[1:2], small[2:] + whole[2:]):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_sides_do_not_leak_into_each_other() -> None:
+    p = problem(20, 10)
+    hidden, new_head = p["hidden"].clone().requires_grad_(), p["new_head"].clone().requires_grad_()
+    terms = phase1_loss(**(p | {"hidden": hidden, "new_head": new_head}), kl_coefficient=0.1)  # type: ignore[arg-type]
+    terms.head_loss.backward()
+    assert hidden.grad is None or not hidden.grad.any()
+    assert new_head.grad is not None and new_head.grad.any()
+    before = new_head.grad.clone()
+    terms = phase1_loss(**(p | {"hidden": hidden, "new_head": new_head}), kl_coefficient=0.1)  # type: ignore[arg-type]
+    terms.input_loss.backward()
+    assert torch.equal(new_head.grad, before)
+    assert hidden.grad is not None and hidden.grad[:10].any() and not hidden.grad[10:].any()
+
+
+def test_kl_of_equal_states_is_zero_and_never_negative() -> None:
+    p = problem(64, 64)
+    p["teacher_hidden"] = p["hidden"].clone()
+    assert float(ours(p, kl_coefficient=1.0)[0].kl.abs().max()) < 1e-6
+    near = p | {"teacher_hidden": p["hidden"] + 1e-4}
+    assert float(ours(near, kl_coefficient=1.0)[0].kl.min()) > -1e-6
+    assert float(ours(near, kl_coefficient=1.0)[0].kl.mean()) > -1e-7
+
+
+def test_half_precision_states_still_sum_in_float32() -> None:
+    """B49: reductions in bfloat16 bias a KL over a large vocabulary; ours equals float64 on the same logits."""
+    generator = torch.Generator().manual_seed(1)
+    head = torch.randn(20_000, 32, generator=generator).bfloat16()
+    student = torch.randn(8, 32, generator=generator).bfloat16()
+    teacher = (student.float() + 0.05 * torch.randn(8, 32, generator=generator)).bfloat16()
+    terms = phase1_loss(
+        student, head, torch.zeros(0, 32), torch.full((8,), -1), ce_coefficient=torch.zeros(8), teacher_hidden=teacher
+    )
+    p = torch.log_softmax((teacher @ head.T).double(), -1)
+    q = torch.log_softmax((student @ head.T).double(), -1)
+    assert close(terms.kl, (p.exp() * (p - q)).sum(-1))
+
+
+def test_extreme_logits_stay_finite() -> None:
+    """B48: where probabilities underflow, value and gradient stay finite."""
+    p = problem(12, 12)
+    p["hidden"], p["teacher_hidden"] = p["hidden"] * 500, p["teacher_hidden"] * -500
+    terms, to_hidden, to_head = ours(p, ce_weight=1.0, kl_coefficient=1.0)
+    assert all(torch.isfinite(t).all() for t in (terms.input_loss, terms.head_loss, terms.kl, to_hidden, to_head))
+
+
+def test_nothing_to_learn_is_zero_not_nan() -> None:
+    """B47: no target and no pair."""
+    p = problem(6, 0)
+    p["targets"] = torch.full((6,), -1)
+    terms, to_hidden, to_head = ours(p, ce_weight=1.0, kl_coefficient=1.0)
+    assert terms.input_loss.item() == 0 and terms.head_loss.item() == 0
+    assert not to_hidden.any() and not to_head.any()
+
+
+def test_without_new_tokens_ce_is_the_ordinary_one() -> None:
+    p = problem(20, 4, new=0)
+    p["targets"].clamp_(max=V - 1)
+    p["ce_coefficient"] = torch.ones(20)
+    terms = phase1_loss(**p)  # type: ignore[arg-type]
+    has = p["targets"] >= 0
+    want = torch.nn.functional.cross_entropy((p["hidden"] @ p["head"].T)[has], p["targets"][has], reduction="sum")
+    torch.testing.assert_close(terms.head_loss, want)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    p = problem(4, 4)
+    with pytest.raises(ValueError, match="K <= P"):
+        phase1_loss(**(p | {"teacher_hidden": torch.zeros(5, D)}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("ce", Objective(None, ce_weight=1.0)),
+        ("kl_last", Objective("kl", "last")),
+        ("kl_first_t2", Objective("kl", "first", temperature=2.0)),
+        ("kl_last_ce0.3", Objective("kl", "last", ce_weight=0.3)),
+        ("kl_none_ce1e-2_t1.5_w4", Objective("kl", "none", 0.01, 1.5, new_target_weight=4.0)),
+        ("hidden_last_l12", Objective("hidden", "last", layer=12)),
+        ("cosine_first", Objective("cosine", "first")),
+        ("ce_w3", Objective(None, ce_weight=1.0, new_target_weight=3.0)),
+    ],
+)
+def test_names(name: str, objective: Objective) -> None:
+    assert parse_objective(name) == objective
+
+
+@pytest.mark.parametrize("name", ["", "kl", "kl_middle", "kl_last_ce", "mse_last", "hidden_last_t2", "ce0.5", "kl_last_"])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError):
+        parse_objective(name)
+
+
+@pytest.mark.parametrize("kind", ["hidden", "cosine"])
+def test_hidden_distances(kind: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    a, b = torch.randn(5, D, generator=generator), torch.randn(5, D, generator=generator)
+    loss, each = hidden_distance(a, b, kind, 0.2)  # type: ignore[arg-type]
+    x, y = a.double().numpy(), b.double().numpy()
+    for row in range(5):
+        want = ((x[row] - y[row]) ** 2).mean()
+        if kind == "cosine":
+            want = 1 - (x[row] @ y[row]) / ((x[row] @ x[row]) ** 0.5 * (y[row] @ y[row]) ** 0.5)
+        assert float(each[row]) == pytest.approx(want, rel=1e-5)
+    assert float(loss) == pytest.approx(0.2 * float(each.sum()), rel=1e-6)

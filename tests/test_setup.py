@@ -1,0 +1,87 @@
+"""Set-up on a bare machine: the Python that is chosen, the targets of make, and nbval with our settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+ROOT = Path(__file__).resolve().parents[1]
+SHELL = shutil.which("sh") or "sh"
+
+
+def find_python(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Choose a Python among those in `folder`."""
+    words = [SHELL, str(ROOT / "tools" / "find_python.sh")]
+    return subprocess.run(words, env={"PATH": str(folder), **environment}, capture_output=True, text=True)
+
+
+def pretend(folder: Path, name: str, new_enough: bool) -> None:
+    """Put a program there that answers the version question as a Python would."""
+    (folder / name).write_text(f"#!{SHELL}\nexit {0 if new_enough else 1}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_python_in_use_comes_first_then_the_newest(tmp_path: Path) -> None:
+    pretend(tmp_path, "python3.11", True)
+    pretend(tmp_path, "python3.13", True)
+    pretend(tmp_path, "python3", False)
+    assert find_python(tmp_path).stdout == "python3.13\n"
+    pretend(tmp_path, "python3", True)
+    assert find_python(tmp_path).stdout == "python3\n"
+    assert find_python(tmp_path, PYTHON="python3.11").stdout == "python3.11\n"
+
+
+def test_an_old_python_is_refused_with_advice(tmp_path: Path) -> None:
+    pretend(tmp_path, "python3", False)
+    answer = find_python(tmp_path)
+    assert answer.returncode == 1
+    assert "3.11" in answer.stderr
+    assert "PYTHON=" in answer.stderr
+    assert find_python(tmp_path, PYTHON="python3").returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_the_targets_that_the_readme_names_exist() -> None:
+    targets = ["run", "test", "test-threads", "lab", "lint", "figures", "notebooks", "lock", "clean"]
+    words = ["make", "--dry-run", "--always-make", *targets, f"VENV={ROOT / 'nowhere'}"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    answer = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "vocabx models fetch" in answer.stdout
+    assert "--nbval-lax" in answer.stdout
+
+
+def nbval(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run nbval on a folder as `make nbval` does."""
+    shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
+    words = ["--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def marked(source: str, *outputs: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A compared cell with stored outputs."""
+    return new_code_cell(f"# NBVAL_CHECK_OUTPUT\n{source}", execution_count=1, outputs=list(outputs))
+
+
+def test_nbval_ignores_progress_and_paths_but_not_numbers(tmp_path: Path) -> None:
+    stderr = new_output("stream", name="stderr", text="3/9 in 0:01\n")
+    path = new_output("stream", name="stdout", text="saved /tmp/one/runs/a.csv\n")
+    source = "import sys\nprint('7/9', file=sys.stderr)\nprint('saved /tmp/another/b/a.csv')"
+    cells = {
+        "good": marked(source, stderr, path),
+        "bad": marked("print(3)", new_output("stream", name="stdout", text="4\n")),
+    }
+    for name, cell in cells.items():
+        nbformat.write(new_notebook(cells=[cell]), tmp_path / f"{name}.ipynb")
+    answer = nbval(tmp_path)
+    assert answer.returncode == 1
+    assert "bad.ipynb::Cell 0" in answer.stdout.split("short test summary")[-1]
+    assert "1 failed, 1 passed" in answer.stdout

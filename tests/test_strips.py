@@ -1,0 +1,218 @@
+"""Token strips: what is visible, where columns meet, HTML that stands alone, figures that save as SVG and PDF."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+from alignment_tokenizers import FAMILIES, make_tokenizer, with_added, with_merges
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabx_utils.vocabulary.alignment import align_text, map_token_sequences
+from vocabx_utils.vocabulary.strips import KINDS, MARKS, Strip, strip_from_pieces, token_strip, visible
+
+matplotlib.use("agg")
+
+ORIGINAL = ["import", " num", "py", " as", " np", "\n", "st", "d", "(", ")"]
+EXTENDED = ["import", " numpy", " as", " np", "\n", "std", "(", ")"]
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        (b" x\n", "·x↵"),
+        (b"\t\r\x00", "→␍␀"),
+        ("⭢".encode()[:2], "‹E2 AD›"),
+        ("⭢".encode()[2:] + b"a", "‹A2›a"),
+        ("\u0301".encode(), "◌\u0301"),
+        ("\u200d\u00a0".encode(), "‹U+200D›‹U+00A0›"),
+        (b" " * 8, "·×8"),
+        (b"", ""),
+        ("🙂é".encode(), "🙂é"),
+        (b"a" * 15 + b"b" * 15, "aaaaaaaaaaa…bbbbbbbbbbbb"),
+    ],
+)
+def test_nothing_is_invisible(piece, shown):
+    assert visible(piece) == shown
+
+
+@given(st.binary(max_size=12))
+def test_visible_text_prints(piece):
+    text = re.sub("‹[0-9A-F ]+›", "", visible(piece, 1000))
+    assert text.replace("◌", "").isprintable() and not re.search(r"\s", text)
+
+
+class Table(HTMLParser):
+    """Collects the column spans and texts of each table row, and any tag that needs a script or style sheet."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.rows: list[list[tuple[str, int, str]]] = []
+        self.forbidden: list[str] = []
+        self.label = ""
+        self.open: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.open.append(tag)
+        if tag in {"script", "style", "link", "img"} or any(
+            name.startswith("on") or name == "class" for name in values
+        ):
+            self.forbidden.append(tag)
+        if values.get("role") == "figure":
+            self.label = values["aria-label"]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append((tag, int(values.get("colspan", 1)), values.get("style", "")))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def check_html(strip: Strip) -> None:
+    table = Table(strip.html())
+    assert not table.forbidden and not table.open
+    assert table.label == strip.summary
+    for top, middle, bottom in zip(table.rows[::3], table.rows[1::3], table.rows[2::3], strict=True):
+        widths = {sum(span for _, span, _ in row) for row in (top, middle, bottom)}
+        assert len(widths) == 1  # all three rows fill the same columns
+        for _, _, style in top[1:] + bottom[1:]:
+            assert ("color:#" in style and "background:#" in style) or "background:none" in style
+    cells = sum("border" in style and "padding:2px" in style for row in table.rows for *_, style in row)
+    assert cells == len(strip.original) + len(strip.extended)
+
+
+def test_strip_of_the_thesis_figure():
+    strip = strip_from_pieces(ORIGINAL, EXTENDED)
+    assert [token.kind for token in strip.original].count("merged") == 4
+    assert [token.text for token in strip.extended if token.kind == "new"] == ["·numpy", "std"]
+    assert strip.text().splitlines() == [
+        "original |import|·num¦py|·as|·np|↵|st¦d|(|)|",
+        "extended |import|◆·numpy|·as|·np|↵|◆std|(|)|",
+    ]
+    assert "10 original tokens above 8 extended tokens" in strip.summary
+    check_html(strip)
+    assert repr(strip).startswith(strip.summary) and strip._repr_html_() == strip.html()
+
+
+def test_shape_tells_the_kinds_apart_without_colour():
+    borders = re.findall(r"border:(\d+px \w+)", strip_from_pieces(ORIGINAL, EXTENDED).html())
+    assert {"1px solid", "2px dashed", "3px double"} <= set(borders)
+    assert len({MARKS[kind] for kind in ("same", "new", "recut")}) == 3
+
+
+def test_long_strips_break_at_shared_boundaries_only():
+    strip = strip_from_pieces(ORIGINAL * 6, EXTENDED * 6)
+    lines = strip.lines(40)
+    assert len(lines) > 3
+    assert all(start in strip.shared and stop in strip.shared for start, stop in lines)
+    assert all(stop == start for (_, stop), (start, _) in pairwise(lines))
+    assert strip.text(40).count("original") == len(lines)
+    assert max(len(line) for line in strip.text(40).splitlines()) <= 40 + len("original ||") + 8
+    check_html(strip)
+
+
+def test_old_tokens_that_are_cut_differently_have_their_own_kind():
+    strip = strip_from_pieces([" group", "by"], [" ", "groupby"], new=["groupby"])
+    assert [token.kind for token in strip.extended] == ["recut", "new"]
+    assert strip.text().splitlines()[1].startswith("extended |○·¦◆groupby")
+
+
+def test_specials_get_a_column_of_their_own():
+    pair = with_added("byte-level")
+    strip = token_strip(pair, "<|begin|>a groupby<|end|><|end|>b")
+    kinds = [[token.kind for token in row].count("special") for row in (strip.original, strip.extended)]
+    assert kinds == [3, 3]
+    assert "<|end|>|<|end|>" in strip.text()
+    assert "&lt;|begin|&gt;" in strip.html()
+    check_html(strip)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("make", [with_added, with_merges])
+def test_strips_of_every_family(family, make):
+    for text in ("naïve 🙂 df.groupby(x)", "x groupby y groupby(z)", "", "groupbye\u0301 <b>&", "\u0301"):
+        strip = token_strip(make(family), text)
+        if text:
+            check_html(strip)
+        for row, line in zip((strip.original, strip.extended), ("original", "extended"), strict=True):
+            drawn = [part for part in strip.text(10_000).splitlines() if part.startswith(line)]
+            assert all(token.label in "".join(drawn) for token in row)
+
+
+PAIR = with_added("byte-level")
+
+
+@given(st.lists(st.sampled_from(["groupby", "numpy", " ", "\n", "é", "<|end|>", "🙂", "x"]), max_size=12).map("".join))
+@settings(max_examples=60, deadline=None)
+def test_columns_of_both_rows_agree_with_the_boundaries(text):
+    strip, aligned = token_strip(PAIR, text), align_text(PAIR, text)
+    stops = [{token.index: token.stop for token in row} for row in (strip.original, strip.extended)]
+    assert all(stops[0][i] == stops[1][j] for i, j in aligned.boundaries.tolist())
+    assert {stops[0][i] for i, _ in aligned.boundaries.tolist()} <= strip.shared
+    if text:
+        check_html(strip)
+
+
+def test_pieces_must_spell_one_text():
+    with pytest.raises(ValueError, match="must be one text"):
+        strip_from_pieces(["a"], ["b"])
+
+
+def test_strip_without_new_tokens():
+    tokenizer = make_tokenizer("byte-level")
+    strip = token_strip(SimpleNamespace(original=tokenizer, tokenizer=tokenizer), "a b")
+    assert {token.kind for token in strip.extended} == {"same"} and set(KINDS) > {"same"}
+
+
+def test_figures_save_as_svg_and_pdf(tmp_path):
+    from matplotlib import pyplot as plt
+
+    from vocabx_utils.vocabulary.strip_figures import draw_loss_pipeline, draw_strip
+
+    strip = strip_from_pieces(ORIGINAL * 3, EXTENDED * 3)
+    axes = draw_strip(strip, width=40, indices=True)
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("◆·numpy") == 3 and texts.count("2:1") == 6
+    with plt.rc_context({"svg.hashsalt": "strips"}):
+        for suffix in ("svg", "pdf", "png"):
+            axes.figure.savefig(tmp_path / f"strip.{suffix}")
+            assert (tmp_path / f"strip.{suffix}").stat().st_size > 1000
+    own = plt.figure().add_subplot()
+    assert draw_strip(strip, own) is own
+
+    short = strip_from_pieces(ORIGINAL, EXTENDED)
+    pairs, kind = map_token_sequences(ORIGINAL, EXTENDED).pairs("first")
+    losses = np.linspace(0.1, 0.8, len(pairs))
+    panels = draw_loss_pipeline(short, pairs, kind, vocabulary=100, new_tokens=2, kl=losses)
+    heights = sorted(bar.get_height() for bar in panels[3].patches)
+    np.testing.assert_allclose(heights, losses)
+    assert any("100 x 8" in text.get_text() for text in panels[2].texts)
+    with pytest.raises(ValueError, match="one for each pair"):
+        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2)
+    plt.close("all")
+
+
+def test_characters_the_font_lacks_become_code_points():
+    from vocabx_utils.vocabulary.strip_figures import drawable
+
+    assert drawable("·x↵◆") == "·x↵◆"
+    assert drawable("🙂") == "U+1F642" or "🙂" in drawable("🙂")
+
+
+@pytest.mark.filterwarnings("error")
+def test_figures_of_emoji_warn_about_no_missing_glyph():
+    from matplotlib import pyplot as plt
+
+    from vocabx_utils.vocabulary.strip_figures import draw_strip
+
+    draw_strip(token_strip(PAIR, "🙂 日本 e\u0301 \u200d")).figure.canvas.draw()
+    plt.close("all")

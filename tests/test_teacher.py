@@ -1,0 +1,109 @@
+"""The teacher cache: right rows, announced, refused, and never used for anything else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny_phase1 import WIDTH, example_set, tiny_model
+
+from vocabx_utils.training.teacher import TeacherSpaceError, teacher_cache
+from vocabx_utils.training.validation import base_bits_per_byte
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layer", [-1, 1])
+def test_rows_are_the_models_hidden_states(tmp_path: Path, dtype: torch.dtype, layer: int) -> None:
+    base, examples = tiny_model(dtype=dtype), example_set()
+    cache = teacher_cache(base, examples, tmp_path, layer=layer, token_budget=70, tell=lambda _: None)
+    assert cache.states.dtype == dtype and cache.states.shape[1] == WIDTH
+    for rows, example in zip(cache.rows, examples.examples, strict=True):
+        ids = torch.from_numpy(example.original_ids)[None]
+        with torch.no_grad():
+            states = base.model.base_model(input_ids=ids, output_hidden_states=True).hidden_states[layer][0]
+        tolerance = 1e-4 if dtype == torch.float32 else 0.06
+        torch.testing.assert_close(
+            cache.states[torch.from_numpy(rows)], states[example.teacher_at()], rtol=tolerance, atol=tolerance
+        )
+
+
+def test_base_score_equals_the_models_own_loss(tmp_path: Path) -> None:
+    base, examples = tiny_model(), example_set()
+    cache = teacher_cache(base, examples, tmp_path, token_budget=70, tell=lambda _: None)
+    nats, n_bytes = 0.0, 0
+    for example in examples.examples:
+        ids = torch.from_numpy(example.original_ids)[None]
+        with torch.no_grad():
+            logits = base.model(input_ids=ids).logits[0, :-1, : base.vocab_size].double()
+        nats += float(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum"))
+        n_bytes += example.n_original_bytes
+    assert cache.base_nats == pytest.approx(nats, rel=1e-5)
+    assert base_bits_per_byte(cache, examples) == pytest.approx(nats / np.log(2) / n_bytes, rel=1e-5)
+
+
+def test_announced_before_written_and_reused_only_for_the_same_input(tmp_path: Path) -> None:
+    base, examples = tiny_model(), example_set()
+    told: list[tuple[str, bool]] = []
+
+    def tell(message: str) -> None:
+        told.append((message, (tmp_path / "states.bin").exists()))
+
+    first = teacher_cache(base, examples, tmp_path, tell=tell)
+    assert len(told) == 1 and "MiB" in told[0][0] and not told[0][1]
+    teacher_cache(base, examples, tmp_path, tell=tell)
+    assert len(told) == 1
+    for changed in (
+        (tiny_model(seed=1), examples, {}),
+        (base, example_set(0, 23), {}),
+        (tiny_model(dtype=torch.bfloat16), examples, {}),
+        (base, examples, {"layer": 1}),
+    ):
+        before = len(told)
+        other = teacher_cache(changed[0], changed[1], tmp_path, tell=tell, **changed[2])
+        assert len(told) == before + 1
+        assert other.states.dtype != first.states.dtype or not torch.equal(other.states, first.states)
+
+
+def test_one_changed_weight_is_another_model(tmp_path: Path) -> None:
+    """The cache must not trust a fingerprint that samples the weights."""
+    base, examples = tiny_model(), example_set()
+    told: list[str] = []
+    teacher_cache(base, examples, tmp_path, tell=told.append)
+    with torch.no_grad():
+        base.model.model.layers[1].mlp.down_proj.weight[3, 5] += 0.25
+    teacher_cache(base, examples, tmp_path, tell=told.append)
+    assert len(told) == 2
+
+
+def test_an_interrupted_cache_is_made_again(tmp_path: Path) -> None:
+    base, examples = tiny_model(), example_set()
+    whole = teacher_cache(base, examples, tmp_path, tell=lambda _: None)
+    states = whole.states.clone()
+    (tmp_path / "key.json").unlink()
+    with (tmp_path / "states.bin").open("r+b") as file:
+        file.write(b"\0" * 400)
+    told: list[str] = []
+    again = teacher_cache(base, examples, tmp_path, tell=told.append)
+    assert told and torch.equal(again.states, states)
+
+
+def test_refused_where_it_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(TeacherSpaceError, match="VOCABX_RUNS"):
+        teacher_cache(tiny_model(), example_set(), tmp_path / "cache", tell=lambda _: None)
+    assert not (tmp_path / "cache" / "states.bin").exists()
+
+
+def test_text_without_new_tokens_is_refused(tmp_path: Path) -> None:
+    from tiny_phase1 import N, V, tokenizers
+
+    from vocabx_utils.training.examples import whole_texts
+    from vocabx_utils.vocabulary.alignment import align_ids
+
+    plain = whole_texts([align_ids(tokenizers(), [65, 66, 67], [65, 66, 67])], V, N)
+    with pytest.raises(ValueError, match="no example"):
+        teacher_cache(tiny_model(), plain, tmp_path, tell=lambda _: None)

@@ -1,0 +1,290 @@
+"""Answers about one new token, quick enough for a slider: subtokens, cosines, neighbours, places, KL, a map.
+
+This module computes and returns tables; `explorer_view` shows them. What needs the model (KL by position) is given
+as a table that was measured before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from vocabx_utils.analysis.divergence import PairedText
+from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
+from vocabx_utils.analysis.similarity import POSITIONS, cosine, nearest_rows, subtoken_cosines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Explorer", "Occurrence", "TokenView"]
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A place where a new token stands: the text before, the token, the text behind."""
+
+    text: int
+    position: int
+    before: str
+    token: str
+    behind: str
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """Everything the explorer shows about one token at one epoch.
+
+    Attributes:
+        token: the token.
+        variant: of phase 1.
+        epoch: of the checkpoint.
+        matrix: `input` or `head`.
+        subtokens: id, text, cosine, norm of each subtoken's row.
+        cosines: position, epoch, cosine: the token's course over all epochs.
+        neighbours: rank, id, text, cosine among the original rows.
+        new_neighbours: the same among the other new rows.
+        occurrences: places in the given texts.
+        kl: KL by position around the token (columns of `KLMeter.table`), empty if none was given.
+        points: for a map: x, y, kind, label, token.
+        norm: of the row.
+        remarks: what could not be shown, in words.
+    """
+
+    token: TokenInfo
+    variant: str
+    epoch: int
+    matrix: Matrix
+    subtokens: pd.DataFrame
+    cosines: pd.DataFrame
+    neighbours: pd.DataFrame
+    new_neighbours: pd.DataFrame
+    occurrences: tuple[Occurrence, ...]
+    kl: pd.DataFrame
+    points: pd.DataFrame
+    norm: float
+    remarks: tuple[str, ...]
+
+
+class Explorer:
+    """Holds a run's rows and answers for one token at a time."""
+
+    def __init__(
+        self,
+        tokens: Sequence[TokenInfo],
+        histories: Mapping[str, RowHistory],
+        original: Mapping[Matrix, torch.Tensor],
+        decode: Decode,
+        *,
+        texts: Sequence[PairedText] = (),
+        kl_tables: Mapping[tuple[str, int], pd.DataFrame] | None = None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            tokens: the N new tokens in the order of the rows.
+            histories: checkpoints by variant.
+            original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
+            decode: extended ids to text.
+            texts: where to look for occurrences.
+            kl_tables: results of `KLMeter.table` on `texts`, by variant and epoch.
+
+        Raises:
+            ValueError: there are no tokens or no variants.
+        """
+        if not tokens or not histories:
+            raise ValueError(
+                f"{len(tokens)} tokens and {len(histories)} variants; an explorer needs at least one of each."
+            )
+        self.tokens, self.histories, self.texts = tuple(tokens), dict(histories), tuple(texts)
+        self._original = {matrix: original[matrix].detach().float().cpu() for matrix in MATRICES}
+        self._norms = {matrix: rows.norm(dim=1) for matrix, rows in self._original.items()}
+        self._decode = decode
+        self._kl_tables = dict(kl_tables or {})
+        self._places = self._find_places()
+        self.rows = lru_cache(maxsize=16)(self._read_rows)
+        self._basis = lru_cache(maxsize=8)(self._principal_basis)
+
+    def search(self, words: str, limit: int = 50) -> list[int]:
+        """Find tokens by a part of their text (letter case ignored), those that begin with it first.
+
+        Args:
+            words: what to look for; empty finds all.
+            limit: at most so many.
+
+        Returns:
+            Indices into `tokens`.
+        """
+        wanted = words.casefold()
+        found = [at for at, token in enumerate(self.tokens) if wanted in token.text.casefold()]
+        found.sort(key=lambda at: (not self.tokens[at].text.casefold().strip().startswith(wanted.strip()), at))
+        return found[:limit]
+
+    def view(self, variant: str, token: int, epoch: int, matrix: Matrix = "input", k: int = 8) -> TokenView:
+        """Answer for one token.
+
+        Args:
+            variant: of phase 1.
+            token: index into `tokens`.
+            epoch: a checkpoint; without one the nearest earlier one is shown and the remarks say so.
+            matrix: `input` or `head`.
+            k: neighbours listed.
+
+        Returns:
+            The view.
+
+        Raises:
+            ValueError: there is no such variant or token.
+        """
+        history = self._history(variant)
+        if not 0 <= token < len(self.tokens):
+            raise ValueError(f"Token {token} is not one of the {len(self.tokens)} new tokens.")
+        shown = max((e for e in history.epochs if e <= epoch), default=history.first)
+        rows = self.rows(variant, shown, matrix)
+        row, info = rows[token], self.tokens[token]
+        remarks = [] if shown == epoch else [f"no checkpoint of epoch {epoch}; epoch {shown} is shown"]
+        if history.missing:
+            remarks.append(f"checkpoints are missing for epochs {list(history.missing)}")
+        if len(info.subtokens) == 1:
+            remarks.append("one subtoken only: first and last are the same, there is no intermediate")
+        if not torch.isfinite(row).all() or not row.any():
+            remarks.append("the row is zero or holds NaN: it has no direction and no neighbours")
+        return TokenView(
+            token=info,
+            variant=variant,
+            epoch=shown,
+            matrix=matrix,
+            subtokens=self._subtoken_table(row, info, matrix),
+            cosines=self._course(variant, token, matrix),
+            neighbours=self._neighbours(row, matrix, k),
+            new_neighbours=self._new_neighbours(rows, token, k),
+            occurrences=self._occurrences(token),
+            kl=self._kl(variant, shown, info),
+            points=self._points(variant, shown, token, matrix),
+            norm=float(row.norm()),
+            remarks=tuple(remarks),
+        )
+
+    def _history(self, variant: str) -> RowHistory:
+        if variant not in self.histories:
+            raise ValueError(f"No variant {variant!r}; this run has {sorted(self.histories)}.")
+        return self.histories[variant]
+
+    def _read_rows(self, variant: str, epoch: int, matrix: Matrix) -> torch.Tensor:
+        rows = self._history(variant).rows(epoch, matrix)
+        if len(rows) != len(self.tokens):
+            raise ValueError(f"{variant}, epoch {epoch} has {len(rows)} rows for {len(self.tokens)} tokens.")
+        return rows
+
+    def _subtoken_table(self, row: torch.Tensor, info: TokenInfo, matrix: Matrix) -> pd.DataFrame:
+        import pandas as pd
+
+        ids = list(info.subtokens)
+        vectors = self._original[matrix][ids]
+        columns = {
+            "id": ids,
+            "text": [self._decode([i]) for i in ids],
+            "cosine": cosine(row, vectors),
+            "norm": self._norms[matrix][ids].numpy(),
+        }
+        return pd.DataFrame(columns)
+
+    def _course(self, variant: str, token: int, matrix: Matrix) -> pd.DataFrame:
+        import pandas as pd
+
+        history, subtokens = self._history(variant), [self.tokens[token].subtokens]
+        rows = []
+        for epoch in history.epochs:
+            found = subtoken_cosines(history.row(epoch, matrix, token)[None], self._original[matrix], subtokens)
+            rows += [(position, epoch, found[position][0]) for position in POSITIONS]
+        return pd.DataFrame(rows, columns=["position", "epoch", "cosine"])
+
+    def _neighbours(self, row: torch.Tensor, matrix: Matrix, k: int) -> pd.DataFrame:
+        import pandas as pd
+
+        ids, values = nearest_rows(row, self._original[matrix], k, self._norms[matrix])
+        texts = [self._decode([int(i)]) for i in ids]
+        return pd.DataFrame({"rank": range(1, len(ids) + 1), "id": ids, "text": texts, "cosine": values})
+
+    def _new_neighbours(self, rows: torch.Tensor, token: int, k: int) -> pd.DataFrame:
+        import pandas as pd
+
+        at, values = nearest_rows(rows[token], rows, k + 1)
+        others = [(int(i), value) for i, value in zip(at, values, strict=True) if i != token][:k]
+        return pd.DataFrame(
+            {
+                "rank": range(1, len(others) + 1),
+                "id": [self.tokens[i].id for i, _ in others],
+                "text": [self.tokens[i].text for i, _ in others],
+                "cosine": [value for _, value in others],
+            }
+        )
+
+    def _find_places(self) -> dict[int, list[tuple[int, int]]]:
+        first = self.tokens[0].id
+        places: dict[int, list[tuple[int, int]]] = {}
+        for at, text in enumerate(self.texts):
+            for position, token in enumerate(text.extended_ids):
+                if token >= first:
+                    places.setdefault(token - first, []).append((at, position))
+        return places
+
+    def _occurrences(self, token: int, limit: int = 5, around: int = 10) -> tuple[Occurrence, ...]:
+        found = []
+        for at, position in self._places.get(token, [])[:limit]:
+            ids = self.texts[at].extended_ids
+            before, behind = ids[max(0, position - around) : position], ids[position + 1 : position + 1 + around]
+            shown = Occurrence(at, position, self._decode(before), self._decode([ids[position]]), self._decode(behind))
+            found.append(shown)
+        return tuple(found)
+
+    def _kl(self, variant: str, epoch: int, info: TokenInfo, around: int = 6) -> pd.DataFrame:
+        import pandas as pd
+
+        table = self._kl_tables.get((variant, epoch))
+        if table is None:
+            return pd.DataFrame(columns=["text", "extended", "token", "kl", "shown"])
+        at = np.flatnonzero(table["token"].to_numpy() == info.id)
+        if not len(at):
+            return table.iloc[:0].assign(shown=[])
+        part = table.iloc[at[0] : at[0] + around]
+        part = part[part["text"] == part["text"].iloc[0]]
+        return part.assign(shown=[self._decode([int(i)]) for i in part["token"]])
+
+    def _principal_basis(self, variant: str, matrix: Matrix) -> tuple[torch.Tensor, torch.Tensor]:
+        """Centre and two principal directions of the last rows: one basis for all epochs, so that points move."""
+        rows = self.rows(variant, self._history(variant).last, matrix)
+        rows = rows[torch.isfinite(rows).all(dim=1)]
+        centre = rows.mean(0) if len(rows) else torch.zeros(self._original[matrix].shape[1])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            rank = min(2, *rows.shape)
+            directions = (
+                torch.pca_lowrank(rows - centre, q=rank, center=False)[2] if rank else rows.new_zeros(len(centre), 0)
+            )
+        directions = directions * directions.sum(0).sign()
+        return centre, torch.nn.functional.pad(directions, (0, 2 - rank))
+
+    def _points(self, variant: str, epoch: int, token: int, matrix: Matrix) -> pd.DataFrame:
+        import pandas as pd
+
+        centre, directions = self._basis(variant, matrix)
+        ids = list(self.tokens[token].subtokens)
+        rows = torch.cat([self.rows(variant, epoch, matrix), self._original[matrix][ids]])
+        places = torch.nan_to_num((rows - centre) @ directions).numpy()
+        n = len(self.tokens)
+        return pd.DataFrame(
+            {
+                "x": places[:, 0],
+                "y": places[:, 1],
+                "kind": ["new"] * n + ["subtoken"] * len(ids),
+                "label": [t.text for t in self.tokens] + [self._decode([i]) for i in ids],
+                "token": [*range(n), *[token] * len(ids)],
+            }
+        )

@@ -1,0 +1,228 @@
+"""Show an explorer's answers: as HTML that stays in a saved notebook, and as widgets for a running one."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vocabx_utils.analysis import plots
+from vocabx_utils.analysis.explorer import Explorer, TokenView
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["explorer_widget", "view_html"]
+
+_STYLE = (
+    "<style>.vx{display:flex;flex-wrap:wrap;gap:12px 28px;background:#fff;color:#222;padding:8px;font-size:13px}"
+    ".vx h4{margin:6px 0 2px;font-size:13px}.vx table{border-collapse:collapse}"
+    ".vx td,.vx th{padding:1px 8px;text-align:right;border-bottom:1px solid #ddd;color:#222;background:#fff}"
+    ".vx code{background:#f1f1f1;color:#222;white-space:pre;padding:0 2px}.vx .t{text-align:left}</style>"
+)
+
+
+def view_html(view: TokenView) -> str:
+    """Lay a view out as one HTML fragment: tables, a strip of KL by position, and the map as SVG.
+
+    Args:
+        view: result of `Explorer.view`.
+
+    Returns:
+        HTML without scripts or outside references; texts of tokens are escaped.
+    """
+    parts = [
+        _head(view),
+        _section("subtokens", _table(view.subtokens, ("text", "id", "cosine", "norm"))),
+        _section("cosine by epoch", _table(_course(view.cosines))),
+        _section("nearest original rows", _table(view.neighbours, ("rank", "text", "cosine"))),
+        _section("nearest new rows", _table(view.new_neighbours, ("rank", "text", "cosine"))),
+        _section("where it occurs", _occurrences(view)),
+        _section("KL by position (nats)", _kl_strip(view.kl)),
+        _section("map of the new rows", _map_svg(view.points)),
+    ]
+    return f'{_STYLE}<div class="vx">{"".join(parts)}</div>'
+
+
+def _head(view: TokenView) -> str:
+    facts = (
+        f"id {view.token.id}, {view.token.count} occurrences in its corpus",
+        f"{plots.variant_label(view.variant)}, epoch {view.epoch}, {view.matrix} row, norm {view.norm:.3f}",
+        *view.remarks,
+    )
+    lines = "<br>".join(html.escape(fact) for fact in facts)
+    return f'<div style="flex-basis:100%"><b>{_code(view.token.text)}</b> {lines}</div>'
+
+
+def _section(title: str, body: str) -> str:
+    return f"<div><h4>{title}</h4>{body}</div>"
+
+
+def _code(text: str) -> str:
+    return f"<code>{html.escape(repr(text)[1:-1])}</code>"
+
+
+def _course(cosines: pd.DataFrame) -> pd.DataFrame:
+    wide = cosines.pivot(index="position", columns="epoch", values="cosine").loc[
+        list(dict.fromkeys(cosines["position"]))
+    ]
+    return wide.rename(columns=str).reset_index()
+
+
+def _table(table: pd.DataFrame, columns: Sequence[str] | None = None) -> str:
+    names = list(columns or table.columns)
+    if table.empty:
+        return "<em>nothing to show</em>"
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
+    rows = "".join(
+        "<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in table[names].itertuples(index=False)
+    )
+    return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return f'<td class="t">{_code(value)}</td>'
+    if isinstance(value, float | np.floating):
+        return f"<td>{value:.3f}</td>" if np.isfinite(value) else "<td>–</td>"
+    return f"<td>{value}</td>"
+
+
+def _occurrences(view: TokenView) -> str:
+    if not view.occurrences:
+        return "<em>not in the texts at hand</em>"
+    lines = [
+        f"{html.escape(repr(o.before)[1:-1])}<b>{html.escape(repr(o.token)[1:-1])}</b>{html.escape(repr(o.behind)[1:-1])}"
+        for o in view.occurrences
+    ]
+    return "<br>".join(f'<code style="white-space:pre-wrap">{line}</code>' for line in lines)
+
+
+def _kl_strip(kl: pd.DataFrame) -> str:
+    if kl.empty:
+        return "<em>not measured for this token and epoch</em>"
+    largest = max(float(kl["kl"].max()), 1e-9)
+    cells = []
+    for row in kl.itertuples():
+        depth = float(str(row.kl)) / largest
+        ink = "#fff" if depth > 0.55 else "#222"
+        color = f"rgba(1,60,120,{0.08 + 0.85 * depth:.2f})"
+        cells.append(
+            f'<td style="background:{color};color:{ink};text-align:center"><span style="white-space:pre">'
+            f"{html.escape(repr(row.shown)[1:-1])}</span><br>{row.kl:.3f}</td>"
+        )
+    return f"<table><tr>{''.join(cells)}</tr></table>"
+
+
+def _map_svg(points: pd.DataFrame, width: int = 320, height: int = 240) -> str:
+    x, y = (_scaled(points[axis].to_numpy(dtype=float), size) for axis, size in (("x", width), ("y", height)))
+    y = height - y
+    new = (points["kind"] == "new").to_numpy()
+    chosen = int(points["token"].to_numpy()[~new][0])
+    dots = "".join(f'<circle cx="{a:.0f}" cy="{b:.0f}" r="2.5"/>' for a, b in zip(x[new], y[new], strict=True))
+    marks = []
+    for at in [chosen, *np.flatnonzero(~new).tolist()]:
+        label = html.escape(repr(points["label"].iloc[at])[1:-1])
+        marks.append(_mark(x[at], y[at], bool(new[at])))
+        marks.append(f'<text x="{x[at] + 8:.0f}" y="{y[at] + 4:.0f}" font-size="11">{label}</text>')
+    title = f"two principal directions of {int(new.sum())} new rows; circle: this token; squares: its subtokens"
+    return (
+        f'<svg width="{width}" height="{height}" viewBox="-8 -8 {width + 70} {height + 16}" role="img" '
+        f'aria-label="{title}" style="background:#fff"><g fill="#aaa">{dots}</g>{"".join(marks)}</svg>'
+        f"<br><small>{title}</small>"
+    )
+
+
+def _mark(x: float, y: float, new: bool) -> str:
+    if new:
+        return f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6" fill="{plots.PALETTE[3]}"/>'
+    return f'<rect x="{x - 5:.0f}" y="{y - 5:.0f}" width="10" height="10" fill="{plots.PALETTE[0]}"/>'
+
+
+def _scaled(values: np.ndarray, size: int) -> np.ndarray:
+    low, high = values.min(), values.max()
+    return (values - low) / (high - low if high > low else 1) * size
+
+
+def explorer_widget(load: Callable[[str], Explorer], runs: Sequence[str], token: int = 0) -> Any:
+    """Build the interactive explorer.
+
+    Args:
+        load: returns the explorer of a run by name; called when a run is chosen.
+        runs: names to choose from; the first one is loaded now.
+        token: index of the token shown first.
+
+    Returns:
+        An ipywidgets box: run, variant, matrix, search box, token, epoch, and the view below them.
+
+    Raises:
+        ValueError: no run is named.
+    """
+    if not runs:
+        raise ValueError("No run to explore; name at least one.")
+    return _Panel(load, runs, token).box
+
+
+class _Panel:
+    """Widgets and what happens when they change."""
+
+    def __init__(self, load: Callable[[str], Explorer], runs: Sequence[str], token: int) -> None:
+        import ipywidgets as w
+
+        self._load, self._quiet = load, True
+        wide = w.Layout(width="300px")
+        self.run = w.Dropdown(options=list(runs), description="run", layout=wide)
+        self.variant = w.Dropdown(description="objective", layout=wide)
+        self.matrix = w.ToggleButtons(options=["input", "head"], description="rows")
+        self.search = w.Text(description="search", placeholder="part of a token", continuous_update=False, layout=wide)
+        self.token = w.Dropdown(description="token", layout=wide)
+        self.epoch = w.IntSlider(min=0, max=0, description="epoch", continuous_update=False, layout=wide)
+        self.out = w.HTML()
+        for widget, reaction in (
+            (self.run, self._open),
+            (self.search, self._find),
+            (self.variant, self._show),
+            (self.matrix, self._show),
+            (self.token, self._show),
+            (self.epoch, self._show),
+        ):
+            widget.observe(reaction, names="value")
+        rows = [w.HBox([self.run, self.variant]), w.HBox([self.search, self.token]), w.HBox([self.epoch, self.matrix])]
+        self.box = w.VBox([*rows, self.out])
+        self._open()
+        if token in [at for _, at in self.token.options]:
+            self.token.value = token
+
+    def _open(self, _: Any = None) -> None:
+        self._quiet = True
+        self.explorer = self._load(self.run.value)
+        names = list(self.explorer.histories)
+        self.variant.options = [(plots.variant_label(name), name) for name in names]
+        trained = [name for name in names if self.explorer.histories[name].last > 0]
+        self.variant.value = (trained or names)[-1]
+        self.search.value = ""
+        self._find()
+
+    def _find(self, _: Any = None) -> None:
+        self._quiet = True
+        found = self.explorer.search(self.search.value)
+        self.token.options = [(repr(self.explorer.tokens[at].text)[1:-1], at) for at in found]
+        self._quiet = False
+        self._show()
+
+    def _show(self, _: Any = None) -> None:
+        if self._quiet:
+            return
+        if self.token.value is None:
+            self.out.value = f"<em>no new token contains {html.escape(repr(self.search.value))}</em>"
+            return
+        history = self.explorer.histories[self.variant.value]
+        if self.epoch.max != history.last:
+            self._quiet = True
+            self.epoch.max = history.last
+            self.epoch.value = history.last
+            self._quiet = False
+        view = self.explorer.view(self.variant.value, self.token.value, self.epoch.value, self.matrix.value)
+        self.out.value = view_html(view)

@@ -1,0 +1,286 @@
+"""How training changes the new rows: norms, spread, and whether a few coordinates carry the change.
+
+"Change" is Δe = row after training − initial row, for each new token. The causal test keeps only a part of Δe
+and measures the KL divergence again: the thesis's claim that a few indices hold the meaning (appendix A) is
+about what the model does with a row, which no statistic of the row alone can show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+__all__ = [
+    "CausalTest",
+    "causal_sweep",
+    "gaussian_top_k_share",
+    "keep_part",
+    "participation_ratio",
+    "row_statistics",
+    "spread",
+    "top_k_share",
+]
+
+Keep = Literal["top", "random", "principal"]
+
+
+def participation_ratio(delta: torch.Tensor) -> np.ndarray:
+    """Count how many coordinates take part in a change: (Σ x²)² / Σ x⁴.
+
+    It is 1 for one coordinate, D for equal ones, and about D/3 for independent normal ones.
+
+    Args:
+        delta: (N, D) changes.
+
+    Returns:
+        (N,) float64 in 1 to D; NaN for a zero change or one with NaN.
+
+    Example:
+        >>> import torch
+        >>> participation_ratio(torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
+        [1.0, 3.0]
+    """
+    power = _unit_power(delta)
+    return (1.0 / (power**2).sum(-1)).cpu().numpy()
+
+
+def top_k_share(delta: torch.Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
+    """Share of a change that its k largest coordinates hold.
+
+    Args:
+        delta: (N, D) changes.
+        ks: numbers of coordinates, 0 to D each.
+        power: 2 for energy (squares), 1 for absolute values.
+
+    Returns:
+        (N, len(ks)) float64 in 0 to 1; NaN for a zero change.
+
+    Raises:
+        ValueError: a k is outside 0 to D.
+    """
+    import torch
+
+    width = delta.shape[-1]
+    _check_ks(ks, width)
+    parts = _unit_power(delta, power).sort(dim=-1, descending=True).values.cumsum(-1)
+    padded = torch.cat([torch.where(parts[:, :1].isnan(), torch.nan, 0.0), parts], dim=-1)
+    return padded[:, list(ks)].cpu().numpy()
+
+
+def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
+    """Expected top-k share if the coordinates were independent and normal: the yardstick for `top_k_share`.
+
+    Args:
+        width: D.
+        ks: numbers of coordinates, 0 to D each.
+        power: see `top_k_share`.
+
+    Returns:
+        (len(ks),) float64. It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D)
+        quantile of the normal, k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.
+    """
+    from scipy.stats import norm
+
+    _check_ks(ks, width)
+    share = np.asarray(ks, dtype=float) / width
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = norm.isf(share / 2)
+        values = share + 2 * t * norm.pdf(t) if power == 2 else np.exp(-(t**2) / 2)
+    return np.where(share == 0, 0.0, values)
+
+
+def _unit_power(delta: torch.Tensor, power: int = 2) -> torch.Tensor:
+    if delta.ndim != 2:
+        raise ValueError(f"Changes have shape {tuple(delta.shape)}; expected (N, D).")
+    values = delta.detach().double().abs() ** power
+    return values / values.sum(-1, keepdim=True)  # 0/0 is NaN: a zero change has no shares
+
+
+def _check_ks(ks: Sequence[int], width: int) -> None:
+    if any(not 0 <= k <= width for k in ks):
+        raise ValueError(f"k is one of {list(ks)}; expected 0 to D = {width}.")
+
+
+def spread(rows: torch.Tensor) -> dict[str, float]:
+    """Say how far a set of rows has collapsed.
+
+    Args:
+        rows: (N, D); rows that are zero or hold NaN are left out and counted.
+
+    Returns:
+        `mean_cosine`: mean cosine over pairs of rows (1: all in one direction). `effective_rank`:
+            participation
+        ratio of the variance along the principal directions, 1 to N−1. `distance`: mean distance to the
+        centre over the mean norm. `left_out`: rows not used. NaN where fewer than two rows are left.
+    """
+    import torch
+
+    values = rows.detach().double()
+    norms = values.norm(dim=-1)
+    usable = torch.isfinite(norms) & (norms > 0)
+    left_out = float((~usable).sum())
+    values, norms = values[usable], norms[usable]
+    n = len(values)
+    if n < 2:
+        return {"mean_cosine": np.nan, "effective_rank": np.nan, "distance": np.nan, "left_out": left_out}
+    unit = values / norms[:, None]
+    centred = values - values.mean(0)
+    variance = torch.linalg.svdvals(centred) ** 2
+    total = float(variance.sum())
+    return {
+        "mean_cosine": float((unit.sum(0).square().sum() - n) / (n * (n - 1))),
+        "effective_rank": total**2 / float((variance**2).sum()) if total > 0 else np.nan,
+        "distance": float(centred.norm(dim=-1).mean() / norms.mean()),
+        "left_out": left_out,
+    }
+
+
+def row_statistics(start: torch.Tensor, end: torch.Tensor, ks: Sequence[int] = (1, 8, 64)) -> pd.DataFrame:
+    """Describe what training did to each row.
+
+    Args:
+        start: (N, D) initial rows.
+        end: (N, D) trained rows.
+        ks: numbers of coordinates for the energy shares; those above D are left out.
+
+    Returns:
+        One row for each token: norm_start, norm_end, norm_change (unit of the rows), turn (cosine between
+        start and end), participation (1 to D), top_k for each k (share of energy, 0 to 1).
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    import pandas as pd
+
+    from vocabx_utils.analysis.similarity import cosine
+
+    if start.shape != end.shape:
+        raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected equal.")
+    delta = end.double() - start.double()
+    ks = [k for k in ks if k <= delta.shape[1]]
+    shares = top_k_share(delta, ks)
+    return pd.DataFrame(
+        {
+            "norm_start": start.double().norm(dim=-1).numpy(),
+            "norm_end": end.double().norm(dim=-1).numpy(),
+            "norm_change": delta.norm(dim=-1).numpy(),
+            "turn": cosine(start, end),
+            "participation": participation_ratio(delta),
+            **{f"top_{k}": shares[:, at] for at, k in enumerate(ks)},
+        }
+    )
+
+
+def keep_part(start: torch.Tensor, end: torch.Tensor, k: int, keep: Keep = "top", seed: int = 0) -> torch.Tensor:
+    """Undo the learned change except for k of its dimensions.
+
+    Args:
+        start: (N, D) initial rows.
+        end: (N, D) trained rows.
+        k: dimensions kept for each row, 0 (initial rows) to D (trained rows).
+        keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for
+            each row;
+            `principal`, the projection onto the k top principal directions of all changes. There are at most
+            min(N, D) of those, and they are shared, so k of them say more than k coordinates of each row.
+        seed: of the random coordinates.
+
+    Returns:
+        (N, D) rows of the dtype of `start`.
+
+    Raises:
+        ValueError: the shapes differ, k is outside 0 to D, or `keep` is unknown.
+    """
+    import torch
+
+    if start.shape != end.shape or start.ndim != 2:
+        raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected (N, D).")
+    _check_ks([k], start.shape[1])
+    delta = end.double() - start.double()
+    if keep == "principal":
+        directions = torch.linalg.svd(delta, full_matrices=False).Vh[:k]
+        kept = delta @ directions.T @ directions
+    elif keep in ("top", "random"):
+        if keep == "top":
+            order = delta.abs().argsort(dim=-1, descending=True, stable=True)
+        else:
+            draws = torch.rand(delta.shape, generator=torch.Generator().manual_seed(seed))
+            order = draws.argsort(dim=-1)
+        kept = torch.zeros_like(delta).scatter_(1, order[:, :k], delta.gather(1, order[:, :k]))
+    else:
+        raise ValueError(f"Unknown choice {keep!r}; choose top, random or principal.")
+    return (start.double() + kept).to(start.dtype)
+
+
+@dataclass(frozen=True)
+class CausalTest:
+    """Result of the causal test.
+
+    Attributes:
+        table: keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens),
+            recovered (share of the KL improvement that is back).
+        kl_start: KL with the initial rows.
+        kl_end: KL with the trained rows.
+        width: D.
+    """
+
+    table: pd.DataFrame
+    kl_start: float
+    kl_end: float
+    width: int
+
+    def coordinates_needed(self, share: float = 0.9, keep: Keep = "top") -> int | None:
+        """Return the smallest k of the sweep that recovers `share` of the improvement, None if no k does."""
+        part = self.table[self.table["keep"] == keep].groupby("k")["recovered"].mean()
+        enough = part.index[part >= share]
+        return int(enough.min()) if len(enough) else None
+
+
+def causal_sweep(
+    measure: Callable[[torch.Tensor], float],
+    start: torch.Tensor,
+    end: torch.Tensor,
+    ks: Sequence[int],
+    *,
+    keeps: Sequence[Keep] = ("top", "random", "principal"),
+    draws: int = 1,
+    seed: int = 0,
+) -> CausalTest:
+    """Keep k dimensions of the learned change, k swept, and measure each time.
+
+    Args:
+        measure: KL divergence (nats per position) of the student with given input rows (N, D).
+        start: (N, D) initial rows.
+        end: (N, D) trained rows.
+        ks: dimensions kept. 0 and D are measured once and need not be in it.
+        keeps: ways to choose the dimensions, see `keep_part`.
+        draws: repetitions for `random`.
+        seed: of the first random choice.
+
+    Returns:
+        The sweep. `recovered` is NaN where training changed nothing.
+
+    Source:
+        Tests the closing claim of the thesis's appendix A (claim C6) by intervention.
+    """
+    import pandas as pd
+
+    kl_start, kl_end = measure(start), measure(end)
+    gain = kl_start - kl_end
+    energy = (end.double() - start.double()).square().sum(-1)
+    rows = []
+    for keep in keeps:
+        for k in sorted(set(ks)):
+            for draw in range(draws if keep == "random" else 1):
+                kept = keep_part(start, end, k, keep, seed + draw)
+                kl = measure(kept)
+                share = ((kept.double() - start.double()).square().sum(-1) / energy).nanmean()
+                rows.append((keep, k, draw, kl, float(share), (kl_start - kl) / gain if gain else np.nan))
+    table = pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"])
+    return CausalTest(table, kl_start, kl_end, start.shape[1])

@@ -1,0 +1,239 @@
+"""How every figure of the series looks, and how it is saved: one theme, fixed bytes, alternative text.
+
+Figures must be readable in grey and by colour-blind readers, so each kind of curve has its own marker and
+line style besides its colour. Backgrounds are white in every format: transparent ones lose their labels in
+dark mode.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vocabx_utils.runs import atomic_path, read_json, runs_root, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "ORDERED",
+    "PALETTE",
+    "note",
+    "position_style",
+    "save_figure",
+    "show_figure",
+    "signed_colors",
+    "theme",
+    "variant_label",
+    "variant_style",
+]
+
+PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#56b4e9", "#949494")
+"""seaborn's `colorblind` palette without its two lightest colours."""
+
+Format = Literal["svg", "pdf", "png"]
+_SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_LINES: tuple[Any, ...] = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (7, 2, 2, 2)),
+)
+_POSITIONS = ("first", "intermediate", "last")
+ORDERED = (
+    "mean_ce",
+    "random_ce",
+    "mean_kl_first",
+    "random_kl_first",
+    "mean_kl_last",
+    "random_kl_last",
+    "mean_untrained",
+    "random_untrained",
+)
+"""Variants with a style of their own, in the order of the styles."""
+_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
+_PNG_DPI, _SCREEN_DPI, _MIN_ALT = 200, 84, 20
+
+
+def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
+    """Set the look of all figures made after this call.
+
+    Args:
+        context: size of text and lines: `paper`, `notebook` or `talk` (seaborn's names).
+
+    Raises:
+        ValueError: another context.
+    """
+    import matplotlib as mpl
+    from cycler import cycler
+
+    if context not in _SCALE:
+        raise ValueError(f"Unknown context {context!r}; choose one of {sorted(_SCALE)}.")
+    size = 10 * _SCALE[context]
+    cycle = cycler(color=PALETTE) + cycler(linestyle=_LINES) + cycler(marker=_MARKERS)
+    mpl.rcParams.update(
+        {
+            "axes.axisbelow": True,
+            "axes.edgecolor": "0.3",
+            "axes.grid": True,
+            "axes.labelsize": size,
+            "axes.prop_cycle": cycle,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlesize": size * 1.1,
+            "errorbar.capsize": 3,
+            "figure.constrained_layout.use": True,
+            "figure.dpi": _SCREEN_DPI,
+            "figure.figsize": (6.4, 3.8),
+            "font.family": "DejaVu Sans",
+            "font.size": size,
+            "grid.color": "0.88",
+            "image.cmap": "viridis",
+            "legend.fontsize": size * 0.9,
+            "legend.frameon": False,
+            "lines.linewidth": 1.6 * _SCALE[context],
+            "lines.markersize": 4.5 * _SCALE[context],
+            "savefig.facecolor": "white",
+            "svg.fonttype": "path",
+            "svg.hashsalt": "vocabx",
+            "xtick.labelsize": size * 0.9,
+            "ytick.labelsize": size * 0.9,
+        }
+    )
+
+
+def variant_label(name: str) -> str:
+    """Spell the name of a phase-1 variant for a legend: `mean_kl_last` becomes `mean init, KL (last)`."""
+    if name == "base":
+        return "base model"
+    init, _, objective = name.partition("_")
+    words = objective.split("_")
+    spelled = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE", "untrained": "untrained"}.get(words[0], words[0])
+    rest = [word.replace("ce", "CE share ") for word in words[1:]]
+    return f"{init} init, {spelled}" + (f" ({', '.join(rest)})" if rest else "")
+
+
+def variant_style(name: str) -> dict[str, Any]:
+    """Return colour, marker and line style of a variant, the same in every figure of the series.
+
+    Args:
+        name: variant name; unknown ones get a fixed style that depends on the name alone.
+    """
+    import zlib
+
+    if name == "base":
+        return {"color": "0.2", "marker": "h", "linestyle": "-"}
+    return _style(ORDERED.index(name) if name in ORDERED else zlib.crc32(name.encode()))
+
+
+def position_style(position: str) -> dict[str, Any]:
+    """Return colour, marker and line style of a subtoken position: `first`, `intermediate` or `last`.
+
+    Raises:
+        ValueError: another position.
+    """
+    if position not in _POSITIONS:
+        raise ValueError(f"Unknown position {position!r}; choose one of {_POSITIONS}.")
+    return _style(_POSITIONS.index(position))
+
+
+def _style(index: int) -> dict[str, Any]:
+    at = index % len(PALETTE)
+    return {"color": PALETTE[at], "marker": _MARKERS[at], "linestyle": _LINES[at]}
+
+
+def signed_colors(limit: float = 1.0) -> dict[str, Any]:
+    """Return `cmap`, `vmin`, `vmax` for signed values such as cosines: blue-white-red, white at 0.
+
+    Args:
+        limit: largest absolute value shown; 1 makes panels comparable.
+    """
+    if limit <= 0:
+        raise ValueError(f"limit is {limit}; expected a positive number.")
+    return {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+
+
+def note(ax: Axes, text: str) -> None:
+    """Write a note below the axes: what n is and what bars or bands mean."""
+    ax.annotate(
+        text,
+        (0, 0),
+        (0, -36),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize="x-small",
+        color="0.35",
+        va="top",
+    )
+
+
+def save_figure(
+    fig: Figure,
+    name: str,
+    alt: str,
+    folder: str | Path | None = None,
+    formats: Sequence[Format] = ("svg", "png"),
+) -> list[Path]:
+    """Save a figure with fixed bytes, and its alternative text in `alt.json` beside it.
+
+    Args:
+        fig: what to save.
+        name: file name without extension.
+        alt: what is plotted, which axes, the main pattern; for readers who do not see the picture.
+        folder: where to; `figures/` below all runs if left out. Notebooks give the folder of their stage.
+        formats: any of `svg`, `pdf`, `png` (200 dpi).
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: the alternative text is too short to say anything, or a format is unknown.
+
+    Example:
+        >>> save_figure(fig, "cosines", "Line chart of cosine by epoch; it rises.", tmp)  # doctest: +SKIP
+        [PosixPath('…/cosines.svg'), PosixPath('…/cosines.png')]
+    """
+    import matplotlib as mpl
+
+    if len(alt.strip()) < _MIN_ALT:
+        raise ValueError(f"Figure {name!r}: the alternative text is {alt!r}; say what is plotted and what it shows.")
+    if unknown := sorted(set(formats) - set(_DATES)):
+        raise ValueError(f"Unknown formats {unknown}; choose from {sorted(_DATES)}.")
+    folder = Path(folder) if folder is not None else runs_root() / "figures"
+    paths = [folder / f"{name}.{extension}" for extension in formats]
+    for path, extension in zip(paths, formats, strict=True):
+        with atomic_path(path) as temporary, mpl.rc_context({"svg.hashsalt": "vocabx"}):
+            fig.savefig(temporary, format=extension, dpi=_PNG_DPI, metadata=_DATES[extension], facecolor="white")
+    texts = read_json(folder / "alt.json") if (folder / "alt.json").exists() else {}
+    write_json(folder / "alt.json", dict(sorted({**texts, name: " ".join(alt.split())}.items())))
+    return paths
+
+
+def show_figure(fig: Figure, name: str, alt: str, folder: str | Path | None = None) -> None:
+    """Save a figure, then show it in the notebook with its alternative text below, and close it.
+
+    The picture carries the text as its `alt` attribute too, so that web pages made from the notebook keep it.
+
+    Args:
+        fig: what to show.
+        name: file name without extension.
+        alt: alternative text, see `save_figure`.
+        folder: see `save_figure`.
+    """
+    import matplotlib.pyplot as plt
+    from IPython.display import Image, Markdown, display
+
+    save_figure(fig, name, alt, folder)
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=_SCREEN_DPI, metadata=_DATES["png"], facecolor="white")
+    plt.close(fig)
+    display(Image(buffer.getvalue(), format="png", alt=" ".join(alt.split())))
+    display(Markdown(f"*{' '.join(alt.split())}*"))

@@ -1,0 +1,273 @@
+"""Where new rows point: their cosine to the subtokens they replace, by epoch, length and count (thesis
+appendix A).
+
+Cosines are computed in float64. A zero vector has no direction and a row with NaN no value: both give NaN,
+which every mean leaves out and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+__all__ = [
+    "POSITIONS",
+    "bootstrap_mean",
+    "cosine",
+    "cosines_by_epoch",
+    "mean_init_cosines",
+    "nearest_rows",
+    "subtoken_cosines",
+    "summarize",
+]
+
+POSITIONS = ("first", "intermediate", "last")
+Intermediate = Literal["mean_of_cosines", "cosine_of_mean"]
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
+    """Cosine between vectors along the last dimension, NaN where one of them is zero or holds NaN.
+
+    Args:
+        a: (…, D).
+        b: (…, D), broadcast against `a`.
+
+    Returns:
+        (…,) float64 in −1 to 1.
+
+    Raises:
+        ValueError: the widths differ.
+
+    Example:
+        >>> import torch
+        >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([4.0, 3.0])).item()
+        0.96
+    """
+    if a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"Widths differ: {tuple(a.shape)} and {tuple(b.shape)}; cosines need the same D.")
+    x, y = a.detach().double(), b.detach().double()
+    norms = x.norm(dim=-1) * y.norm(dim=-1)
+    values = ((x * y).sum(-1) / norms).cpu().numpy()
+    return np.clip(np.where(norms.cpu().numpy() > 0, values, np.nan), -1.0, 1.0)
+
+
+def subtoken_cosines(
+    rows: torch.Tensor,
+    matrix: torch.Tensor,
+    subtokens: Sequence[Sequence[int]],
+    intermediate: Intermediate = "mean_of_cosines",
+) -> dict[str, np.ndarray]:
+    """Cosine of each new row to the first, the intermediate and the last of its subtokens' rows.
+
+    The thesis averages over intermediates of tokens with three or more subtokens, without saying whether it
+    averages cosines (default here) or vectors; for m near-orthogonal vectors the second gives √m times the
+    first.
+
+    Args:
+        rows: (N, D) new rows.
+        matrix: (V or more, D) original rows of the same matrix.
+        subtokens: N sequences of original ids.
+        intermediate: `mean_of_cosines` or `cosine_of_mean`.
+
+    Returns:
+        `first`, `intermediate`, `last`: (N,) float64 each; intermediate is NaN below three subtokens.
+
+    Raises:
+        ValueError: lengths or widths differ, a token has no subtokens, or an id is not a row of `matrix`.
+
+    Source:
+        Thesis, appendix A, enumeration before `fig:embedding_similarity`.
+    """
+    _check_rows(rows, matrix, subtokens)
+    return {
+        "first": cosine(rows, matrix[[ids[0] for ids in subtokens]]),
+        "intermediate": _inner_cosines(rows, matrix, subtokens, intermediate),
+        "last": cosine(rows, matrix[[ids[-1] for ids in subtokens]]),
+    }
+
+
+def _inner_cosines(
+    rows: torch.Tensor, matrix: torch.Tensor, subtokens: Sequence[Sequence[int]], how: Intermediate
+) -> np.ndarray:
+    import torch
+
+    owners = [at for at, ids in enumerate(subtokens) for _ in ids[1:-1]]
+    inner = [i for ids in subtokens for i in ids[1:-1]]
+    counts = np.bincount(owners, minlength=len(subtokens)).astype(float) if owners else np.zeros(len(subtokens))
+    counts[counts == 0] = np.nan
+    if how == "mean_of_cosines":
+        values = cosine(rows[owners], matrix[inner])
+        return np.bincount(owners, values, len(subtokens)) / counts if owners else counts
+    if how == "cosine_of_mean":
+        sums = torch.zeros(rows.shape, dtype=torch.float64)
+        sums.index_add_(0, torch.tensor(owners, dtype=torch.long), matrix[inner].double())
+        return cosine(rows, sums)  # the cosine to a sum equals that to the mean
+    raise ValueError(f"Unknown choice {how!r}; choose mean_of_cosines or cosine_of_mean.")
+
+
+def _check_rows(rows: torch.Tensor, matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> None:
+    if rows.ndim != 2 or matrix.ndim != 2 or rows.shape[1] != matrix.shape[1]:
+        raise ValueError(f"rows are {tuple(rows.shape)}, matrix is {tuple(matrix.shape)}; expected (N, D), (V, D).")
+    if len(subtokens) != len(rows):
+        raise ValueError(f"{len(rows)} rows but {len(subtokens)} tokens; this run's tokens and rows do not fit.")
+    for at, ids in enumerate(subtokens):
+        if not ids:
+            raise ValueError(f"Token {at} has no subtokens; its row has nothing to be compared with.")
+        if not all(0 <= i < len(matrix) for i in ids):
+            raise ValueError(f"Token {at} has subtokens {tuple(ids)}, but the matrix has {len(matrix)} rows.")
+
+
+def cosines_by_epoch(
+    histories: Iterable[RowHistory],
+    tokens: Sequence[TokenInfo],
+    original: dict[Matrix, torch.Tensor],
+    intermediate: Intermediate = "mean_of_cosines",
+) -> pd.DataFrame:
+    """Cosines of every token to its subtokens, for all variants, epochs and both matrices.
+
+    Args:
+        histories: variants of phase 1.
+        tokens: the N new tokens in the order of the rows.
+        original: `input` and `head` rows of the base model, (V or more, D) each.
+        intermediate: see `subtoken_cosines`.
+
+    Returns:
+        Long table: variant, matrix, epoch, token (0 to N−1), text, position, cosine, subtokens (how many),
+        count.
+    """
+    import pandas as pd
+
+    subtokens = [token.subtokens for token in tokens]
+    described = pd.DataFrame(
+        {
+            "token": range(len(tokens)),
+            "text": [token.text for token in tokens],
+            "subtokens": [len(ids) for ids in subtokens],
+            "count": [token.count for token in tokens],
+        }
+    )
+    parts = []
+    for history in histories:
+        for matrix in MATRICES:
+            for epoch in history.epochs:
+                found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens, intermediate)
+                wide = pd.DataFrame(found).assign(token=range(len(tokens)))
+                part = wide.melt("token", var_name="position", value_name="cosine")
+                parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
+    columns = ["variant", "matrix", "epoch", "token", "text", "position", "cosine", "subtokens", "count"]
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(parts, ignore_index=True).merge(described, on="token")[columns]
+
+
+def bootstrap_mean(
+    values: np.ndarray, *, draws: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float, float, int]:
+    """Mean of the finite values with a percentile bootstrap interval over them (the tokens are resampled).
+
+    Args:
+        values: one value for each token; NaN is left out.
+        draws: bootstrap samples.
+        level: coverage of the interval.
+        seed: of the resampling.
+
+    Returns:
+        mean, lower end, upper end, number of finite values. All NaN where there is none; the ends equal the
+        mean where there is one.
+
+    Source:
+        Efron & Tibshirani, An Introduction to the Bootstrap, percentile method.
+    """
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if finite.size == 0:
+        return float("nan"), float("nan"), float("nan"), 0
+    picks = np.random.default_rng(seed).integers(finite.size, size=(draws, finite.size))
+    low, high = np.quantile(finite[picks].mean(1), [(1 - level) / 2, (1 + level) / 2])
+    return float(finite.mean()), float(low), float(high), int(finite.size)
+
+
+def summarize(
+    table: pd.DataFrame,
+    by: Sequence[str] = ("variant", "matrix", "position", "epoch"),
+    *,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Mean cosine with its bootstrap band for each group.
+
+    Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
+
+    Args:
+        table: result of `cosines_by_epoch`, or a part of it.
+        by: grouping columns; add `subtokens` for the length of tokens or `count_group` for their frequency.
+        draws: bootstrap samples over tokens.
+        level: coverage of the band.
+        seed: of the resampling.
+
+    Returns:
+        One row for each group with mean, low, high, n (tokens with a value) and missing (tokens without).
+    """
+    import pandas as pd
+
+    rows = []
+    for key, group in table.groupby(list(by), sort=True, observed=True):
+        mean, low, high, n = bootstrap_mean(group["cosine"].to_numpy(), draws=draws, level=level, seed=seed)
+        rows.append((*key, mean, low, high, n, len(group) - n))
+    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "n", "missing"])
+
+
+def mean_init_cosines(matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:
+    """Mean cosine between the average of a token's k subtokens and each of them, before any training.
+
+    For near-orthogonal subtokens of equal norm it is 1/√k: 0.71 for two, 0.58 for three. A cosine of about
+    0.6 for mean initial rows thus says nothing about what was learned (claim C5).
+
+    Args:
+        matrix: (V or more, D) original rows.
+        subtokens: N sequences of original ids.
+
+    Returns:
+        (N,) float64.
+    """
+    values = []
+    for ids in subtokens:
+        rows = matrix[list(ids)].double()
+        values.append(float(cosine(rows.mean(0), rows).mean()))
+    return np.asarray(values, dtype=float)
+
+
+def nearest_rows(
+    row: torch.Tensor, matrix: torch.Tensor, k: int = 10, norms: torch.Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the k rows of a matrix with the largest cosine to one row.
+
+    Args:
+        row: (D,).
+        matrix: (V, D).
+        k: how many; at most V.
+        norms: (V,) norms of `matrix`, if they are known already.
+
+    Returns:
+        Indices (k,) int64 and cosines (k,) float32, best first. Both are empty for a zero row or one with
+        NaN; zero rows of the matrix are never neighbours.
+    """
+    import torch
+
+    length = row.norm()
+    if not torch.isfinite(length) or length == 0:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
+    norms = matrix.float().norm(dim=1) if norms is None else norms
+    scores = (matrix @ row.to(matrix.dtype)).float() / (norms * length)
+    scores = torch.nan_to_num(scores, nan=-2.0, posinf=-2.0, neginf=-2.0)
+    best = torch.topk(scores, min(k, int((norms > 0).sum())))
+    return best.indices.numpy(), best.values.numpy()

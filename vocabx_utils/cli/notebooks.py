@@ -1,0 +1,206 @@
+"""Run notebooks of the series through papermill: one kernel each, output in the run folder, progress lines.
+
+The notebook's folder is the working directory (as under nbval), the kernel is always `python3`, sources are
+never written. Thread settings of the environment reach the kernel untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocabx_utils.config import ConfigError
+from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
+
+__all__ = ["NotebookFailed", "Timing", "find_notebooks", "run_notebook", "select_notebooks"]
+
+Say = Callable[[str], None]
+
+
+class NotebookFailed(RuntimeError):
+    """A notebook stopped before its end; the message names the cell, the error and the partial output."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one notebook took.
+
+    Attributes:
+        notebook: full name.
+        seconds: wall time.
+        peak_mib: largest resident memory of runner and kernel together, in MiB (sampled twice a second).
+    """
+
+    notebook: str
+    seconds: float
+    peak_mib: float
+
+
+def find_notebooks() -> dict[str, Path]:
+    """Source notebooks of the series that are here, by full name, in order."""
+    folder = notebooks_root()
+    return {stage: folder / f"{stage}.ipynb" for stage in STAGES if (folder / f"{stage}.ipynb").is_file()}
+
+
+def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
+    """Full names of the notebooks to run, in order of the series.
+
+    Args:
+        available: result of `find_notebooks`.
+        only: numbers or names (`03`, `3`, `03_phase1_training`); empty for all.
+
+    Raises:
+        ConfigError: a name is unknown, or there are no notebooks.
+    """
+    if not available:
+        raise ConfigError(f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one.")
+    try:
+        wanted = {stage_name(name.removesuffix(".ipynb")) for name in only} or set(available)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    missing = sorted(wanted - set(available))
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is not in {notebooks_root()}. There: {', '.join(available)}.")
+    return [stage for stage in available if stage in wanted]
+
+
+def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
+    """Execute one notebook; its progress lines and warnings are passed on while it runs.
+
+    Args:
+        source: notebook of the series; not changed.
+        output: executed copy; written after each cell, so a failure leaves the part that was done.
+        parameters: values to inject, already checked.
+        say: takes one line of text at a time.
+
+    Returns:
+        Wall time and peak memory.
+
+    Raises:
+        NotebookFailed: a cell raised, or the kernel died.
+    """
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    try:
+        with _native_kernel(), _forwarded_lines(say), _peak_memory() as peak:
+            papermill.execute_notebook(
+                str(source),
+                str(output),
+                parameters=parameters,
+                cwd=str(source.parent),
+                kernel_name="python3",
+                language="python",
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
+                progress_bar=False,
+                log_output=True,
+                autosave_cell_every=0,
+            )
+    except PapermillExecutionError as error:
+        raise NotebookFailed(_describe(output, f"{error.ename}: {error.evalue}")) from error
+    except DeadKernelError as error:
+        raise NotebookFailed(_describe(output, "the kernel died (often: out of memory)")) from error
+    except OSError as error:
+        raise NotebookFailed(_describe(output, f"{type(error).__name__}: {error}")) from error
+    return Timing(source.stem, time.monotonic() - begin, peak())
+
+
+def _describe(output: Path, problem: str) -> str:
+    """Say where a notebook stopped, from its partial output."""
+    place = _failing_cell(output)
+    return f"{output.stem} stopped{place}: {problem}\nThe part that ran is in {show_path(output)}"
+
+
+def _failing_cell(output: Path) -> str:
+    import nbformat
+
+    try:
+        cells = nbformat.read(output, as_version=4).cells
+    except (OSError, ValueError):
+        return ""
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    started = [n for n, cell in enumerate(code) if cell.metadata.get("papermill", {}).get("start_time")]
+    if not started:
+        return ""
+    first = next((line for line in code[started[-1]].source.splitlines() if line.strip()), "")
+    return f" at code cell {started[-1] + 1} of {len(code)} (`{first.strip()}`)"
+
+
+@contextlib.contextmanager
+def _native_kernel() -> Iterator[None]:
+    """Let `python3` mean the kernel of this environment, whatever a user has registered under that name."""
+    held = os.environ.get("JUPYTER_PREFER_ENV_PATH")
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    try:
+        yield
+    finally:
+        if held is None:
+            del os.environ["JUPYTER_PREFER_ENV_PATH"]
+        else:
+            os.environ["JUPYTER_PREFER_ENV_PATH"] = held
+
+
+class _Forwarder(logging.Handler):
+    """Pass on what the kernel writes to standard error: progress lines and warnings, not tables and prose."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(logging.WARNING)
+        self.say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno != logging.WARNING:
+            return
+        for line in re.split(r"[\r\n]+", record.getMessage()):
+            if line.strip():
+                self.say(f"    {line.rstrip()}")
+
+
+@contextlib.contextmanager
+def _forwarded_lines(say: Say) -> Iterator[None]:
+    logger = logging.getLogger("papermill")
+    handler, propagate, level = _Forwarder(say), logger.propagate, logger.level
+    logger.addHandler(handler)
+    logger.propagate = False
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _peak_memory(interval: float = 0.5) -> Iterator[Callable[[], float]]:
+    """Sample the resident memory of this process and its children; yield a function that gives the peak in MiB."""
+    import psutil
+
+    process, stop, peak = psutil.Process(), threading.Event(), [0]
+
+    def sample() -> None:
+        while not stop.is_set():
+            total = 0
+            for member in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    total += member.memory_info().rss
+            peak[0] = max(peak[0], total)
+            stop.wait(interval)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield lambda: peak[0] / 2**20
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,223 @@
+"""Parameters of a notebook: read from its source, checked, and assigned from profiles and the command line.
+
+papermill injects whatever it is given: a misspelt name or a value of the wrong type runs to the end with the
+defaults. So everything is checked here, for all notebooks at once, before the first of them starts.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vocabx_utils.config import ConfigError, notebook_params
+
+__all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text"]
+
+TAG = "parameters"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One line of a parameter cell.
+
+    Attributes:
+        name: variable that the notebook reads.
+        default: its literal value; the type of a new value must fit the type of this one.
+    """
+
+    name: str
+    default: Any
+
+    @property
+    def expected(self) -> str:
+        """What a value may be, in words."""
+        if self.default is None:
+            return "any plain value"
+        if isinstance(self.default, list | tuple):
+            kinds = sorted({type(item).__name__ for item in self.default})
+            return f"a list of {kinds[0]}" if len(kinds) == 1 else "a list"
+        return type(self.default).__name__
+
+
+def declared_parameters(notebook: Path) -> dict[str, Parameter]:
+    """Read the cell tagged `parameters`.
+
+    Args:
+        notebook: `.ipynb` file of the series.
+
+    Returns:
+        Parameters by name; empty if the notebook has no such cell.
+
+    Raises:
+        ConfigError: the file is no notebook, has several such cells, or the cell holds anything but
+            `name = literal` lines (papermill overlooks annotated lines, and derived values stay stale).
+    """
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{notebook} is not a readable notebook ({error}).") from error
+    tagged = [c for c in cells if TAG in c.get("metadata", {}).get("tags", [])]
+    if len(tagged) > 1:
+        raise ConfigError(f"{notebook.name} has {len(tagged)} cells tagged {TAG!r}; expected one.")
+    parameters = {}
+    for statement in ast.parse("".join(tagged[0]["source"])).body if tagged else []:
+        parameter = _read_statement(statement, notebook.name)
+        parameters[parameter.name] = parameter
+    return parameters
+
+
+def _read_statement(statement: ast.stmt, where: str) -> Parameter:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            try:
+                return Parameter(name, ast.literal_eval(value))
+            except ValueError:
+                pass
+    raise ConfigError(
+        f"{where}, parameter cell: `{ast.unparse(statement)}` is not a plain `name = literal` line; "
+        "derived values and annotations belong in the next cell."
+    )
+
+
+def check_value(parameter: Parameter, value: Any) -> Any:
+    """Return `value` if it fits the type of the default (an int is a fine float).
+
+    Raises:
+        ConfigError: it does not; the message names the parameter, the value and the type expected.
+    """
+    if _fits(value, parameter.default):
+        return float(value) if isinstance(parameter.default, float) else value
+    hint = ""
+    if isinstance(parameter.default, float) and isinstance(value, str) and _is_number(value):
+        hint = f" YAML reads {value} as text: write {_spell_for_yaml(value)}."
+    raise ConfigError(
+        f"{parameter.name} is {value!r} ({type(value).__name__}); expected {parameter.expected}, "
+        f"such as the default {parameter.default!r}.{hint}"
+    )
+
+
+def _fits(value: Any, default: Any) -> bool:
+    if default is None:
+        return True
+    if isinstance(default, list | tuple):
+        items = list(default)
+        return isinstance(value, list | tuple) and (not items or all(any(_fits(v, d) for d in items) for v in value))
+    if isinstance(value, bool) or isinstance(default, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    return isinstance(value, type(default))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _spell_for_yaml(number: str) -> str:
+    mantissa, _, exponent = number.lower().partition("e")
+    mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
+    sign = exponent if exponent[:1] in "+-" else f"+{exponent}"
+    return f"{mantissa}e{sign}" if exponent else mantissa
+
+
+def parse_text(parameter: Parameter, text: str) -> Any:
+    """Read a value typed on the command line as the type of the parameter's default.
+
+    Lists are typed as `[a, b]` or `a,b`; `true` and `false` are booleans; text needs no quotes.
+
+    Raises:
+        ConfigError: the text does not spell a value of that type.
+    """
+    default = parameter.default
+    if isinstance(default, str):
+        return text
+    if isinstance(default, float) and _is_number(text):
+        return float(text)
+    if isinstance(default, list | tuple) and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    if isinstance(default, list | tuple) and default and all(isinstance(item, str) for item in default):
+        value = [str(item) for item in value] if isinstance(value, list) else value
+    return check_value(parameter, value)
+
+
+def assign_parameters(
+    declared: Mapping[str, Mapping[str, Parameter]],
+    profile: Mapping[str, Any],
+    typed: Iterable[tuple[str, str]] = (),
+    selected: Iterable[str] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Give each selected notebook its values: typed ones over its profile section over the shared ones.
+
+    Args:
+        declared: parameters of every notebook of the series, by full notebook name.
+        profile: result of `config.load_profile`.
+        typed: names and texts from the command line; each goes to every selected notebook that declares it.
+        selected: notebooks that will run; all by default.
+
+    Returns:
+        Values to inject, by notebook; notebooks without any have an empty mapping.
+
+    Raises:
+        ConfigError: unknown names or values of the wrong type, all of them in one message.
+    """
+    chosen = list(declared if selected is None else selected)
+    problems = _unknown_names(declared, profile)
+    values: dict[str, dict[str, Any]] = {stage: {} for stage in chosen}
+    for stage in declared:
+        for name, value in notebook_params(profile, stage, declared[stage]).items():
+            if name in declared[stage]:
+                checked = _attempt(problems, f"profile, {stage}: ", check_value, declared[stage][name], value)
+                values.get(stage, {})[name] = checked
+    for name, text in typed:
+        takers = [stage for stage in chosen if name in declared[stage]]
+        if not takers:
+            problems.append(_explain_unknown(name, {n for stage in chosen for n in declared[stage]}, chosen))
+        for stage in takers:
+            values[stage][name] = _attempt(problems, f"-p, {stage}: ", parse_text, declared[stage][name], text)
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return values
+
+
+def _attempt(problems: list[str], where: str, check: Any, parameter: Parameter, value: Any) -> Any:
+    try:
+        return check(parameter, value)
+    except ConfigError as error:
+        problems.append(f"{where}{error}")
+    return None
+
+
+def _unknown_names(declared: Mapping[str, Mapping[str, Parameter]], profile: Mapping[str, Any]) -> list[str]:
+    everywhere = {name for parameters in declared.values() for name in parameters}
+    problems = []
+    for key, value in profile.items():
+        if not isinstance(value, Mapping):
+            if key not in everywhere:
+                problems.append(_explain_unknown(key, everywhere, list(declared)))
+        elif key not in declared:
+            problems.append(f"profile: section {key!r} names no notebook that is here.")
+        else:
+            problems += [_explain_unknown(n, declared[key], [key]) for n in value if n not in declared[key]]
+    return problems
+
+
+def _explain_unknown(name: str, known: Iterable[str], notebooks: list[str]) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    advice = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known) or 'none'}."
+    return f"No parameter {name!r} in {', '.join(notebooks)}. {advice}"

@@ -1,0 +1,58 @@
+"""`vocabx figures` and `vocabx report`: the figures of a run, and a web site made from its notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from vocabx_utils.runs import Run
+
+__all__ = ["figures", "report"]
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN", default="quick")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; figures/ by default.")
+@click.option("--pdf", is_flag=True, help="Write PDF beside SVG and PNG.")
+def figures(run_name: str, out: Path | None, pdf: bool) -> None:
+    """Draw every figure of the series from a run."""
+    from vocabx_utils.analysis.figures import FIGURES, draw_figures
+    from vocabx_utils.paths import project_root, show_path
+
+    folder = out or project_root() / "figures"
+    formats = ("svg", "pdf", "png") if pdf else ("svg", "png")
+    outcomes = draw_figures(_existing(run_name), folder, FIGURES, formats)
+    for outcome in outcomes:
+        state = f"left out: {outcome.reason}" if outcome.reason else ", ".join(show_path(p) for p in outcome.paths)
+        click.echo(f"{outcome.name}: {state}")
+    drawn = sum(not outcome.reason for outcome in outcomes)
+    click.echo(f"{drawn} of {len(outcomes)} figures drawn into {show_path(folder)}, alternative texts in alt.json")
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN", default="quick")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; RUN/report by default.")
+def report(run_name: str, out: Path | None) -> None:
+    """Build a web site from the executed notebooks of a run."""
+    from vocabx_utils.analysis.report import build_report
+    from vocabx_utils.paths import project_root, show_path
+
+    run = _existing(run_name)
+    pages = build_report(run, out or run.folder / "report", sorted((project_root() / "docs").glob("*.md")))
+    click.echo(f"{len(pages) - 2} pages; open {show_path(pages[0])}")
+
+
+def _existing(name: str) -> Run:
+    from vocabx_utils.paths import runs_root
+    from vocabx_utils.runs import Run
+
+    folder = runs_root() / name
+    if not folder.is_dir():
+        known = sorted(p.name for p in runs_root().glob("*") if p.is_dir())
+        raise click.UsageError(
+            f"There is no run {name!r}. Known: {', '.join(known) or 'none; `vocabx run` makes one'}."
+        )
+    return Run(name, folder)

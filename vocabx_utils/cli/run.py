@@ -1,0 +1,191 @@
+"""`vocabx run` and `vocabx run-notebook`: the series, or one notebook of it, through papermill."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
+from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
+from vocabx_utils.config import ConfigError, load_profile
+from vocabx_utils.paths import runs_root, show_path
+from vocabx_utils.runs import read_json, write_json
+
+__all__ = ["Plan", "execute_plan", "make_plan", "run", "run_one"]
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run, checked.
+
+    Attributes:
+        profile: `quick`, the name of a shipped profile, or a YAML file.
+        run_name: folder below `runs/`.
+        sources: source notebooks by full name, in order.
+        parameters: values to inject, by full name.
+    """
+
+    profile: str
+    run_name: str
+    sources: dict[str, Path]
+    parameters: dict[str, dict[str, Any]]
+
+
+def make_plan(
+    profile: str = "quick",
+    run_name: str | None = None,
+    only: Sequence[str] = (),
+    typed: Sequence[tuple[str, str]] = (),
+) -> Plan:
+    """Check everything that was asked for before anything runs.
+
+    Args:
+        profile: `quick`, the name of a shipped profile, or a YAML file.
+        run_name: folder below `runs/`; by default the profile's `run_name`, else the profile's own name.
+        only: numbers or names of notebooks; empty for all.
+        typed: parameter names and values as text.
+
+    Raises:
+        ConfigError: an unknown profile, notebook or parameter, or a value of the wrong type.
+    """
+    available = find_notebooks()
+    selected = select_notebooks(available, tuple(only))
+    declared = {stage: declared_parameters(path) for stage, path in available.items()}
+    values = assign_parameters(declared, load_profile(profile), typed, selected)
+    name = run_name or _run_name(profile, selected, declared, values)
+    if not RUN_NAME.fullmatch(name):
+        raise ConfigError(f"run name is {name!r}; expected letters, digits, '.', '_' and '-' only.")
+    for stage in selected:
+        if "run_name" in declared[stage] and name != declared[stage]["run_name"].default:
+            values[stage]["run_name"] = name
+    return Plan(profile, name, {stage: available[stage] for stage in selected}, values)
+
+
+def _run_name(
+    profile: str,
+    selected: list[str],
+    declared: dict[str, dict[str, Parameter]],
+    values: dict[str, dict[str, Any]],
+) -> str:
+    given = {values[stage]["run_name"] for stage in selected if "run_name" in values[stage]}
+    if len(given) > 1:
+        raise ConfigError(f"run_name differs between notebooks ({', '.join(sorted(given))}); they share one folder.")
+    if given:
+        return str(given.pop())
+    if profile != "quick":
+        return Path(profile).stem
+    defaults = [declared[stage]["run_name"].default for stage in selected if "run_name" in declared[stage]]
+    return str(defaults[0]) if defaults else "quick"
+
+
+def execute_plan(plan: Plan) -> list[Timing]:
+    """Run the notebooks of a plan in order; stop at the first that fails.
+
+    Returns:
+        Wall time and peak memory of each; also kept in `timings.json` of the run folder.
+
+    Raises:
+        NotebookFailed: a cell raised or a kernel died. What earlier notebooks wrote stays.
+    """
+    folder = runs_root() / plan.run_name
+    timings = []
+    for number, (stage, source) in enumerate(plan.sources.items(), 1):
+        values = ", ".join(f"{k}={v!r}" for k, v in plan.parameters[stage].items()) or "its own defaults"
+        _say(f"[{number}/{len(plan.sources)}] {stage} with {values}")
+        timing = run_notebook(source, folder / source.name, plan.parameters[stage], _say)
+        _say(f"    done in {_minutes(timing.seconds)}, peak memory {timing.peak_mib:,.0f} MiB")
+        timings.append(timing)
+        _record(folder, plan, timing)
+    return timings
+
+
+def _record(folder: Path, plan: Plan, timing: Timing) -> None:
+    path = folder / "timings.json"
+    held = read_json(path) if path.exists() else {}
+    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    entry = asdict(timing) | {"profile": plan.profile, "parameters": plan.parameters[timing.notebook]}
+    write_json(path, held | {timing.notebook: entry | {"finished": finished}})
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
+
+
+def _summary(plan: Plan, timings: list[Timing], seconds: float) -> str:
+    folder = runs_root() / plan.run_name
+    rows = [f"  {t.notebook:<26}{_minutes(t.seconds):>11}{t.peak_mib:>9,.0f} MiB" for t in timings]
+    last = folder / list(plan.sources.values())[-1].name
+    return "\n".join(
+        [
+            f"Finished in {_minutes(seconds)}.",
+            *rows,
+            f"Results: {show_path(folder)} (in {folder})",
+            f"Read next: {show_path(last)}; `make lab` opens the series.",
+        ]
+    )
+
+
+def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequence[tuple[str, str]]) -> None:
+    plan = make_plan(profile, run_name, only, typed)
+    begin = time.monotonic()
+    try:
+        timings = execute_plan(plan)
+    except KeyboardInterrupt:
+        raise click.ClickException("stopped by hand. The same command continues where it stood.") from None
+    click.echo(_summary(plan, timings, time.monotonic() - begin))
+
+
+_shared_options = [
+    click.option("--profile", default="quick", show_default=True, help="quick, gpu, thesis, or a YAML file."),
+    click.option("--run-name", help="Folder below runs/; by default the name of the profile."),
+    click.option(
+        "-p",
+        "typed",
+        type=(str, str),
+        multiple=True,
+        metavar="NAME VALUE",
+        help="Set a parameter in every chosen notebook that declares it. Repeatable.",
+    ),
+]
+
+
+def _with_shared_options(command: Any) -> Any:
+    for option in reversed(_shared_options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_with_shared_options
+@click.option("--only", multiple=True, metavar="NN", help="Run this notebook only. Repeatable.")
+def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]) -> None:
+    """Execute the notebooks of the series in order.
+
+    Unknown profiles, notebooks, parameters and values of the wrong type are refused before anything runs.
+    Finished stages of a run with the same settings are skipped; a stopped run continues where it stood.
+    """
+    _run(profile, run_name, only, typed)
+
+
+@click.command("run-notebook")
+@click.argument("notebook", metavar="NN")
+@_with_shared_options
+def run_one(notebook: str, profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...]) -> None:
+    """Execute one notebook of the series.
+
+    NN is its number or name, such as 03. Earlier notebooks must have written their part of the same run.
+    """
+    _run(profile, run_name, [notebook], typed)

@@ -1,0 +1,187 @@
+"""Overlap between training pairs and benchmark problems, reported and filtered out.
+
+A pair that repeats a problem makes its score meaningless (Code Alpaca has functions of 41 HumanEval problems,
+CodeFeedback has HumanEval's ``fibfib`` in 85 rows).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vocabx_utils.corpus import Pair
+from vocabx_utils.evaluation.benchmarks import Problem
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_DEFINED = re.compile(r"\bdef\s+(\w+)\s*\(")
+_SHORTEST = 6  # problems with fewer words than this say nothing by themselves
+# Names that many unrelated programs define; for these a shared name is no sign of a shared problem.
+_COMMON_NAMES = frozenset(
+    "add solve solution main f func function search sort_array minimum_cost move_one_ball task_func".split()
+)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One training pair that shares text with one problem.
+
+    Attributes:
+        pair: Index of the pair.
+        task_id: The problem.
+        ngrams: Shared n-grams of words.
+        share: Shared n-grams over those of the problem, in [0, 1].
+        name: The function of the problem that the pair's answer defines, or ``""``.
+        example: One shared n-gram, as words.
+    """
+
+    pair: int
+    task_id: str
+    ngrams: int
+    share: float
+    name: str
+    example: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """Overlap with one benchmark: all hits, and the sizes of both sides."""
+
+    benchmark: str
+    problems: int
+    pairs: int
+    n: int
+    hits: tuple[Hit, ...]
+
+    @property
+    def touched_problems(self) -> frozenset[str]:
+        """Ids of problems that at least one pair touches."""
+        return frozenset(hit.task_id for hit in self.hits)
+
+    @property
+    def named_problems(self) -> frozenset[str]:
+        """Ids of problems whose function a pair defines."""
+        return frozenset(hit.task_id for hit in self.hits if hit.name)
+
+    @property
+    def touched_pairs(self) -> frozenset[int]:
+        """Indices of pairs that touch at least one problem."""
+        return frozenset(hit.pair for hit in self.hits)
+
+    def row(self) -> dict[str, object]:
+        """Return the counts as one row of a table."""
+        return {
+            "benchmark": self.benchmark,
+            "problems": self.problems,
+            "touched": len(self.touched_problems),
+            "by function name": len(self.named_problems),
+            "pairs": self.pairs,
+            "pairs touched": len(self.touched_pairs),
+        }
+
+
+def words(text: str) -> list[str]:
+    """Split a text into lower-case words and single punctuation signs; layout does not matter."""
+    return _WORD.findall(text.lower())
+
+
+def ngrams(tokens: Sequence[str], n: int) -> set[tuple[str, ...]]:
+    """Return the set of n-grams; a text shorter than ``n`` (but not tiny) is one n-gram by itself."""
+    if _SHORTEST <= len(tokens) < n:
+        return {tuple(tokens)}
+    return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
+
+
+def overlap(
+    pairs: Sequence[Pair], problems: Sequence[Problem], *, n: int = 13, share: float = 0.0, names: bool = True
+) -> Report:
+    """Find pairs that share n-grams of words, or the function, with the problems of one benchmark.
+
+    N-grams that occur in more than one problem (such as shared imports and standard sentences of the
+    benchmark) do not count.
+
+    Args:
+        pairs: Training pairs.
+        problems: Problems of one benchmark.
+        n: Words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
+        share: Least share of a problem's n-grams that a pair must hold, in [0, 1].
+        names: Count a pair also if its answer defines the problem's function by name, unless the name is one
+            of everyday use.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: ``n`` or ``share`` out of range.
+    """
+    if n < 2 or not 0 <= share <= 1:
+        raise ValueError(f"expected n of at least 2 and a share in [0, 1], got n={n}, share={share}")
+    index, sizes = _index(problems, n)
+    functions = {p.entry_point: p.task_id for p in problems if names and p.entry_point and _is_telling(p.entry_point)}
+    hits = []
+    for number, pair in enumerate(pairs):
+        found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+        for gram in _pair_ngrams(pair, n, index):
+            found[index[gram]].append(gram)
+        named = {functions[name]: name for name in _DEFINED.findall(pair.answer) if name in functions}
+        for task in sorted(found.keys() | named.keys()):
+            grams = found.get(task, [])
+            part = len(grams) / max(1, sizes.get(task, 0))
+            if task in named or (grams and part >= share):
+                example = " ".join(min(grams)) if grams else ""
+                hits.append(Hit(number, task, len(grams), part, named.get(task, ""), example))
+    benchmark = problems[0].benchmark if problems else ""
+    return Report(benchmark, len(problems), len(pairs), n, tuple(hits))
+
+
+def decontaminate(
+    pairs: Sequence[Pair], benchmarks: Iterable[Sequence[Problem]], *, n: int = 13, share: float = 0.0
+) -> tuple[list[Pair], list[Report]]:
+    """Drop every pair that touches a problem.
+
+    Args:
+        pairs: Training pairs.
+        benchmarks: Problems of each benchmark.
+        n: See ``overlap``.
+        share: See ``overlap``.
+
+    Returns:
+        The pairs that are left, in order, and one report per benchmark.
+    """
+    reports = [overlap(pairs, problems, n=n, share=share) for problems in benchmarks]
+    touched = frozenset().union(*(report.touched_pairs for report in reports))
+    return [pair for number, pair in enumerate(pairs) if number not in touched], reports
+
+
+def _index(problems: Sequence[Problem], n: int) -> tuple[dict[tuple[str, ...], str], Mapping[str, int]]:
+    """Map each n-gram that is in one problem only to that problem, and count those of each."""
+    owners: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for problem in problems:
+        for text in (problem.prompt, problem.complete_prompt, problem.reference):
+            for gram in ngrams(words(text), n):
+                owners[gram].add(problem.task_id)
+    index = {gram: next(iter(tasks)) for gram, tasks in owners.items() if len(tasks) == 1}
+    sizes: dict[str, int] = defaultdict(int)
+    for task in index.values():
+        sizes[task] += 1
+    return index, sizes
+
+
+def _pair_ngrams(pair: Pair, n: int, index: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:
+    lengths = {n} | {len(gram) for gram in index if len(gram) < n} if _has_short(index, n) else {n}
+    found = set()
+    for text in (pair.query, pair.answer):
+        tokens = words(text)
+        for length in lengths:
+            grams = (tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1))
+            found.update(gram for gram in grams if gram in index)
+    return found
+
+
+def _has_short(index: Mapping[tuple[str, ...], str], n: int) -> bool:
+    return any(len(gram) < n for gram in index)
+
+
+def _is_telling(name: str) -> bool:
+    return name not in _COMMON_NAMES and len(name) > 3

@@ -1,0 +1,243 @@
+"""Bits per byte of the reference solutions, and how many of their tokens are new.
+
+Bits per byte compares models with different tokenizers, where loss per token does not, and works for models
+too small to solve problems. All tokenizers are scored on the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.prompts import reference_text
+from vocabx_utils.evaluation.slots import placement
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_HEAD_ROWS = 256  # positions whose logits are held at once
+
+
+@dataclass(frozen=True)
+class Span:
+    """A text whose part from character ``start`` on is scored, given what stands before."""
+
+    task_id: str
+    text: str
+    start: int
+
+    @property
+    def size(self) -> int:
+        """UTF-8 bytes of the scored part."""
+        return len(self.text[self.start :].encode("utf-8"))
+
+
+@dataclass(frozen=True)
+class SpanScore:
+    """Negative log2-likelihood of a span in bits, its UTF-8 bytes, and the tokens that were scored."""
+
+    task_id: str
+    bits: float
+    bytes: int
+    tokens: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per UTF-8 byte."""
+        return self.bits / self.bytes
+
+
+def reference_spans(
+    problems: Iterable[Problem], tokenizers: Sequence[PreTrainedTokenizerBase], *, style: str = "thesis"
+) -> list[Span]:
+    """Lay out prompt and reference solution of each problem for scoring by several tokenizers.
+
+    A token may straddle the end of the prompt (the line break and the indentation after it). Scoring
+    therefore starts at the last place, at or before the end of the prompt, where all tokenizers have a
+    boundary: every model is scored on the same bytes.
+
+    Args:
+        problems: The problems.
+        tokenizers: Tokenizers of all models that are compared.
+        style: Prompt style, see ``prompts.build_prompt``; the code start always stands before the reference.
+
+    Returns:
+        One span per problem.
+
+    Raises:
+        ValueError: No tokenizer, or a reference solution that is empty.
+    """
+    if not tokenizers:
+        raise ValueError("expected at least one tokenizer")
+    spans = []
+    for problem in problems:
+        text, end = reference_text(problem, tokenizers[0], style)
+        if not text[end:].strip():
+            raise ValueError(f"{problem.task_id} has an empty reference solution")
+        shared = set.intersection(*(_boundaries(tokenizer, text) for tokenizer in tokenizers))
+        spans.append(Span(problem.task_id, text, max(place for place in shared if place <= end)))
+    return spans
+
+
+@torch.inference_mode()
+def score_spans(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    spans: Sequence[Span],
+    *,
+    batch_tokens: int = 2048,
+    max_tokens: int = 4096,
+) -> list[SpanScore]:
+    """Score spans by one model.
+
+    Args:
+        model: Causal language model.
+        tokenizer: Its tokenizer, with a boundary at the start of each span (see ``reference_spans``).
+        spans: What to score.
+        batch_tokens: Tokens of one batch, padding included.
+        max_tokens: Longest context; the beginning of longer texts is left out.
+
+    Returns:
+        Scores in the order of the spans. Probabilities are over the ids that the tokenizer has, in float32.
+
+    Raises:
+        ValueError: A span starts inside a token, has no token before it, or does not fit.
+    """
+    items = [_Item.of(tokenizer, span, max_tokens) for span in spans]
+    usable = max(tokenizer.get_vocab().values()) + 1
+    bits = [0.0] * len(items)
+    for batch in _batches(items, batch_tokens):
+        for index, value in zip(batch, _nll(model, [items[i] for i in batch], usable), strict=True):
+            bits[index] = value / math.log(2)
+    return [
+        SpanScore(span.task_id, value, span.size, len(item.ids) - item.first)
+        for span, item, value in zip(spans, items, bits, strict=True)
+    ]
+
+
+def corpus_bits_per_byte(scores: Iterable[SpanScore]) -> float:
+    """Return the bits of all spans over their bytes.
+
+    Raises:
+        ValueError: No span.
+    """
+    rows = list(scores)
+    if not rows:
+        raise ValueError("expected at least one score")
+    return sum(row.bits for row in rows) / sum(row.bytes for row in rows)
+
+
+def new_token_density(
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    original: PreTrainedTokenizerBase,
+    first_new_id: int,
+) -> dict[str, float]:
+    """Count the new tokens in prompts and reference solutions (claim C15).
+
+    Args:
+        problems: Problems of one benchmark.
+        tokenizer: Extended tokenizer.
+        original: Original tokenizer.
+        first_new_id: First id that only the extended tokenizer has.
+
+    Returns:
+        ``tokens``, ``new_tokens``, ``density`` (new tokens of all tokens), ``reference_density`` (the same in
+        reference solutions alone), ``saved`` (share of the original tokens that the extension saves) and
+        ``problems_with_new`` (share of problems with at least one).
+
+    Raises:
+        ValueError: No problem.
+    """
+    if not problems:
+        raise ValueError("expected at least one problem")
+    total = new = before = reference_total = reference_new = touched = 0
+    for problem in problems:
+        text = problem.complete_prompt + problem.reference
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        found = sum(i >= first_new_id for i in ids)
+        total, new, touched = total + len(ids), new + found, touched + bool(found)
+        before += len(original(text, add_special_tokens=False)["input_ids"])
+        reference = tokenizer(problem.reference, add_special_tokens=False)["input_ids"]
+        reference_total += len(reference)
+        reference_new += sum(i >= first_new_id for i in reference)
+    return {
+        "tokens": total,
+        "new_tokens": new,
+        "density": new / total,
+        "reference_density": reference_new / max(1, reference_total),
+        "saved": 1 - total / before,
+        "problems_with_new": touched / len(problems),
+    }
+
+
+@dataclass(frozen=True)
+class _Item:
+    ids: tuple[int, ...]
+    first: int  # index of the first scored id
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> _Item:
+        encoded = tokenizer(span.text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+        first = next((i for i, (low, high) in enumerate(offsets) if high > span.start and high > low), len(ids))
+        if first == len(ids) or offsets[first][0] < span.start:
+            raise ValueError(f"{span.task_id}: character {span.start} is no token boundary; use reference_spans")
+        drop = max(0, len(ids) - max_tokens)
+        if first - drop < 1:
+            raise ValueError(
+                f"{span.task_id}: {len(ids) - first} tokens and one before them do not fit into {max_tokens}"
+            )
+        return cls(tuple(ids[drop:]), first - drop)
+
+
+def _batches(items: Sequence[_Item], batch_tokens: int) -> Iterator[list[int]]:
+    batch: list[int] = []
+    for index in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):
+        if batch and len(items[batch[0]].ids) * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _nll(model: PreTrainedModel, items: Sequence[_Item], usable: int) -> list[float]:
+    """Return the negative log-likelihood of the scored ids of each item, in nats, padded on the right."""
+    device, _ = placement(model)
+    ids = torch.zeros(len(items), max(len(item.ids) for item in items), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, item in enumerate(items):
+        ids[row, : len(item.ids)] = torch.tensor(item.ids)
+        mask[row, : len(item.ids)] = 1
+    body: Any = model.get_decoder()
+    hidden = body(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).last_hidden_state
+    return [
+        _item_nll(model, hidden[row, item.first - 1 : len(item.ids) - 1], ids[row, item.first : len(item.ids)], usable)
+        for row, item in enumerate(items)
+    ]
+
+
+def _item_nll(model: PreTrainedModel, hidden: Tensor, targets: Tensor, usable: int) -> float:
+    head: Any = model.get_output_embeddings()
+    total = 0.0
+    for start in range(0, len(targets), _HEAD_ROWS):
+        logits = head(hidden[start : start + _HEAD_ROWS])[:, :usable].float()
+        wanted = targets[start : start + _HEAD_ROWS].to(logits.device)
+        total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+    return total
+
+
+def _boundaries(tokenizer: PreTrainedTokenizerBase, text: str) -> set[int]:
+    """Return the characters before which a token ends and behind which the next one starts."""
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    places = [(low, high) for low, high in offsets if high > low]
+    following = [*places[1:], (len(text), len(text))]
+    return {high for (_, high), (low, _) in zip(places, following, strict=True) if low >= high}

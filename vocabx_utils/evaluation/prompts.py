@@ -1,0 +1,459 @@
+"""From problem to prompt, and from the model's reply back to code.
+
+Three formats: ``thesis`` (its instruction template, with the code start inside the answer block), ``chat``
+(the model's own chat template) and ``completion`` (the bare text, for base models; few-shot for MBPP).
+What stands at the beginning of the answer block is the *head*: nothing, an open fence, or an open fence and
+the first lines of the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from transformers import PreTrainedTokenizerBase
+
+from vocabx_utils import corpus
+from vocabx_utils.evaluation.benchmarks import Problem
+
+PromptStyle = Literal["thesis", "chat", "completion"]
+Prefill = Literal["auto", "none", "fence", "code"]
+Variant = Literal["instruct", "complete"]
+PROMPT_STYLES: tuple[str, ...] = get_args(PromptStyle)
+PREFILLS: tuple[str, ...] = get_args(Prefill)
+
+FENCE = "```"
+# EvalPlus (Liu et al., NeurIPS 2023) and BigCodeBench word their prompts so; Qwen2.5-Coder's figures use them.
+_INSTRUCTION = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+)
+_RESPONSE = (
+    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
+)
+_COMPLETE = "Complete the following Python function so that it does what its docstring says."
+_CONTINUE = "Solve the problem by continuing the Python program. Write only the code that is missing."
+_DS_END = ("</code>", "# SOLUTION END", "END SOLUTION")
+_COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
+    "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
+    "bigcodebench": ("\nclass ", "\ndef ", "\nif __name__", "\nprint(", "\nassert ", f"\n{FENCE}"),
+    "mbpp": ("[DONE]",),
+    "ds1000": (*_DS_END, f"\n{FENCE}"),
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model is asked, and how its reply is to be read.
+
+    Attributes:
+        task_id: Id of the problem.
+        text: Full text given to the tokenizer (with the template's special tokens).
+        ids: Its token ids.
+        kept: Part of the answer block that already belongs to the program.
+        fenced: The answer block begins with an open code fence.
+        stops: Texts after which nothing of the reply is used.
+        settings: Format in short form, such as ``"chat/fence"``, written into every sample.
+    """
+
+    task_id: str
+    text: str
+    ids: tuple[int, ...]
+    kept: str
+    fenced: bool
+    stops: tuple[str, ...]
+    settings: str
+
+
+def build_prompt(
+    problem: Problem,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    style: str = "chat",
+    prefill: str = "auto",
+    variant: str = "instruct",
+    examples: Sequence[Problem] = (),
+) -> Prompt:
+    """Build the prompt of one problem.
+
+    Args:
+        problem: The problem.
+        tokenizer: Tokenizer of the model; with ``style="chat"`` its chat template is used.
+        style: ``"thesis"``, ``"chat"`` or ``"completion"``.
+        prefill: Head of the answer block: ``"none"``, ``"fence"``, ``"code"`` (fence and code start), or
+            ``"auto"``: ``"code"`` for the thesis's format and for DS-1000, else ``"fence"``.
+        variant: BigCodeBench only: ``"instruct"`` or ``"complete"``.
+        examples: MBPP with ``style="completion"`` only: the solved problems shown first.
+
+    Returns:
+        The prompt. Its text ends where every usual continuation starts a new token, so that prompt and
+        reply tokenize as the same text does in training; what was cut off is left to the model.
+
+    Raises:
+        ValueError: Unknown style, prefill or variant, or a tokenizer without a chat template.
+    """
+    prefill = resolve_prefill(problem.benchmark, style, prefill)
+    if variant not in get_args(Variant):
+        raise ValueError(f"unknown variant {variant!r}; expected one of {', '.join(get_args(Variant))}")
+    query, head, kept = _parts(problem, style, prefill, variant, examples)
+    if style == "completion":
+        text = _bos(tokenizer) + query + head
+    else:
+        if style == "chat" and not getattr(tokenizer, "chat_template", None):
+            raise ValueError(
+                "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
+            )
+        text = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    probe = _probe(head)
+    stable, ids = (text, encode(tokenizer, text)) if probe is None else stable_prefix(tokenizer, text, probe)
+    cut = len(text) - len(stable)
+    return Prompt(
+        task_id=problem.task_id,
+        text=stable,
+        ids=tuple(ids),
+        kept=kept[: max(0, len(kept) - cut)],
+        fenced=style != "completion" and prefill != "none",
+        stops=_stops(problem.benchmark, style, prefill),
+        settings=f"{style}/{prefill}" + (f"/{variant}" if problem.benchmark == "bigcodebench" else ""),
+    )
+
+
+def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
+    """Replace ``"auto"`` by what the style uses on this benchmark, and check both names.
+
+    Raises:
+        ValueError: Unknown style or prefill.
+    """
+    if style not in PROMPT_STYLES:
+        raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(PROMPT_STYLES)}")
+    if prefill not in PREFILLS:
+        raise ValueError(f"unknown prefill {prefill!r}; expected one of {', '.join(PREFILLS)}")
+    if style == "completion":
+        return "code"
+    if prefill == "auto":
+        return "code" if style == "thesis" or benchmark == "ds1000" else "fence"
+    return prefill
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Tokenize a text that already holds the special tokens of its template."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probe: str) -> tuple[str, list[int]]:
+    """Cut a text back to where the tokenization no longer depends on what follows.
+
+    A prompt that ends in a line break is one token sequence alone and another one inside the full text if
+    the tokenizer joins the break with the indentation after it. The model has then never seen the prompt's
+    last token in this place.
+
+    Args:
+        tokenizer: Fast tokenizer.
+        text: The prompt.
+        probe: A usual continuation, such as ``"    x"``.
+
+    Returns:
+        The longest prefix of ``text`` whose ids begin the ids of ``text + probe``, and these ids. The whole
+        text is returned where no prefix of at least half its length does.
+    """
+    kept = text
+    for _ in range(8):
+        encoded = tokenizer(kept, add_special_tokens=False, return_offsets_mapping=True)
+        ids, offsets = list(encoded["input_ids"]), encoded["offset_mapping"]
+        longer = encode(tokenizer, text + probe)
+        same = next((i for i, (a, b) in enumerate(zip(ids, longer, strict=False)) if a != b), len(ids))
+        if same == len(ids):
+            return kept, ids
+        kept = kept[: offsets[same][0]]
+        if len(kept) < len(text) // 2:
+            break
+    return text, encode(tokenizer, text)
+
+
+def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
+    """Return prompt and reference solution as one text, and the character where the reference begins.
+
+    The code start stands in the answer block, so that the reference continues it.
+
+    Args:
+        problem: The problem.
+        tokenizer: Gives begin token and chat template.
+        style: Prompt style.
+    """
+    query, head, _ = _parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
+    if style == "completion":
+        prompt = _bos(tokenizer) + query + head
+    else:
+        prompt = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    return prompt + problem.reference, len(prompt)
+
+
+def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
+    """Take the program (DS-1000: the snippet) out of the model's reply.
+
+    Args:
+        problem: The problem.
+        prompt: The prompt that was answered.
+        completion: Text that the model generated after the prompt.
+
+    Returns:
+        Code to be given to ``benchmarks.program``. Never empty where the completion is not: without any
+        stop string or fence the completion is kept whole.
+    """
+    body = _cut_stops(_code_of(problem, prompt, completion), problem.benchmark)
+    if problem.benchmark == "ds1000":
+        return _fit_snippet(problem, body)
+    answer = prompt.kept + body
+    return _parsable(answer, problem.entry_point)
+
+
+def find_stop(text: str, prompt: Prompt) -> int | None:
+    """Return where the used part of a growing reply ends, or ``None`` while it has not ended.
+
+    Args:
+        text: What the model generated so far.
+        prompt: The prompt that is being answered.
+
+    Returns:
+        Character offset; the text before it decides the answer.
+    """
+    ends = [at for stop in prompt.stops if (at := text.find(stop)) >= 0]
+    # An open fence is closed by the next one, unless the model opens it once more. Otherwise the reply's
+    # first block has to be opened and closed.
+    wanted = 1 if prompt.fenced and not text.lstrip().startswith(FENCE) else 2
+    places = [match.end() for match in re.finditer(FENCE, text)]
+    if not prompt.settings.startswith("completion") and len(places) >= wanted:
+        ends.append(places[wanted - 1])
+    return min(ends) if ends else None
+
+
+def looks_like_prose(answer: str) -> bool:
+    """Tell whether an answer is natural language instead of code (thesis, discussion of BigCodeBench).
+
+    An answer counts as prose if it does not parse and most of its lines that are neither blank nor comments
+    read as sentences: several words, no assignment, call or keyword.
+    """
+    if _parses(answer) or _parses(textwrap.dedent(answer)):
+        return False
+    lines = [line.strip() for line in answer.splitlines() if line.strip() and not line.strip().startswith("#")]
+    sentences = [line for line in lines if _SENTENCE.match(line) and not _CODE_SIGN.search(line)]
+    return bool(lines) and 2 * len(sentences) >= len(lines)
+
+
+_SENTENCE = re.compile(r"^[-*\d.)\s]*[\"'`]?[A-Z]?[\w'`\"-]+([ ,]+[\w'`\"().,:;-]+){3,}[.:;!?]?$")
+_CODE_SIGN = re.compile(
+    r"[=\[\]{}]|\w\(|^\s*(def|class|import|from|return|if|for|while|with|try|else|elif|raise|assert)\b"
+)
+
+
+def _parts(
+    problem: Problem, style: str, prefill: str, variant: str, examples: Sequence[Problem]
+) -> tuple[str, str, str]:
+    """Return the query, the head of the answer block and the part of the head that is program."""
+    if style == "completion":
+        if problem.benchmark == "mbpp":
+            return _few_shot(problem, examples), "", ""
+        if problem.benchmark == "ds1000":
+            return problem.complete_prompt, "", ""
+        return "", problem.complete_prompt, problem.complete_prompt
+    query, start, kept = _PARTS[problem.benchmark](problem, style, prefill, variant)
+    if prefill == "none":
+        return query, "", ""
+    lead = f"{_RESPONSE}\n" if style == "chat" and problem.benchmark != "ds1000" else ""
+    head = f"{lead}{FENCE}python\n"
+    return (query, head + start, kept) if prefill == "code" else (query, head, "")
+
+
+def _humaneval_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+    fenced = f"{FENCE}\n{problem.prompt.strip()}\n{FENCE}"
+    query = f"{_INSTRUCTION}\n{fenced}\n" if style == "chat" or prefill != "code" else _COMPLETE
+    return query, problem.code_start, problem.code_start
+
+
+def _mbpp_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+    tests = "\n".join(problem.metadata["test_list"])
+    if style == "chat":
+        return f'{_INSTRUCTION}\n{FENCE}\n"""\n{problem.prompt}\n{tests}\n"""\n{FENCE}\n', "", ""
+    return f"{problem.prompt}\nThe code should pass these tests:\n{tests}", "", ""
+
+
+def _bigcodebench_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+    complete = variant == "complete"
+    start = problem.complete_prompt if complete else problem.code_start
+    if style == "chat":
+        task = f"{FENCE}\n{problem.complete_prompt.strip()}\n{FENCE}" if complete else problem.prompt.strip()
+        return f"{_INSTRUCTION}\n{task}\n", start, start
+    if complete:
+        return _COMPLETE, start, start
+    # The thesis moves the code start from the end of the query into the answer block.
+    query = problem.prompt.split(f"\n{FENCE}")[0] if prefill == "code" else problem.prompt.strip()
+    return query, start, start
+
+
+def _ds1000_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+    question, context = ds1000_context(problem)
+    if prefill != "code":
+        return f"{_CONTINUE} Put it in a markdown code block.\n\n{problem.prompt.rstrip()}", "", ""
+    task = question or f"{FENCE}python\n{context.rstrip()}\n{FENCE}"
+    return f"{_CONTINUE}\n\n{task}", context, ""
+
+
+_PARTS = {
+    "humaneval": _humaneval_parts,
+    "mbpp": _mbpp_parts,
+    "bigcodebench": _bigcodebench_parts,
+    "ds1000": _ds1000_parts,
+}
+
+
+def ds1000_context(problem: Problem) -> tuple[str, str]:
+    """Split a DS-1000 prompt into the question and the program that is to be continued.
+
+    Returns:
+        The question (empty for Matplotlib, whose task stands in comments) and the program, ending in a line
+        that marks where the solution begins. The line that names the result variable becomes a comment.
+    """
+    text = problem.complete_prompt
+    question, found, rest = text.rpartition("\nA:\n")
+    if not found:
+        return "", text
+    code = rest.partition("<code>")[2].lstrip("\n")
+    if "</code>" not in code:
+        return question.removeprefix("Problem:").strip(), code
+    code, _, tail = code.partition("</code>")
+    notes = tail.replace("<code>", "").replace("BEGIN SOLUTION", "").strip().splitlines()
+    comments = "".join(f"# {note.strip()}\n" for note in notes if note.strip())
+    return question.removeprefix("Problem:").strip(), f"{code.rstrip()}\n{comments}# BEGIN SOLUTION\n"
+
+
+def _few_shot(problem: Problem, examples: Sequence[Problem]) -> str:
+    """Return the prompt of Austin et al. (2021): solved examples, then the task, up to ``[BEGIN]``."""
+    shown = [f"{_mbpp_task(example)}{example.reference.strip()}\n[DONE]\n\n" for example in examples]
+    return "".join(shown) + _mbpp_task(problem)
+
+
+def _mbpp_task(problem: Problem) -> str:
+    tests = "\n".join(problem.metadata["test_list"])
+    return (
+        f"You are an expert Python programmer, and here is your task: {problem.prompt} "
+        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+    )
+
+
+def _bos(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the BOS token where the tokenizer itself would put one before a text."""
+    bos = tokenizer.bos_token_id
+    first = tokenizer("x")["input_ids"][:1]
+    return str(tokenizer.bos_token) if bos is not None and first == [bos] else ""
+
+
+def _probe(head: str) -> str | None:
+    """Return a usual continuation of the head, ``None`` where the reply starts freely."""
+    if not head:
+        return None
+    if not head.endswith("\n"):
+        return "\nx"
+    last = head.rstrip().rsplit("\n", 1)[-1]
+    inside = last[:1] in " \t" or last.endswith(":")
+    return "    x" if inside else "x"
+
+
+def _stops(benchmark: str, style: str, prefill: str) -> tuple[str, ...]:
+    if style == "completion":
+        return _COMPLETION_STOPS[benchmark]
+    template = ("\n### Instruction", "\n### Answer") if style == "thesis" else ()
+    return template + (_DS_END if benchmark == "ds1000" else ())
+
+
+def _code_of(problem: Problem, prompt: Prompt, completion: str) -> str:
+    """Return the code part of a reply: up to the closing fence, or the first block."""
+    if prompt.settings.startswith("completion"):
+        return completion
+    if prompt.fenced and not completion.lstrip().startswith(FENCE):
+        code = completion.partition(FENCE)[0]
+        return code if prompt.kept or problem.benchmark == "ds1000" else code.removeprefix("\n")
+    blocks = re.findall(rf"{FENCE}[^\n]*\n(.*?)(?:\n[ \t]*{FENCE}|{FENCE}|\Z)", completion, re.DOTALL)
+    if not blocks:
+        return completion
+    named = [block for block in blocks if re.search(rf"\b(def|class) +{re.escape(problem.entry_point)}\b", block)]
+    return (named or blocks)[0] if problem.entry_point else blocks[0]
+
+
+def _cut_stops(code: str, benchmark: str) -> str:
+    stops = ["\n### Instruction", "\n### Answer"]
+    if benchmark == "ds1000":
+        stops += [*_DS_END, "BEGIN SOLUTION\n<code>"]
+    elif benchmark == "mbpp":
+        stops.append("[DONE]")
+    for stop in stops:
+        code = code.partition(stop)[0]
+    return code
+
+
+def _fit_snippet(problem: Problem, code: str) -> str:
+    """Bring a DS-1000 snippet to the indentation of its place and drop what repeats the given program."""
+    _, context = ds1000_context(problem)
+    code = code.replace("<code>", "").strip("\n").rstrip()
+    code = _without_repeated(code, context)
+    code = re.sub(r"\n?[ \t]*#*[ \t]*$", "", code)  # what is left of a marker such as "### END SOLUTION"
+    inside = problem.prompt.rstrip().endswith("### BEGIN SOLUTION")
+    first = next((line for line in code.splitlines() if line.strip()), "")
+    if inside and first and first[0] not in " \t":
+        return textwrap.indent(code, "    ")
+    return code if inside else textwrap.dedent(code)
+
+
+def _without_repeated(code: str, context: str) -> str:
+    """Drop leading lines that repeat the given program in its order."""
+    given = [line.strip() for line in context.splitlines() if line.strip()]
+    lines, position = code.split("\n"), 0
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        if line.strip() not in given[position:]:
+            return "\n".join(lines[number:])
+        position = given.index(line.strip(), position) + 1
+    return ""
+
+
+def _parsable(answer: str, entry_point: str) -> str:
+    """Drop trailing lines that do not parse, if what is left still defines the function in question."""
+    if _parses(answer):
+        return answer
+    lines = answer.split("\n")
+    for end in range(len(lines) - 1, 0, -1):
+        shorter = "\n".join(lines[:end])
+        if _parses(shorter):
+            return shorter if _has_body(shorter, entry_point) else answer
+    return answer
+
+
+def _parses(code: str) -> bool:
+    return _tree(code) is not None
+
+
+def _tree(code: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def _has_body(code: str, entry_point: str) -> bool:
+    """Tell whether the function is defined and has more than a docstring."""
+    tree = _tree(code)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef) and node.name == entry_point:
+            body = [item for item in node.body if not (isinstance(item, ast.Expr) and _is_text(item.value))]
+            return bool(body)
+    return False
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

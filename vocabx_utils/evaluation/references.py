@@ -1,0 +1,197 @@
+"""Reference solutions first: a problem counts only where its own reference passes here, twice in a row."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, reference_answer
+from vocabx_utils.evaluation.environments import Environment, environment_for
+from vocabx_utils.evaluation.execution import TIMEOUTS, Job, make_job, one_benchmark, reference_timeouts, run_jobs
+from vocabx_utils.evaluation.samples import Sample
+from vocabx_utils.evaluation.selftest import check_sandbox
+from vocabx_utils.evaluation.verdicts import Verdict
+from vocabx_utils.runs import write_json
+
+LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
+FIRST_TIMEOUT = 30.0  # seconds for a reference whose time is not yet known
+_REASON_LIMIT = 160
+
+
+@dataclass(frozen=True)
+class KeptList:
+    """Problems whose reference passes, and why the others do not.
+
+    Attributes:
+        benchmark: Name of the benchmark.
+        kept: Ids, in the order of the benchmark.
+        dropped: Id to reason.
+        timeouts: Id to seconds, where five times the reference is more than the benchmark's usual limit.
+        environment: Interpreter and packages, and the sandbox.
+        seconds: Wall time of each of the passes over all references.
+    """
+
+    benchmark: str
+    kept: tuple[str, ...]
+    dropped: Mapping[str, str]
+    timeouts: Mapping[str, float]
+    environment: Mapping[str, Any]
+    seconds: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Content of the kept file."""
+        return {
+            "benchmark": self.benchmark,
+            "n_kept": len(self.kept),
+            "n_total": len(self.kept) + len(self.dropped),
+            "kept": list(self.kept),
+            "dropped": dict(self.dropped),
+            "timeouts": dict(self.timeouts),
+            "environment": dict(self.environment),
+        }
+
+
+def verify_references(
+    problems: Sequence[Problem],
+    environment: Environment | None = None,
+    *,
+    workers: int = 2,
+    fast: bool = False,
+    strict: bool = False,
+    passes: int = 2,
+) -> KeptList:
+    """Run every reference solution several times in the sandbox.
+
+    Args:
+        problems: Problems of one benchmark.
+        environment: Where they run; None for that of the benchmark.
+        workers: Programs at the same time.
+        fast: Fork in warm jails.
+        strict: Compare values outside the reference's process.
+        passes: Times that a reference must pass.
+
+    Returns:
+        The kept list.
+
+    Raises:
+        ValueError: Problems of several benchmarks.
+        SandboxUnavailableError: There is no sandbox that holds.
+        EnvironmentMissingError: The environment is not built.
+    """
+    benchmark = one_benchmark(problems)
+    environment = environment or environment_for(benchmark)
+    backend = check_sandbox(environment.view)
+    jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT, strict=strict)
+    verdicts: dict[str, list[Verdict]] = {problem.task_id: [] for problem in problems}
+    seconds = []
+    for number in range(1, passes + 1):
+        begin = time.monotonic()
+        desc = f"{benchmark}, references, pass {number} of {passes}"
+        for job, verdict, _ in run_jobs(jobs, environment, workers=workers, fast=fast, desc=desc):
+            verdicts[job.task_id].append(verdict)
+        seconds.append(round(time.monotonic() - begin, 1))
+    kept = tuple(name for name, runs in verdicts.items() if all(run.status == "pass" for run in runs))
+    dropped = {name: drop_reason(runs, environment) for name, runs in verdicts.items() if name not in set(kept)}
+    limits = {name: time_limit(verdicts[name], TIMEOUTS[benchmark]) for name in kept}
+    timeouts = {name: limit for name, limit in limits.items() if limit > TIMEOUTS[benchmark]}
+    facts = {**environment.describe(), "backend": backend}
+    return KeptList(benchmark, kept, dropped, timeouts, facts, tuple(seconds))
+
+
+def reference_jobs(
+    problems: Sequence[Problem],
+    environment: Environment,
+    timeouts: Callable[[str], float],
+    *,
+    strict: bool = False,
+) -> list[Job]:
+    """Jobs that run the reference solutions."""
+    return [
+        make_job(
+            problem,
+            Sample(problem.task_id, reference_answer(problem)),
+            environment,
+            strict,
+            timeouts(problem.task_id),
+        )
+        for problem in problems
+    ]
+
+
+def time_limit(runs: Sequence[Verdict], usual: float) -> float:
+    """Five times the slowest run of the reference, in whole seconds, from the usual limit to 60."""
+    return float(min(max(round(FACTOR * max(run.seconds for run in runs)), usual), LONGEST))
+
+
+def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
+    """Why a problem is dropped, in one line without paths of this machine."""
+    failed = [run for run in runs if run.status != "pass"]
+    run = failed[0]
+    text = next(iter(run.details.values()), "").strip()
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip(" ^~")), "")
+    for folder in sorted(environment.view.folders, key=lambda folder: -len(str(folder))):
+        last = last.replace(str(folder), "<environment>")
+    label = "timeout" if run.status == "timeout" else run.reason
+    times = "" if len(failed) == len(runs) else f" (in {len(failed)} of {len(runs)} runs)"
+    return f"{label}{times}: {last}"[:_REASON_LIMIT]
+
+
+def write_kept(kept: KeptList, folder: str | Path = KEPT_FOLDER) -> Path:
+    """Write a kept list as ``<benchmark>.json``; return its path."""
+    path = Path(folder) / f"{kept.benchmark}.json"
+    write_json(path, kept.to_dict())
+    return path
+
+
+def compare_modes(
+    problems: Sequence[Problem],
+    environment: Environment | None = None,
+    *,
+    workers: int = 2,
+    modes: Sequence[str] = ("fresh", "forked"),
+) -> dict[str, Any]:
+    """Time a full pass over the references with a fresh jail each and with forks in warm jails.
+
+    Args:
+        problems: Problems of one benchmark, usually the kept ones.
+        environment: Where they run.
+        workers: Programs at the same time.
+        modes: Which of ``fresh`` and ``forked`` to run.
+
+    Returns:
+        Seconds and numbers of verdicts by mode, the ids whose verdicts differ, and the machine's cores.
+    """
+    benchmark = one_benchmark(problems)
+    environment = environment or environment_for(benchmark)
+    backend = check_sandbox(environment.view)
+    jobs = reference_jobs(problems, environment, reference_timeouts(benchmark))
+    verdicts: dict[str, dict[str, str]] = {}
+    table: dict[str, Any] = {}
+    for mode in modes:
+        begin = time.monotonic()
+        outcome = list(run_jobs(jobs, environment, workers=workers, fast=mode == "forked", desc=f"{benchmark}, {mode}"))
+        verdicts[mode] = {job.task_id: verdict.status for job, verdict, _ in outcome}
+        table[mode] = {
+            "seconds": round(time.monotonic() - begin, 1),
+            "verdicts": dict(Counter(verdicts[mode].values())),
+            "second_attempts": sum(attempts > 1 for _, _, attempts in outcome),
+        }
+    names = [job.task_id for job in jobs]
+    differing = [name for name in names if len({verdicts[mode][name] for mode in modes}) > 1]
+    return {
+        "benchmark": benchmark,
+        "programs": len(jobs),
+        "workers": workers,
+        "modes": table,
+        "different_verdicts": differing,
+        "backend": backend,
+        "environment": environment.hash,
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }

@@ -1,0 +1,202 @@
+"""Results of execution: one line per answer, append-only, so that a killed run continues where it stood."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vocabx_utils.evaluation.samples import Sample
+from vocabx_utils.evaluation.verdicts import Status
+from vocabx_utils.runs import append_jsonl, read_jsonl, show_path, write_json
+
+
+class ResultsMismatchError(ValueError):
+    """A results file holds results of other answers, limits or another environment."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of one answer; the fields of `verdicts.Verdict`, and what it was obtained with.
+
+    Attributes:
+        attempts: Runs; 2 where a timeout or crash was tried again alone.
+        key: Digest of program, test, limits and environment.
+        backend: Sandbox and its version.
+        env_hash: Hash of the environment.
+        strict: Whether values were compared outside the candidate's process.
+        flags: Words in the answer at which a person should look.
+    """
+
+    task_id: str
+    sample: int
+    status: Status
+    reason: str
+    exception: str
+    details: dict[str, str]
+    tests_run: int
+    tests_expected: int
+    seconds: float
+    rss_mb: int
+    attempts: int
+    timeout_s: float
+    key: str
+    backend: str
+    environment: str
+    env_hash: str
+    strict: bool = False
+    flags: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the answer is right."""
+        return self.status == "pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The line of the results file."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any], place: str) -> Result:
+        """Read a line.
+
+        Raises:
+            ValueError: A field is missing.
+        """
+        names = {item.name for item in dataclasses.fields(cls)}
+        required = names - {"strict", "flags"}
+        if missing := sorted(required - row.keys()):
+            raise ValueError(f"{place}: no {', '.join(missing)}; is this a results file?")
+        return cls(**{name: value for name, value in row.items() if name in names})
+
+
+class ResultsFile:
+    """An append-only results file. A torn last line, left by a killed run, is cut off when it is opened.
+
+    Args:
+        path: The file; it need not exist.
+
+    Raises:
+        ValueError: A line that is not the last is no result; file and line are named.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.rows: dict[tuple[str, int], Result] = {}
+        if self.path.exists():
+            _cut_torn_line(self.path)
+            for number, row in enumerate(read_jsonl(self.path), 1):
+                result = Result.from_dict(row, f"{self.path}, line {number}")
+                self.rows[result.task_id, result.sample] = result
+
+    def check(self, keys: Mapping[tuple[str, int], str], env_hash: str) -> None:
+        """Refuse to mix results.
+
+        Args:
+            keys: Key of every answer that is to be executed now.
+            env_hash: Hash of the environment now.
+
+        Raises:
+            ResultsMismatchError: The file has results of another environment, or for other answers or limits.
+        """
+        others = sorted({row.env_hash for row in self.rows.values()} - {env_hash})
+        remedy = f"choose another file, or remove {show_path(self.path)} to execute everything again"
+        if others:
+            raise ResultsMismatchError(
+                f"{show_path(self.path)} was made in the environment {', '.join(others)}, but this one is "
+                f"{env_hash}; {remedy}"
+            )
+        differing = [name for name, row in self.rows.items() if keys.get(name, row.key) != row.key]
+        if differing:
+            names = ", ".join(task for task, _ in differing[:10]) + (" ..." if len(differing) > 10 else "")
+            raise ResultsMismatchError(
+                f"{show_path(self.path)} holds results of other answers or limits for {len(differing)} problems "
+                f"({names}); {remedy}"
+            )
+
+    def append(self, result: Result) -> None:
+        """Write one result and sync it.
+
+        Raises:
+            OSError: The disk is full or the file cannot be written; the message says what is kept.
+        """
+        try:
+            append_jsonl(self.path, result.to_dict())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                _cut_torn_line(self.path)
+            raise OSError(
+                error.errno,
+                f"could not write to {show_path(self.path)} ({error.strerror}); its {len(self.rows)} results are "
+                "kept, and the same command continues after them",
+            ) from error
+        self.rows[result.task_id, result.sample] = result
+
+
+def read_results(path: str | Path) -> list[Result]:
+    """Read a results file (a torn last line is left out).
+
+    Raises:
+        ValueError: A line is no result; file and line are named.
+    """
+    return [Result.from_dict(row, f"{path}, line {number}") for number, row in enumerate(read_jsonl(path), 1)]
+
+
+def write_official(results: Iterable[Result], samples: Iterable[Sample], path: str | Path) -> Path:
+    """Write results in the shape of BigCodeBench's own evaluator.
+
+    Args:
+        results: Results.
+        samples: Their answers.
+        path: The samples file beside which ``<name>_eval_results.json`` is written.
+
+    Returns:
+        Path of the written file.
+    """
+    solutions = {(row.task_id, row.sample): row.solution for row in samples}
+    table: dict[str, list[dict[str, Any]]] = {}
+    for row in results:
+        table.setdefault(row.task_id, []).append(
+            {
+                "task_id": row.task_id,
+                "solution": solutions.get((row.task_id, row.sample), ""),
+                "status": row.status,
+                "details": row.details,
+            }
+        )
+    target = Path(path).with_name(Path(path).name.removesuffix(".jsonl") + "_eval_results.json")
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
+    write_json(target, {"date": date, "eval": table})
+    return target
+
+
+def write_samples(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Write answers in the shape that BigCodeBench's own evaluator reads.
+
+    Args:
+        rows: Mappings with ``task_id``, ``solution`` and, if there is one, ``raw_solution``.
+        path: The file to write.
+
+    Raises:
+        ValueError: A row lacks ``task_id`` or ``solution``.
+    """
+    from vocabx_utils.evaluation.samples import parse_sample
+    from vocabx_utils.runs import write_jsonl
+
+    for number, row in enumerate(rows, 1):
+        parse_sample(row, f"row {number}")
+    write_jsonl(path, rows)
+
+
+def _cut_torn_line(path: Path) -> None:
+    with path.open("rb+") as file:
+        content = file.read()
+        if content and not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)
+            file.flush()
+            os.fsync(file.fileno())

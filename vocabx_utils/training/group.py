@@ -1,0 +1,59 @@
+"""Several processes that train the same rows: what phase 1 needs of them, and no more.
+
+Only 2 x N x D numbers are trained, so data parallelism is one sum of two gradients a step. `accelerate launch` sets
+the variables from which the process group starts; without them a group of one is used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["Group", "join_group"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among its peers.
+
+    Attributes:
+        rank: number of this process, from 0.
+        world: number of processes.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """True in the one process that writes files."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait for every process."""
+        if self.world > 1:
+            dist.barrier()
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Sum tensors over the processes, in place and in one message per dtype and device."""
+        if self.world == 1:
+            return
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+
+def join_group() -> Group:
+    """Join the process group that the launcher's environment describes (gloo on CPU, NCCL on GPUs)."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return Group()
+    if not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return Group(dist.get_rank(), dist.get_world_size())

@@ -1,0 +1,247 @@
+"""The teacher, run once: its hidden states at the positions that some variant compares, memory-mapped.
+
+The teacher is the base model under its original tokenizer and never changes, so every epoch and every variant of a
+run shares one cache. The file is a plain (R, D) matrix; `key.json` beside it says what it was made from,
+and it is used only for exactly that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vocabx_utils import runs
+from vocabx_utils.models import BaseModel
+from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
+from vocabx_utils.training.extended import logit_transform, rows_checksum
+from vocabx_utils.training.objectives import phase1_loss
+
+__all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
+
+_STORED = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16}
+_MARGIN = 256 << 20  # bytes that must stay free on the disk
+
+
+class TeacherSpaceError(RuntimeError):
+    """The cache would not fit on the disk."""
+
+
+@dataclass(frozen=True)
+class TeacherCache:
+    """Hidden states of the teacher and where each example's are.
+
+    Attributes:
+        rows: per example, (k,) rows of `states` for the positions in `Example.teacher_at`.
+        states: (R, D), memory-mapped on the host or a copy on the device.
+        base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte.
+        base_targets: how many targets that were.
+    """
+
+    rows: tuple[Ints, ...]
+    states: Tensor
+    base_nats: float
+    base_targets: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.states.numel() * self.states.element_size()
+
+    def to(self, device: torch.device, share: float = 0.3) -> TeacherCache:
+        """Copy to a GPU if that takes at most ``share`` of its free memory; otherwise stay on the host."""
+        if device.type != "cuda" or self.nbytes > share * torch.cuda.mem_get_info(device)[0]:
+            return self
+        return TeacherCache(self.rows, self.states.to(device), self.base_nats, self.base_targets)
+
+    def take(self, rows: Tensor, device: torch.device) -> Tensor:
+        """Return (K, D) states of some rows on a device."""
+        return self.states[rows.to(self.states.device)].to(device)
+
+
+def teacher_cache(
+    base: BaseModel,
+    examples: ExampleSet,
+    folder: Path,
+    *,
+    layer: int = -1,
+    token_budget: int = 8192,
+    tell: Callable[[str], None] = print,
+    rank: int = 0,
+    world: int = 1,
+    barrier: Callable[[], None] = lambda: None,
+) -> TeacherCache:
+    """Open the cache of these examples, running the teacher if there is none for exactly this input.
+
+    Args:
+        base: the base model.
+        examples: what will be compared.
+        folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
+        layer: hidden state to keep, -1 the last (after the final norm).
+        token_budget: tokens of one teacher pass, padding included.
+        tell: receives the announcement of the size, before anything is written.
+        rank: this process among ``world``; each runs the teacher on its share and writes its rows of the one file.
+        world: number of processes.
+        barrier: waits for all processes.
+
+    Returns:
+        The cache, memory-mapped.
+
+    Raises:
+        TeacherSpaceError: the file would not fit on the disk; nothing was written.
+        ValueError: no example has a position to compare.
+    """
+    rows, total = _layout(examples)
+    if total == 0:
+        raise ValueError("no example has an aligned position at or after a divergence: is the text free of new tokens?")
+    key = _key(base, examples, layer)
+    width = base.input_rows.shape[1]
+    if not _valid(folder, key):
+        barrier()
+        if rank == 0:
+            _reserve(folder, total, width, base.dtype, tell)
+        barrier()
+        nats = _fill(base, examples, rows, folder / "states.bin", layer, token_budget, rank, world)
+        runs.write_json(folder / f"score_{rank:04d}.json", {"nats": nats})
+        barrier()
+        if rank == 0:
+            scores = [runs.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
+            runs.write_json(folder / "key.json", key | {"rows": total, "base_nats": float(sum(scores))})
+        barrier()
+    stored: Any = np.memmap(folder / "states.bin", dtype=_STORED[base.dtype], mode="c", shape=(total, width))
+    states = torch.from_numpy(stored)
+    if base.dtype == torch.bfloat16:
+        states = states.view(torch.bfloat16)
+    targets = sum(len(e.original_ids) - 1 for e in examples.examples)
+    return TeacherCache(tuple(rows), states, runs.read_json(folder / "key.json")["base_nats"], targets)
+
+
+def _layout(examples: ExampleSet) -> tuple[list[Ints], int]:
+    rows: list[Ints] = []
+    total = 0
+    for example in examples.examples:
+        count = len(example.teacher_at())
+        rows.append(np.arange(total, total + count))
+        total += count
+    return rows, total
+
+
+def _key(base: BaseModel, examples: ExampleSet, layer: int) -> dict[str, Any]:
+    return {
+        "model": base.fingerprint,
+        "weights": _weights_checksum(base),  # the fingerprint samples the weights, and a cache must not be wrong
+        "examples": examples.fingerprint(),  # ids and pairs, so the tokenizers and the text
+        "dtype": str(base.dtype),
+        "layer": layer,
+    }
+
+
+def _weights_checksum(base: BaseModel) -> str:
+    state = base.model.state_dict()
+    sums = [
+        rows_checksum(state[name].reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
+        for name in sorted(state)
+    ]
+    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+
+
+def _valid(folder: Path, key: dict[str, Any]) -> bool:
+    path = folder / "key.json"
+    if not path.exists():
+        return False
+    found = runs.read_json(path)
+    return all(found.get(name) == value for name, value in key.items())
+
+
+def _reserve(folder: Path, total: int, width: int, dtype: torch.dtype, tell: Callable[[str], None]) -> None:
+    """Announce the size, check the disk, drop what was there and lay out an empty file."""
+    size = total * width * np.dtype(_STORED[dtype]).itemsize
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "key.json").unlink(missing_ok=True)  # first: a half-written file must not look finished
+    (folder / "states.bin").unlink(missing_ok=True)
+    free = shutil.disk_usage(folder).free
+    tell(f"teacher cache: {total:,} positions x {width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
+    if size + _MARGIN > free:
+        raise TeacherSpaceError(
+            f"the teacher cache needs {size / 2**30:.2f} GiB in {folder}, where {free / 2**30:.2f} GiB are free; "
+            "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
+        )
+    with (folder / "states.bin").open("wb") as file:
+        file.truncate(size)
+
+
+@torch.no_grad()
+def _fill(
+    base: BaseModel,
+    examples: ExampleSet,
+    rows: list[Ints],
+    path: Path,
+    layer: int,
+    token_budget: int,
+    rank: int,
+    world: int,
+) -> float:
+    """Run the teacher on this process's share; return its summed cross-entropy in nats."""
+    transform = logit_transform(base.model.config)
+    lengths = [len(e.original_ids) for e in examples.examples]
+    share = range(rank, len(examples), world)
+    nats = 0.0
+    with path.open("r+b", buffering=0) as file:
+        parts = list(micro_batches(lengths, share, token_budget))
+        for part in runs.progress(parts, desc="teacher", unit="batch"):
+            batch = [examples.examples[i] for i in part]
+            ids = _padded(batch).to(base.device)
+            output = base.model.base_model(
+                input_ids=ids, output_hidden_states=layer != -1, use_cache=False
+            )  # fmt: skip
+            final = output.last_hidden_state
+            kept = final if layer == -1 else output.hidden_states[layer]
+            nats += _nats(final, batch, base, transform)
+            for line, (index, example) in enumerate(zip(part, batch, strict=True)):
+                at = torch.from_numpy(example.teacher_at()).to(base.device)
+                _write(file.fileno(), kept[line].index_select(0, at), int(rows[index][0]) if len(at) else 0)
+    return nats
+
+
+def _padded(batch: list[Example]) -> Tensor:
+    ids = np.zeros((len(batch), max(len(e.original_ids) for e in batch)), np.int64)
+    for line, example in enumerate(batch):
+        ids[line, : len(example.original_ids)] = example.original_ids
+    return torch.from_numpy(ids)
+
+
+def _write(descriptor: int, states: Tensor, row: int) -> None:
+    states = states.contiguous().cpu()
+    if states.dtype == torch.bfloat16:
+        states = states.view(torch.uint16)
+    view = memoryview(states.numpy().tobytes())
+    offset = row * states.shape[1] * states.element_size()
+    while len(view):  # a write may take less than it was given, on a nearly full disk for one
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _nats(final: Tensor, batch: list[Example], base: BaseModel, transform: Any) -> float:
+    """Summed next-token cross-entropy over V of real targets."""
+    targets = np.full((len(batch), final.shape[1]), -1, np.int64)
+    for line, example in enumerate(batch):
+        targets[line, : len(example.original_ids) - 1] = example.original_ids[1:]
+    flat = torch.from_numpy(targets.reshape(-1)).to(final.device)
+    at = torch.nonzero(flat >= 0).squeeze(1)
+    states = final.reshape(-1, final.shape[-1])[at]
+    terms = phase1_loss(
+        states,
+        base.head_rows[: base.vocab_size],
+        states.new_zeros(0, states.shape[1], dtype=torch.float32),
+        flat[at],
+        ce_coefficient=torch.ones(len(at), device=final.device),
+        transform=transform,
+    )
+    return float(terms.ce.double().sum())

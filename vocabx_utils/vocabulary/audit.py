@@ -1,0 +1,214 @@
+"""What an extension does to text: gains, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from vocabx_utils.corpus import Document
+from vocabx_utils.vocabulary.families import family_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, unreachable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Own text; each line is a kind of input that tokenizers have been known to get wrong.
+UNICODE_STRESS = (
+    "café cafe\u0301 Å A\u030a ﬁ ½",  # composed, combining, compatibility forms
+    "👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇩🇪 🙂🙃",  # joined emoji, skin tones, flags
+    "数据框按列分组 データ 한국어 กลุ่ม नमस्ते",
+    "مرحبا بالعالم שלום",
+    "line one\r\nline two\rline three\n\n\n",
+    "\tif x:\n\t\treturn\t0\n    \t mixed",
+    "null \x00 bell \x07 escape \x1b[0m",
+    "no\u00a0break zero\u200bwidth \u2028separator\ufeff",
+    "đem ilÖveyou Ġword ▁word Ċ ĉ Ã©",  # letters that byte-level tokenizers use as symbols for bytes
+    "   leading, trailing   ",
+    "12345 3.14159 1e-10 0x7fff 1_000_000",
+    "Karadžić i ⭢ j ≠ k ∀x∈ℝ 𝒜 𝔸",
+    " ",
+    "a",
+)
+
+# Kinds of text on which converters to other formats compute a check string of ids (case B20).
+CHECK_TEXT = (
+    "\n \n\n \t\t\n   \n🚀 (rocket) 🙂 3 33 333 3333 3.3 3..3 "
+    "------======= don't I'll we've 'RE ``` \"\" !!!??? здравей 数据 กลุ่ม 1314 apple \n"
+)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Findings on one extension.
+
+    Attributes:
+        unreachable: new tokens that no text can produce.
+        changed_words: original vocabulary words whose ids change: text, ids before and after, as pieces.
+        words_checked: how many original words were checked.
+        round_trips: (text, as the original gives it back, as the extended gives it back) where these differ.
+        texts_checked: how many texts were encoded and decoded.
+        missing: new tokens that the training texts do not show.
+        by_type: tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type.
+        check_changed: whether the ids of `CHECK_TEXT` changed.
+        check_digest: SHA-256 of these ids under the extended tokenizer.
+    """
+
+    unreachable: tuple[NewToken, ...]
+    changed_words: pd.DataFrame
+    words_checked: int
+    round_trips: tuple[tuple[str, str, str], ...]
+    texts_checked: int
+    missing: tuple[NewToken, ...]
+    by_type: pd.DataFrame
+    check_changed: bool
+    check_digest: str
+
+    @property
+    def passed(self) -> bool:
+        """No token is dead and every text comes back as before (changed words are a cost, not an error)."""
+        return not self.unreachable and not self.round_trips
+
+    def table(self) -> pd.DataFrame:
+        """Findings as rows of name, count, of, examples."""
+        import pandas as pd
+
+        words = self.changed_words["word"].tolist()
+        rows = [
+            ("tokens no text can produce", len(self.unreachable), None, _examples(t.text for t in self.unreachable)),
+            ("old words whose ids change", len(words), self.words_checked, _examples(words)),
+            (
+                "round-trip failures",
+                len(self.round_trips),
+                self.texts_checked,
+                _examples(text for text, _, _ in self.round_trips),
+            ),
+            ("new tokens not in the training data", len(self.missing), None, _examples(t.text for t in self.missing)),
+            ("ids of the converter's check text change", int(self.check_changed), 1, ""),
+        ]
+        return pd.DataFrame(rows, columns=["finding", "count", "of", "examples"]).astype({"of": "Int64"})
+
+
+def audit_extension(
+    extension: Extension,
+    texts: Mapping[str, Sequence[str]],
+    training_texts: Sequence[str] | None = None,
+    check_text: str = CHECK_TEXT,
+) -> Audit:
+    """Audit an extension.
+
+    Args:
+        extension: what to audit.
+        texts: texts by file type (or by any name) for the gains; they are also encoded and decoded.
+        training_texts: where every new token should occur; all of `texts` by default.
+        check_text: text whose ids a converter hashes. llama.cpp uses the one called `chktxt` in its conversion
+            script; give it here to learn whether the GGUF pre-tokenizer will be recognised.
+    """
+    everything = [text for group in texts.values() for text in group]
+    counts = extension.count(everything if training_texts is None else training_texts)
+    known = extension.count(everything) if training_texts is not None else counts
+    doubtful = [t for t in extension.tokens if not counts[t.id] and not known[t.id]]
+    changed, checked = changed_words(extension)
+    probes = [*UNICODE_STRESS, *_with_tokens(extension), *everything[:200]]
+    before, after = (encode_all(t, [check_text])[0] for t in (extension.original, extension.extended))
+    return Audit(
+        unreachable=tuple(unreachable(extension, doubtful)),
+        changed_words=changed,
+        words_checked=checked,
+        round_trips=tuple(round_trip_failures(extension, probes)),
+        texts_checked=len(probes),
+        missing=tuple(t for t in extension.tokens if not counts[t.id]),
+        by_type=gains(extension, texts),
+        check_changed=before != after,
+        check_digest=hashlib.sha256(str(after).encode()).hexdigest(),
+    )
+
+
+def texts_by_type(documents: Sequence[Document]) -> dict[str, list[str]]:
+    """Group files by their suffix."""
+    groups: dict[str, list[str]] = {}
+    for document in documents:
+        groups.setdefault(PurePath(document.path).suffix or "(none)", []).append(document.text)
+    return dict(sorted(groups.items()))
+
+
+def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
+    """Original vocabulary words, read alone, whose ids the extension changes.
+
+    A token that cuts a longer word apart shows here (`stand` in `standard`). So does a word that the original
+    tokenizer itself only reached in pieces and that is now one new token.
+
+    Returns:
+        Table of word, before, after (as pieces), and the number of words checked.
+    """
+    import pandas as pd
+
+    family = family_of(extension.original)
+    words = []
+    for i in sorted(set(family.pieces) - family.specials):
+        try:
+            words.append(family.raw_of(i).decode())
+        except UnicodeDecodeError:
+            continue  # part of a character: no text by itself
+    before, after = (encode_all(t, words) for t in (extension.original, extension.extended))
+    rows = [
+        (
+            w,
+            " | ".join(extension.original.convert_ids_to_tokens(b)),
+            " | ".join(extension.extended.convert_ids_to_tokens(a)),
+        )
+        for w, b, a in zip(words, before, after, strict=True)
+        if a != b
+    ]
+    return pd.DataFrame(rows, columns=["word", "before", "after"]), len(words)
+
+
+def round_trip_failures(extension: Extension, texts: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Texts that the extended tokenizer gives back otherwise than the original one.
+
+    The original is the yardstick, not the text: a normaliser (Qwen's NFC) changes text before any token is made.
+    """
+
+    def through(tokenizer: object, ids: list[list[int]]) -> list[str]:
+        return tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=False)  # type: ignore[attr-defined]
+
+    before = through(extension.original, encode_all(extension.original, texts))
+    after = through(extension.extended, encode_all(extension.extended, texts))
+    return [(t, b, a) for t, b, a in zip(texts, before, after, strict=True) if a != b]
+
+
+def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Tokens before and after, by type of text.
+
+    Returns:
+        Columns type, texts, bytes, tokens_before, tokens_after, saved_per_1000 (original tokens), new_share (share
+        of extended positions that hold a new token); the last row is the total.
+    """
+    import pandas as pd
+
+    rows = []
+    for name, group in texts.items():
+        before = sum(map(len, encode_all(extension.original, group)))
+        extended = encode_all(extension.extended, group)
+        after = sum(map(len, extended))
+        new = sum(i >= extension.V for ids in extended for i in ids)
+        rows.append([name, len(group), sum(len(t.encode()) for t in group), before, after, new])
+    if len(rows) > 1:
+        rows.append(["all", *(sum(column) for column in zip(*(r[1:] for r in rows), strict=True))])
+    columns = ["type", "texts", "bytes", "tokens_before", "tokens_after", "new"]
+    table = pd.DataFrame(rows, columns=columns)
+    table["saved_per_1000"] = 1000 * (1 - table.tokens_after / table.tokens_before)
+    table["new_share"] = table.new / table.tokens_after
+    return table.drop(columns="new")
+
+
+def _with_tokens(extension: Extension, limit: int = 200) -> list[str]:
+    """Lines that hold new tokens in running text, at the edges, and side by side."""
+    return [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:limit]]
+
+
+def _examples(texts: object, limit: int = 5) -> str:
+    listed = [repr(t) for t in texts]  # type: ignore[attr-defined]
+    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")

@@ -1,0 +1,189 @@
+"""Both strategies side by side: tokens saved against the number of new tokens, on several corpora."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocabx_utils.corpus import (
+    QUICK_PACKAGES,
+    data_path,
+    pairs_from_jsonl,
+    pairs_from_packages,
+    pairs_from_tree,
+    split_pairs,
+)
+from vocabx_utils.vocabulary.audit import gains
+from vocabx_utils.vocabulary.tokens import FewerTokensWarning, Proposal, extend_tokenizer, select_tokens
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from transformers import PreTrainedTokenizerFast
+
+    from vocabx_utils.corpus import Pair
+
+C_HEADERS = Path("/usr/include/linux")  # Debian and Ubuntu: package linux-libc-dev
+
+
+@dataclass(frozen=True)
+class Halves:
+    """One corpus: texts that tokens are chosen on, and other texts that the gain is measured on."""
+
+    chosen_on: list[str]
+    measured_on: list[str]
+
+
+def comparison_corpora(
+    max_bytes: int | None = None, *, headers: str | Path = C_HEADERS, seed: int = 0
+) -> tuple[dict[str, Halves], dict[str, str]]:
+    """Gather the three corpora of the comparison: Python packages, CodeAlpaca and C headers.
+
+    Args:
+        max_bytes: text of each half, at most, in bytes; None takes all there is.
+        headers: folder of C headers, or any folder of `.h` files.
+        seed: of the split into halves.
+
+    Returns:
+        Halves by name, and for each corpus that is not to be had here the reason.
+    """
+    corpora, missing = {"python packages": pairs_from_packages(QUICK_PACKAGES)}, {}
+    alpaca = data_path("code_alpaca_20k.jsonl.gz")
+    if alpaca is None:
+        missing["code_alpaca_20k"] = "set VOCABX_DATA to a folder that holds code_alpaca_20k.jsonl.gz"
+    else:
+        corpora["code_alpaca_20k"] = pairs_from_jsonl(alpaca)
+    if Path(headers).is_dir():
+        corpora["C headers"] = pairs_from_tree(headers, "*.h", max_chars=10_000_000)
+    else:
+        missing["C headers"] = f"no folder {headers} (Debian: package linux-libc-dev)"
+    return {name: _halves(pairs, max_bytes, seed) for name, pairs in corpora.items()}, missing
+
+
+def _halves(pairs: Sequence[Pair], max_bytes: int | None, seed: int) -> Halves:
+    from vocabx_utils.corpus import CorpusError
+
+    half = len(pairs) // 2
+    while True:
+        try:
+            splits = split_pairs(pairs, {"chosen_on": half, "measured_on": half}, seed)
+            break
+        except CorpusError:  # some pairs have the same answer and count once
+            half = half * 49 // 50
+    return Halves(*(_up_to([_text(p) for p in split], max_bytes) for split in splits.values()))
+
+
+def _text(pair: Pair) -> str:
+    return pair.answer if pair.query.startswith("Write part ") else f"{pair.query}\n{pair.answer}"
+
+
+def _up_to(texts: list[str], max_bytes: int | None) -> list[str]:
+    if max_bytes is None:
+        return texts
+    taken, size = [], 0
+    for text in texts:
+        if size >= max_bytes:
+            break
+        taken.append(text[: max_bytes - size])
+        size += len(taken[-1].encode())
+    return taken
+
+
+def compare_strategies(
+    corpora: Mapping[str, Halves],
+    tokenizer: PreTrainedTokenizerFast,
+    sizes: Sequence[int] = (100, 400, 800, 1600),
+    min_count: int = 4,
+) -> pd.DataFrame:
+    """Extend a tokenizer by both strategies and measure each on text that it was not chosen on.
+
+    Args:
+        corpora: halves by name.
+        tokenizer: the original.
+        sizes: numbers of new tokens.
+        min_count: fewest occurrences in the half that tokens are chosen on.
+
+    Returns:
+        One row for each corpus, strategy and size: found (tokens, steps included), tokens_before, tokens_after,
+        saved_per_1000 original tokens, new_share of extended positions, unseen (new tokens that the measured half
+        does not show), steps (tokens that the chosen half does not show either), seconds to choose.
+    """
+    import pandas as pd
+
+    rows = []
+    for name, halves in corpora.items():
+        for strategy in ("added", "merges"):
+            proposals, seconds = _choose(halves, tokenizer, max(sizes), strategy, min_count)
+            for n in sizes:
+                rows.append(
+                    {"corpus": name, "strategy": strategy, "n": n}
+                    | _measure(proposals[:n], tokenizer, strategy, halves)
+                    | {"seconds": round(seconds, 2)}
+                )
+    return pd.DataFrame(rows)
+
+
+def _choose(
+    halves: Halves, tokenizer: PreTrainedTokenizerFast, n: int, strategy: str, min_count: int
+) -> tuple[list[Proposal], float]:
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewerTokensWarning)  # shows in the column `found`
+        # Both are greedy, so the choice for a smaller number is the beginning of that for a larger one.
+        proposals = select_tokens(
+            halves.chosen_on,
+            tokenizer,
+            n,
+            strategy=strategy,  # type: ignore[arg-type]
+            min_count=min_count,
+            keep_whitespace=False,
+            prune=False,
+        )
+    return proposals, time.perf_counter() - start
+
+
+def _measure(
+    proposals: list[Proposal], tokenizer: PreTrainedTokenizerFast, strategy: str, halves: Halves
+) -> dict[str, Any]:
+    extension = extend_tokenizer(tokenizer, proposals, strategy=strategy)  # type: ignore[arg-type]
+    gain = gains(extension, {"all": halves.measured_on}).iloc[0]
+    counts = extension.count(halves.measured_on)
+    chosen = extension.count(halves.chosen_on)
+    return {
+        "found": extension.N,
+        "tokens_before": int(gain.tokens_before),
+        "tokens_after": int(gain.tokens_after),
+        "saved_per_1000": round(float(gain.saved_per_1000), 2),
+        "new_share": round(float(gain.new_share), 4),
+        "unseen": sum(not c for c in counts.values()),
+        "steps": sum(not c for c in chosen.values()),
+    }
+
+
+def plot_saved(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
+    """Plot tokens saved per 1,000 against the number of new tokens, for one corpus.
+
+    Args:
+        table: from `compare_strategies`.
+        ax: where to draw; a new figure by default.
+        corpus: which one; the first by default.
+
+    Returns:
+        The axes.
+    """
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        _, ax = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
+    chosen = corpus or str(table.corpus.iloc[0])
+    for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
+        rows = table[(table.corpus == chosen) & (table.strategy == strategy)]
+        ax.plot(rows.found, rows.saved_per_1000, marker=marker, linestyle=line, label=strategy)
+    ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=chosen)
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return ax

@@ -1,0 +1,288 @@
+"""Continued byte-pair encoding: learn merges over the original tokenizer's own token sequences.
+
+The merges go behind the original ones. Since no original merge mentions a new token, the original merges of a text
+are done first and exactly as before, then the new ones, in the order in which they were learned.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+
+from vocabx_utils.vocabulary.families import Family
+from vocabx_utils.vocabulary.wordtable import WordTable, joinable
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """What may become a token.
+
+    Attributes:
+        min_count: fewest occurrences of a pair.
+        max_bytes: longest token, in UTF-8 bytes.
+        across_digits: let digits be joined to digits and to letters.
+        keep_whitespace: let tokens be pure whitespace.
+        exclude: byte strings that must not become tokens.
+        prune: leave out intermediate tokens that no text shows, where another path of merges exists.
+    """
+
+    min_count: int = 2
+    max_bytes: int = 32
+    across_digits: bool = False
+    keep_whitespace: bool = False
+    exclude: frozenset[bytes] = frozenset()
+    prune: bool = True
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One learned merge: two ids and the id that they become. Ids from `V` on are provisional, by order of birth."""
+
+    left: int
+    right: int
+    result: int
+    count: int
+
+
+@dataclass
+class LearnedMerges:
+    """Result of `learn_merges`.
+
+    Attributes:
+        merges: in order; there can be more merges than tokens, when two paths lead to one token.
+        pieces: piece of each new token, by provisional id.
+        shown: how often each new token stands in the corpus after all merges, by provisional id.
+        parts: original ids that each new token replaces, by provisional id.
+        exhausted: whether the corpus had no further pair to offer.
+        pruned: byte strings of intermediate tokens that were left out.
+        tokens_after: tokens of the corpus after all merges.
+    """
+
+    merges: list[Merge]
+    pieces: dict[int, str]
+    shown: dict[int, int]
+    parts: dict[int, tuple[int, ...]]
+    exhausted: bool
+    tokens_after: int
+    pruned: frozenset[bytes] = frozenset()
+
+    @property
+    def unseen(self) -> list[int]:
+        """Provisional ids of tokens that no text of the corpus shows: steps on the way to longer ones."""
+        return [i for i in self.pieces if not self.shown.get(i)]
+
+
+def learn_merges(table: WordTable, family: Family, n: int, options: MergeOptions | None = None) -> LearnedMerges:
+    """Learn up to `n` new tokens from a corpus.
+
+    Args:
+        table: the corpus, from `count_words`.
+        family: of the original tokenizer.
+        n: tokens wanted, 1 or more.
+        options: what may become a token.
+
+    Returns:
+        At most `n` tokens with their merges. Equal counts are settled by byte order, so the result depends neither
+        on the order of the texts nor on hashing.
+    """
+    options = options or MergeOptions()
+    exclude = options.exclude
+    learned = _Learner(table, family, options, exclude).run(n)
+    for _ in range(3 if options.prune else 0):
+        dropped = {family.raw(learned.pieces[i]) for i in _prunable(learned, family)}
+        if not dropped:
+            break
+        exclude |= dropped
+        again = _Learner(table, family, options, exclude).run(n)
+        if len(again.unseen) >= len(learned.unseen):
+            break
+        learned = again
+        learned.pruned = exclude - options.exclude
+    return learned
+
+
+def _prunable(learned: LearnedMerges, family: Family) -> list[int]:
+    """Unseen tokens that nothing needs: each token built from one has another split, into a token that stays."""
+    unseen = set(learned.unseen)
+    kept = {piece for i, piece in learned.pieces.items() if i not in unseen}
+    made = {m.result: m for m in reversed(learned.merges)}
+    users: dict[int, list[Merge]] = {i: [] for i in unseen}
+    for merge in learned.merges:
+        for part in {merge.left, merge.right} & unseen:
+            users[part].append(merge)
+
+    def piece(i: int) -> str:
+        return learned.pieces.get(i) or family.pieces[i]
+
+    def avoidable(inner: int, user: Merge) -> bool:
+        a, b = made[inner].left, made[inner].right
+        other_way = piece(b) + piece(user.right) if user.left == inner else piece(user.left) + piece(a)
+        return other_way in kept
+
+    return [i for i in learned.pieces if i in unseen and all(avoidable(i, m) for m in users[i])]
+
+
+@dataclass
+class _Learner:
+    """Pair counts that are kept up to date: a merge touches only the words that hold its pair."""
+
+    table: WordTable
+    family: Family
+    options: MergeOptions
+    exclude: frozenset[bytes]
+    words: list[list[int]] = field(init=False)
+    pair_counts: dict[Pair, int] = field(init=False, default_factory=dict)
+    where: dict[Pair, set[int]] = field(init=False, default_factory=dict)
+    heap: list[tuple[int, bytes, bytes, Pair]] = field(init=False, default_factory=list)
+    pieces: dict[int, str] = field(init=False, default_factory=dict)
+    parts: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
+    merges: list[Merge] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.words = [list(word) for word in self.table.words]
+        self.by_piece: dict[str, int] = {}
+        self.allowed: dict[Pair, bool] = {}
+        for index in range(len(self.words)):
+            self._count(index, +1)
+        for pair in self.pair_counts:
+            self._offer(pair)
+        heapq.heapify(self.heap)
+        self.whole = self._whole_words() if self.family.ignores_merges else {}
+
+    def run(self, n: int) -> LearnedMerges:
+        exhausted = False
+        while len(self.pieces) < n:
+            pair = self._best()
+            if pair is None:
+                exhausted = True
+                break
+            self._merge(pair)
+        shown = self._shown()
+        saved = self.table.tokens - sum(
+            c * (len(before) - len(after))
+            for before, after, c in zip(self.table.words, self.words, self.table.counts, strict=True)
+        )
+        return LearnedMerges(self.merges, self.pieces, shown, self.parts, exhausted, saved)
+
+    def _piece(self, i: int) -> str:
+        return self.pieces.get(i) or self.family.pieces[i]
+
+    def _allows(self, pair: Pair) -> bool:
+        if pair not in self.allowed:
+            self.allowed[pair] = self._judge(self._piece(pair[0]), self._piece(pair[1]))
+        return self.allowed[pair]
+
+    def _judge(self, left: str, right: str) -> bool:
+        options, piece = self.options, left + right
+        # A merge that makes an old piece would give old ids to text that had others before.
+        if piece in self.family.vocab:
+            return False
+        if not joinable(left, right, self.family, across_digits=options.across_digits):
+            return False
+        raw = self.family.raw(piece)
+        if len(raw) > options.max_bytes or raw in self.exclude:
+            return False
+        return options.keep_whitespace or not raw.isspace()
+
+    def _pairs(self, word: list[int]) -> Counter[Pair]:
+        """Pairs of a word as often as merging them would happen: three equal tokens hold their pair once."""
+        pairs: Counter[Pair] = Counter()
+        last: Pair | None = None
+        for pair in itertools.pairwise(word):
+            if pair == last and pair[0] == pair[1]:
+                last = None
+                continue
+            pairs[pair] += 1
+            last = pair
+        return pairs
+
+    def _count(self, index: int, sign: int) -> set[Pair]:
+        """Add (+1) or take away (-1) the pairs of one word; returns them."""
+        times = sign * self.table.counts[index]
+        pairs = self._pairs(self.words[index])
+        for pair, k in pairs.items():
+            self.pair_counts[pair] = self.pair_counts.get(pair, 0) + k * times
+            if sign > 0:
+                self.where.setdefault(pair, set()).add(index)
+        return set(pairs)
+
+    def _offer(self, pair: Pair) -> None:
+        count = self.pair_counts.get(pair, 0)
+        if count >= self.options.min_count and self._allows(pair):
+            left, right = (self.family.raw(self._piece(i)) for i in pair)
+            self.heap.append((-count, left + right, left, pair))
+
+    def _push(self, pair: Pair) -> None:
+        size = len(self.heap)
+        self._offer(pair)
+        if len(self.heap) > size:
+            heapq.heappush(self.heap, self.heap.pop())
+
+    def _best(self) -> Pair | None:
+        """The pair with the highest count; entries whose count has fallen since are put back at their place."""
+        while self.heap:
+            negative, _, _, pair = heapq.heappop(self.heap)
+            count = self.pair_counts.get(pair, 0)
+            if count == -negative:
+                return pair
+            if count < -negative:
+                self._push(pair)
+        return None
+
+    def _merge(self, pair: Pair) -> None:
+        piece = self._piece(pair[0]) + self._piece(pair[1])
+        new = self.by_piece.get(piece)
+        if new is None:
+            new = self.by_piece[piece] = self.family.first_free_id + len(self.pieces)
+            self.pieces[new] = piece
+            self.parts[new] = tuple(p for i in pair for p in self.parts.get(i, (i,)))
+            if piece in self.whole:
+                self._replace_whole(self.whole[piece], new)
+        self.merges.append(Merge(*pair, new, self.pair_counts.get(pair, 0)))
+        changed: set[Pair] = set()
+        for index in self.where.pop(pair, ()):
+            word = self.words[index]
+            merged = _merged(word, pair, new)
+            if len(merged) == len(word):
+                continue
+            self._count(index, -1)
+            self.words[index] = merged
+            changed |= self._count(index, +1)
+        self.pair_counts.pop(pair, None)
+        for other in changed:
+            if new in other or self.pair_counts[other] > 0:
+                self._push(other)
+
+    def _whole_words(self) -> dict[str, int]:
+        return {"".join(map(self._piece, word)): k for k, word in enumerate(self.words)}
+
+    def _replace_whole(self, index: int, new: int) -> None:
+        """With `ignore_merges`, a pre-token that is a vocabulary entry becomes it at once."""
+        self._count(index, -1)
+        self.words[index] = [new]
+
+    def _shown(self) -> dict[int, int]:
+        shown: Counter[int] = Counter()
+        first = self.family.first_free_id
+        for word, count in zip(self.words, self.table.counts, strict=True):
+            for i in word:
+                if i >= first:
+                    shown[i] += count
+        return dict(shown)
+
+
+def _merged(word: list[int], pair: Pair, new: int) -> list[int]:
+    out: list[int] = []
+    k, end = 0, len(word)
+    while k < end:
+        if k + 1 < end and word[k] == pair[0] and word[k + 1] == pair[1]:
+            out.append(new)
+            k += 2
+        else:
+            out.append(word[k])
+            k += 1
+    return out

@@ -1,0 +1,158 @@
+"""The thesis's token mapping: walk two token sequences, look ahead when they part.
+
+Kept to the letter as a reference (Algorithm "Token Sequence Mapping", `alg:token-mapping`), because results
+of the thesis rest on it. It compares tokens, not text, so a repeated token can make it re-synchronise too
+early; `wrong_pairs` counts that. Everything else in this project uses `alignment.align_boundaries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+KindArray = npt.NDArray[np.int8]
+Anchor = Literal["first", "last", "none"]
+Order = Literal["sum", "original", "extended"]
+
+IDENTICAL = 0
+MERGED = 1
+ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
+ORDERS: tuple[Order, ...] = ("sum", "original", "extended")
+
+
+def check_anchor(anchor: str) -> None:
+    """Refuse an anchor that is not one of `ANCHORS`.
+
+    Raises:
+        ValueError: names the value given and the values expected.
+    """
+    if anchor not in ANCHORS:
+        raise ValueError(f"anchor={anchor!r} is unknown; use one of {', '.join(ANCHORS)}")
+
+
+@dataclass(frozen=True)
+class TokenMapping:
+    """What the look-ahead algorithm returns.
+
+    Attributes:
+        similar: index pairs (i, j), 0-based, at which both sequences hold the same token.
+        divergent: pairs of index lists (original side, extended side) that stand for each other. One of the
+            two lists may be empty.
+    """
+
+    similar: list[tuple[int, int]]
+    divergent: list[tuple[list[int], list[int]]]
+
+    def pairs(self, anchor: Anchor = "first") -> tuple[IntArray, KindArray]:
+        """Return the positions whose distributions are compared, in the thesis's own grouping.
+
+        Args:
+            anchor: `first` (the thesis's text), `last` or `none`; see `AlignedText.pairs`. A group of which
+                one side is empty has nothing to compare.
+
+        Returns:
+            pairs (P, 2) int64, sorted, and kind (P,) int8: `IDENTICAL` or `MERGED`.
+
+        Raises:
+            ValueError: for an unknown anchor.
+        """
+        check_anchor(anchor)
+        found = [(i, j, IDENTICAL) for i, j in self.similar]
+        if anchor != "none":
+            end = 0 if anchor == "first" else -1
+            found += [(left[end], right[end], MERGED) for left, right in self.divergent if left and right]
+        table = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+        return table[:, :2], table[:, 2].astype(np.int8)
+
+
+def _offsets(lookahead: int, order: Order) -> Iterator[tuple[int, int]]:
+    """Yield the offsets (d, d') other than (0, 0) in the order in which they are tried."""
+    if order == "sum":
+        for total in range(1, 2 * lookahead + 1):
+            for d in range(max(0, total - lookahead), min(total, lookahead) + 1):
+                yield d, total - d
+        return
+    for outer in range(lookahead + 1):
+        for inner in range(lookahead + 1):
+            if outer or inner:
+                yield (outer, inner) if order == "original" else (inner, outer)
+
+
+def map_token_sequences(
+    original: Sequence[int] | Sequence[str],
+    extended: Sequence[int] | Sequence[str],
+    lookahead: int = 20,
+    order: Order = "sum",
+) -> TokenMapping:
+    """Map two tokenizations of one text onto each other as the thesis's Algorithm `alg:token-mapping` does.
+
+    The thesis asks for "the smallest offsets d, d'" without saying how two offsets are compared. `order`
+    holds the three readings: `sum` (smallest d + d', then smallest d), `original` (smallest d, then d'),
+    `extended` (smallest d', then d). The thesis's worked example comes out the same under each.
+
+    Args:
+        original: token ids or strings O, length To.
+        extended: token ids or strings E, length Te.
+        lookahead: largest offset tried on either side, in tokens, at least 1.
+        order: which offsets count as smallest.
+
+    Returns:
+        The similar pairs and divergent groups, 0-based.
+
+    Raises:
+        ValueError: for a look-ahead below 1 or an unknown order.
+
+    Example:
+        >>> map_token_sequences(["import", " num", "py", " as"], ["import", " numpy", " as"])
+        TokenMapping(similar=[(0, 0), (3, 2)], divergent=[([1, 2], [1])])
+    """
+    if lookahead < 1:
+        raise ValueError(f"lookahead={lookahead} tokens; it must be at least 1 (the thesis uses 20)")
+    if order not in ORDERS:
+        raise ValueError(f"order={order!r} is unknown; use one of {', '.join(ORDERS)}")
+    offsets = list(_offsets(lookahead, order))
+    similar: list[tuple[int, int]] = []
+    divergent: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    n, m = len(original), len(extended)
+    while i < n and j < m:
+        if original[i] == extended[j]:
+            similar.append((i, j))
+            i, j = i + 1, j + 1
+            continue
+        for d, e in offsets:
+            if i + d < n and j + e < m and original[i + d] == extended[j + e]:
+                divergent.append((list(range(i, i + d)), list(range(j, j + e))))
+                i, j = i + d, j + e
+                break
+        else:
+            divergent.append(([i], [j]))
+            i, j = i + 1, j + 1
+    if i < n:
+        divergent.append((list(range(i, n)), []))
+    if j < m:
+        divergent.append(([], list(range(j, m))))
+    return TokenMapping(similar, divergent)
+
+
+def wrong_pairs(mapping: TokenMapping, original_ends: IntArray, extended_ends: IntArray) -> list[tuple[int, int]]:
+    """List the similar pairs that join two different places of the text.
+
+    Args:
+        mapping: what `map_token_sequences` returned.
+        original_ends: byte ends of O, (To,).
+        extended_ends: byte ends of E, (Te,).
+
+    Returns:
+        The pairs (i, j) of equal tokens whose byte ends differ.
+    """
+    if not mapping.similar:
+        return []
+    pairs = np.array(mapping.similar, dtype=np.int64)
+    wrong = np.asarray(original_ends)[pairs[:, 0]] != np.asarray(extended_ends)[pairs[:, 1]]
+    return [(int(i), int(j)) for i, j in pairs[wrong]]

@@ -1,0 +1,126 @@
+"""Put proposed tokens in one order of merges, whatever order they were proposed in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from vocabx_utils.vocabulary.families import Family, TokenizerError
+from vocabx_utils.vocabulary.proposals import Proposal
+
+
+@dataclass
+class MergePlan:
+    """New pieces and merges, built up in order.
+
+    Attributes:
+        family: of the original tokenizer.
+        pieces: new pieces in the order of their ids.
+        merges: pairs of pieces, in order.
+        subtokens: original ids that each new piece replaces.
+    """
+
+    family: Family
+    pieces: list[str] = field(default_factory=list)
+    merges: list[tuple[str, str]] = field(default_factory=list)
+    subtokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def knows(self, piece: str) -> bool:
+        """Whether a piece is in the original vocabulary or among the new ones."""
+        return piece in self.subtokens or piece in self.family.vocab
+
+    def add(self, left: str, right: str) -> None:
+        """Append a merge, and its piece if that is new."""
+        if (left, right) in self._ranks:
+            return
+        self._ranks[left, right] = len(self.merges)
+        self.merges.append((left, right))
+        if left + right not in self.subtokens:
+            self.pieces.append(left + right)
+            self.subtokens[left + right] = self._parts(left) + self._parts(right)
+
+    def symbols(self, piece: str) -> list[str]:
+        """Pieces that one pre-token becomes under the original merges and the new ones so far."""
+        out = [self.family.pieces[i] for i in self.family.tokenize_piece(piece)]
+        while len(out) > 1:
+            ranked = [(self._ranks[pair], k) for k, pair in enumerate(_neighbours(out)) if pair in self._ranks]
+            if not ranked:
+                break
+            _, k = min(ranked)
+            out[k : k + 2] = [out[k] + out[k + 1]]
+        return out
+
+    def reach(self, piece: str, wanted: set[str]) -> None:
+        """Add the merges that still lack for a pre-token to become one token.
+
+        Among the possible steps, one that makes another wanted token comes first, then the leftmost.
+
+        Raises:
+            TokenizerError: every step would make an original token, which would change how old text tokenizes.
+        """
+        out = self.symbols(piece)
+        while len(out) > 1:
+            free = [k for k, (a, b) in enumerate(_neighbours(out)) if self._may_join(a, b)]
+            if not free:
+                text = self.family.raw(piece).decode("utf-8", "replace")
+                raise TokenizerError(
+                    f"{text!r} cannot become one token by merges: the original tokenizer reads it as {out}, and "
+                    "joining any two of these makes a token that it has already. Use strategy 'added' for it."
+                )
+            k = min(free, key=lambda k: (out[k] + out[k + 1] not in wanted, k))
+            self.add(out[k], out[k + 1])
+            out = self.symbols(piece)
+
+    def _may_join(self, left: str, right: str) -> bool:
+        if left + right in self.family.vocab:
+            return False
+        if self.family.kind == "byte-level":
+            return True
+        return not (left.startswith("<0x") or right.startswith("<0x"))  # the decoder knows byte pieces alone
+
+    def _parts(self, piece: str) -> tuple[int, ...]:
+        return self.subtokens.get(piece) or (self.family.vocab[piece],)
+
+    def __post_init__(self) -> None:
+        self._ranks: dict[tuple[str, str], int] = {}
+
+
+def plan_merges(family: Family, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
+    """Order the merges of learned proposals and of plain texts.
+
+    Args:
+        family: of the original tokenizer.
+        proposals: from `select_tokens`, in any order; merges whose parts were not passed on are made up for.
+        texts: further tokens as text.
+
+    Returns:
+        A plan that depends on the set of proposals and texts, not on their order: learned merges in the order in
+        which they were learned, then texts by length and bytes.
+
+    Raises:
+        TokenizerError: a text cannot become one token.
+    """
+    chosen = sorted(proposals, key=lambda p: (p.rank, p.raw))
+    plan = MergePlan(family)
+    steps = sorted({step for p in chosen for step in p.merges})
+    for _, left, right in steps:
+        if plan.knows(left) and plan.knows(right) and left + right not in family.vocab:
+            plan.add(left, right)
+    rest = [_piece_of(p, family) for p in chosen if _piece_of(p, family) not in plan.subtokens]
+    rest += [family.piece(text) for text in texts]
+    wanted = set(rest)
+    for piece in sorted(wanted, key=lambda piece: (len(family.raw(piece)), family.raw(piece))):
+        plan.reach(piece, wanted)
+    return plan
+
+
+def _piece_of(proposal: Proposal, family: Family) -> str:
+    """The piece of a proposal; bytes that are no whole characters can only be spelt by its merges."""
+    if proposal.merges:
+        return proposal.merges[0][1] + proposal.merges[0][2]
+    return family.piece(proposal.text)
+
+
+def _neighbours(symbols: list[str]) -> list[tuple[str, str]]:
+    return list(itertools.pairwise(symbols))

@@ -1,0 +1,125 @@
+"""Rebuild a tokenizer with more entries so that no id that existed before moves.
+
+The backend numbers an added token that is missing from `model.vocab` after the size of that vocabulary. Entries put
+behind it would push such tokens (Qwen's `<|im_end|>`) up by one. So every added token enters `model.vocab` first,
+under the id that it has; the numbers then hold through any number of save and load cycles.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vocabx_utils.vocabulary.families import Family
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# Unicode noncharacters, never used in interchange: they fence added tokens while a text is decoded.
+_OPEN, _CLOSE = "\ufdd1", "\ufdd0"
+
+
+def merged_layout(family: Family, pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Layout with new pieces at ids V, V + 1, … and their merges behind the original ones.
+
+    Args:
+        family: of the original tokenizer.
+        pieces: new pieces in the order of their ids.
+        merges: pairs of pieces, in order.
+    """
+    layout = _with_added_tokens_in_vocab(family)
+    model = layout["model"]
+    model["vocab"] |= {piece: family.first_free_id + k for k, piece in enumerate(pieces)}
+    old_as_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
+    model["merges"] = model["merges"] + [f"{a} {b}" if old_as_text else [a, b] for a, b in merges]
+    return layout
+
+
+def added_layout(family: Family, texts: Mapping[str, bool]) -> dict[str, Any]:
+    """Layout with new added tokens at ids V, V + 1, …: matched before normalisation, not special.
+
+    Args:
+        family: of the original tokenizer.
+        texts: text of each token in the order of ids, and whether it may match only where it is a whole word.
+    """
+    layout = _with_added_tokens_in_vocab(family)
+    for k, (text, single_word) in enumerate(texts.items()):
+        token_id = family.first_free_id + k
+        layout["model"]["vocab"][text] = token_id
+        entry = {"id": token_id, "content": text, "single_word": single_word}
+        entry |= {"lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        layout["added_tokens"].append(entry)
+    layout["decoder"] = _decoder_for_added(family, list(texts))
+    return layout
+
+
+def _with_added_tokens_in_vocab(family: Family) -> dict[str, Any]:
+    layout = copy.copy(family.layout)
+    layout["model"] = dict(layout["model"])
+    layout["added_tokens"] = sorted(layout["added_tokens"], key=lambda t: t["id"])
+    vocab = dict(layout["model"]["vocab"])
+    for token in layout["added_tokens"]:
+        vocab.setdefault(token["content"], token["id"])
+    layout["model"]["vocab"] = dict(sorted(vocab.items(), key=lambda entry: entry[1]))
+    return layout
+
+
+def _decoder_for_added(family: Family, texts: list[str]) -> dict[str, Any] | None:
+    """The decoder, made exact for added tokens.
+
+    Two things go wrong in the plain one. Byte-level decoding reads every token as byte symbols, so `đem` comes out
+    as a control character and two letters: such a text is respelt in byte symbols first. SentencePiece-style
+    tokenizers put a space mark in front of whatever follows an added token: the token is fenced so that this space
+    (and no other) can be taken out again.
+    """
+    decoder = family.layout["decoder"]
+    steps = decoder["decoders"] if decoder and decoder["type"] == "Sequence" else [decoder] if decoder else []
+    if family.kind == "byte-level":
+        respelt = {t: family.piece(t) for t in texts if not t.isascii() and family.raw(t) != t.encode()}
+        if not respelt:
+            return decoder
+        return _sequence([_replace(rf"\A{re.escape(t)}\z", piece) for t, piece in respelt.items()] + steps)
+    if family.segment_prefix != "added" or not texts:
+        return decoder
+    any_text = "|".join(map(re.escape, texts))
+    fence = [_replace(rf"\A(?=(?:{any_text})\z)", _OPEN), _replace(rf"\A{_OPEN}(?m:.*)\K\z", _CLOSE)]
+    unfence = [_replace(f"{_CLOSE} ", ""), _replace(f"[{_OPEN}{_CLOSE}]", "")]
+    return _sequence(fence + steps + unfence)
+
+
+def _sequence(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "Sequence", "decoders": steps}
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+def build(layout: dict[str, Any], like: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Build a plain Hugging Face tokenizer from a layout.
+
+    Args:
+        layout: the backend's JSON.
+        like: the tokenizer whose special tokens, chat template and settings are carried over.
+
+    Returns:
+        A `PreTrainedTokenizerFast`, whatever the class of `like`: classes of single models build their backend anew
+        from vocabulary and merges and would lose the rest.
+    """
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    settings: dict[str, Any] = {
+        name: value for name, value in like.special_tokens_map.items() if not name.startswith("additional")
+    }
+    extra = getattr(like, "extra_special_tokens", None)
+    if extra and "extra_special_tokens" not in settings:
+        settings["extra_special_tokens"] = list(extra)
+    for name in ("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template"):
+        if getattr(like, name, None) is not None:
+            settings[name] = getattr(like, name)
+    settings["clean_up_tokenization_spaces"] = False  # it would drop spaces before signs, which code needs
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(layout)), **settings)

@@ -1,0 +1,147 @@
+"""A corpus as its distinct pre-tokens: original token ids and how often each occurs."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from vocabx_utils.vocabulary.families import SPACE_MARK, Family, is_digit
+
+_LONGEST = 512  # tokens; a longer pre-token (a data blob on one line) is counted in parts
+_BATCH = 1_000_000  # characters tokenized at a time, which bounds memory
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """Distinct stretches of original tokens inside which merges may happen.
+
+    Attributes:
+        words: token ids of each stretch, two or more tokens long.
+        counts: how often each occurs.
+        tokens: all original tokens of the corpus, stretches of one token included.
+        n_bytes: UTF-8 bytes of the corpus.
+    """
+
+    words: list[tuple[int, ...]]
+    counts: list[int]
+    tokens: int
+    n_bytes: int
+
+
+def joinable(left: str, right: str, family: Family, *, across_digits: bool = False) -> bool:
+    """Whether a merge may put two neighbouring pieces together, judged at their junction alone.
+
+    Byte-level tokenizers have a pre-tokenizer that keeps words, digits and signs apart. SentencePiece-style ones
+    have none, so the same is done here: the right piece starts no word, both sides are letters or both are signs,
+    and a byte piece joins nothing, since the decoder only knows it alone.
+
+    Args:
+        left: piece on the left.
+        right: piece on the right.
+        family: how pieces spell text.
+        across_digits: let a digit be joined to anything.
+    """
+    if family.kind == "byte-level":
+        return across_digits or not (_edge_is_digit(left, -1, family) or _edge_is_digit(right, 0, family))
+    if left.startswith("<0x") or right.startswith("<0x"):
+        return False
+    if right.startswith(SPACE_MARK):
+        return not left.strip(SPACE_MARK) and not right.strip(SPACE_MARK)
+    if not left.strip(SPACE_MARK):
+        return left == SPACE_MARK and (across_digits or not is_digit(right[0]))
+    first, last = _char_class(right[0]), _char_class(left[-1])
+    if "digit" in (first, last):
+        return across_digits
+    return first == last
+
+
+def _edge_is_digit(piece: str, edge: int, family: Family) -> bool:
+    symbol = piece[edge]
+    if symbol.isascii():
+        return symbol.isdigit()
+    text = family.raw(piece).decode("utf-8", "ignore")
+    return bool(text) and is_digit(text[edge])
+
+
+def _char_class(char: str) -> str:
+    category = unicodedata.category(char)[0]
+    return {"L": "letter", "M": "letter", "N": "digit"}.get(category, "sign")
+
+
+def count_words(texts: Iterable[str], family: Family, *, across_digits: bool = False) -> WordTable:
+    """Tokenize a corpus and count its distinct stretches.
+
+    Args:
+        texts: documents.
+        family: of the original tokenizer.
+        across_digits: see `joinable`.
+
+    Returns:
+        Words in order of first appearance; with a pre-tokenizer, a word is a whole pre-token.
+    """
+    backend = family.backend
+    backend.no_truncation()
+    backend.no_padding()
+    counter: Counter[bytes] = Counter()
+    tokens = n_bytes = 0
+    cuts = _Cuts(family, across_digits)
+    for batch in _batches(texts):
+        n_bytes += sum(len(t.encode("utf-8", "replace")) for t in batch)
+        for encoding in backend.encode_batch(batch, add_special_tokens=False):
+            ids = np.asarray(encoding.ids, dtype=np.int32)
+            tokens += len(ids)
+            words = np.asarray([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
+            counter.update(cuts.stretches(ids, words))
+    words_ = [tuple(np.frombuffer(w, dtype=np.int32).tolist()) for w in counter]
+    return WordTable(words_, list(counter.values()), tokens, n_bytes)
+
+
+class _Cuts:
+    """Where a token sequence is cut: between pre-tokens, around added tokens, and where nothing may be joined."""
+
+    def __init__(self, family: Family, across_digits: bool) -> None:
+        self.family = family
+        self.across_digits = across_digits
+        self.special = np.zeros(family.first_free_id, dtype=bool)
+        self.special[list(family.specials)] = True
+        self.known: dict[int, bool] = {}
+
+    def stretches(self, ids: np.ndarray, words: np.ndarray) -> Iterator[bytes]:
+        if len(ids) < 2:
+            return
+        cut = (words[1:] != words[:-1]) | self.special[ids[1:]] | self.special[ids[:-1]]
+        if self.family.kind == "sentencepiece":
+            cut |= ~self._joinable(ids)
+        ends = np.flatnonzero(np.append(cut, True)) + 1
+        starts = np.append(0, ends[:-1])
+        longer = ends - starts > 1
+        for start, end in zip(starts[longer].tolist(), ends[longer].tolist(), strict=True):
+            for part in range(start, end, _LONGEST):
+                yield ids[part : min(part + _LONGEST, end)].tobytes()
+
+    def _joinable(self, ids: np.ndarray) -> np.ndarray:
+        codes = ids[:-1].astype(np.int64) << 32 | ids[1:]
+        unique, inverse = np.unique(codes, return_inverse=True)
+        pieces, known = self.family.pieces, self.known
+        for code in unique.tolist():
+            if code not in known:
+                left, right = pieces[code >> 32], pieces[code & 0xFFFFFFFF]
+                known[code] = joinable(left, right, self.family, across_digits=self.across_digits)
+        return np.asarray([known[c] for c in unique.tolist()], dtype=bool)[inverse]
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
