@@ -110,7 +110,9 @@ def test_snapshot_and_table():
     sets = (TextSet("domain", tuple(TEXTS), "test"), TextSet("English prose", ("some words",), "test"))
     snapshot = Snapshot(extended(base.tokenizer), 303, range(300, 303), sets, "Write", 4)
     seen = snapshot("start", model)
-    assert set(seen) == {"bits_per_byte", "sources", "new_row_mass", "text"}
+    assert set(seen) == {"bits_per_byte", "bits", "bytes", "sources", "new_row_mass", "text"}
+    for name, bits in seen["bits_per_byte"].items():
+        assert sum(seen["bits"][name]) / sum(seen["bytes"][name]) == pytest.approx(bits, rel=1e-3)
     after = json.loads(json.dumps(seen))
     after["bits_per_byte"]["domain"] -= 1.0
     table = forgetting_table({"mean_ce": {"start": seen, "a": seen, "b": after}})
