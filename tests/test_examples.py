@@ -47,7 +47,10 @@ def test_long_texts_are_cut_at_a_common_boundary_and_counted() -> None:
     assert max(max(len(e.extended_ids), len(e.original_ids)) for e in cut.examples) <= 20
     assert cut.skipped["cut to the longest length"] > 0
     for example in cut.examples:
-        spelled = [tokenizers().original.decode(example.original_ids), tokenizers().tokenizer.decode(example.extended_ids)]
+        spelled = [
+            tokenizers().original.decode(example.original_ids),
+            tokenizers().tokenizer.decode(example.extended_ids),
+        ]
         assert spelled[0] == spelled[1]
         assert texts()[example.source].startswith(spelled[0])
 

@@ -32,7 +32,14 @@ from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import align_ids
 
 HERE = Path(__file__).parent
-VARIANTS = ["mean_ce", "mean_kl_last", "random_kl_first", "mean_kl_none", "mean_kl_last_ce0.3_t2_w3", "mean_hidden_last"]
+VARIANTS = [
+    "mean_ce",
+    "mean_kl_last",
+    "random_kl_first",
+    "mean_kl_none",
+    "mean_kl_last_ce0.3_t2_w3",
+    "mean_hidden_last",
+]
 
 
 def train(name: str, folder: Path, **changes: Any) -> tuple[distillation.VariantResult, Any]:
@@ -45,7 +52,9 @@ def rows_of(folder: Path, epoch: int) -> dict[str, torch.Tensor]:
     return runs.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
 
 
-@pytest.mark.parametrize("name", [*VARIANTS, "mean_cosine_first", "align_kl_last", "first_kl_last", "mean_hidden_last_l1"])
+@pytest.mark.parametrize(
+    "name", [*VARIANTS, "mean_cosine_first", "align_kl_last", "first_kl_last", "mean_hidden_last_l1"]
+)
 def test_a_variant_learns_its_own_objective_and_moves_nothing_else(tmp_path: Path, name: str) -> None:
     base = tiny_model()
     before = {key: value.clone() for key, value in base.model.state_dict().items()}
@@ -237,7 +246,13 @@ def test_validation_equals_a_plain_computation(tmp_path: Path) -> None:
                         per_token[e.extended_ids[j] - V] += kl
                 elif anchor == "last":
                     sums["identical"].append(kl)
-    for ours, name in (("ce_old", "old"), ("ce_new", "new"), ("kl_identical", "identical"), ("kl_last", "last"), ("kl_first", "first")):
+    for ours, name in (
+        ("ce_old", "old"),
+        ("ce_new", "new"),
+        ("kl_identical", "identical"),
+        ("kl_last", "last"),
+        ("kl_first", "first"),
+    ):
         assert scores[ours] == pytest.approx(np.mean(sums[name]), rel=1e-4), ours
     nats = sum(sums["old"]) + sum(sums["new"])
     assert scores["bpb"] == pytest.approx(nats / math.log(2) / sum(e.n_bytes for e in examples.examples), rel=1e-4)
