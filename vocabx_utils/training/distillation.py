@@ -407,7 +407,9 @@ class _Trainer:
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
         row["base_bpb"] = validation.base_bits_per_byte(teacher, data.validation)
         row["seconds"] = round(seconds, 3)
-        runs.append_jsonl(self.folder / "metrics.jsonl", row)
+        # JSON has no NaN: a mean over no position is null
+        plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        runs.append_jsonl(self.folder / "metrics.jsonl", plain)
 
 
 def _coefficients(batch: Batch, vocab_size: int, new_weight: float, scale: float) -> Tensor:
@@ -474,9 +476,17 @@ def _check_improved(variant: Variant, metrics: list[dict[str, Any]], config: Pha
     if objective is None or not config.require_improvement or (objective.match, objective.anchor) != ("kl", "last"):
         return
     start, end = metrics[0]["kl_last"], metrics[-1]["kl_last"]
-    if not end < start:
+    if start is None:
+        raise NotImprovedError(f"{variant.name}: validation holds no merged span, so improvement cannot be judged")
+    if end is None or not end < start:
         raise NotImprovedError(
-            f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end:.4f}, not below its "
+            f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end or math.nan:.4f}, not below its "
             f"untrained start. Try another learning_rate (now {config.learning_rate:g}) or more epochs; "
             "require_improvement = False accepts it."
         )
+
+
+if __name__ == "__main__":
+    from vocabx_utils.training.phase1 import main
+
+    main()
