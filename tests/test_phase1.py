@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,7 @@ def test_bad_variant_names_are_refused(name: str) -> None:
 def test_schedule_rises_falls_and_starts_again() -> None:
     factors = [rate_factor(step, [20, 10], 0.1) for step in range(30)]
     assert factors[:3] == [0.5, 1.0, 1.0]
-    assert all(a > b for a, b in zip(factors[2:19], factors[3:20], strict=True))
+    assert all(a > b for a, b in pairwise(factors[2:20]))
     assert factors[20] == 1.0 and factors[29] == pytest.approx(1 / 9)
     assert min(factors) > 0
     with pytest.raises(ValueError):

@@ -260,6 +260,8 @@ class _Trainer:
         """Validate the start, then train and validate every epoch that is left."""
         found = load_checkpoint(self.folder, self.rows, self.optimizers)
         if found is None:
+            if self.group.leads:  # a run killed before its first checkpoint left the start's line
+                (self.folder / "metrics.jsonl").unlink(missing_ok=True)
             self._close_epoch(0, 0.0)
         else:
             self.position = found
@@ -480,8 +482,8 @@ def _check_improved(variant: Variant, metrics: list[dict[str, Any]], config: Pha
         raise NotImprovedError(f"{variant.name}: validation holds no merged span, so improvement cannot be judged")
     if end is None or not end < start:
         raise NotImprovedError(
-            f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end or math.nan:.4f}, not below its "
-            f"untrained start. Try another learning_rate (now {config.learning_rate:g}) or more epochs; "
+            f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end or math.nan:.4f}, "
+            f"not below its untrained start. Try another learning_rate (now {config.learning_rate:g}) or more epochs; "
             "require_improvement = False accepts it."
         )
 

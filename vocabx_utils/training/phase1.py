@@ -72,7 +72,7 @@ def prepare_phase1(
     group = group or Group()
     extension = load_extension(run.require("01", "extension"))
     base = base or load_base_model(config.model, device=config.device, dtype=config.dtype)
-    if extension.V != base.vocab_size:
+    if base.vocab_size != extension.V:
         raise ValueError(
             f"the extension of run {run.name!r} starts at id {extension.V}, the model {config.model!r} has "
             f"{base.vocab_size} ids: run notebook 01 with this model, or choose the model it was run with"
@@ -125,7 +125,11 @@ def train_stage(stage: Phase1Stage, config: Phase1Config, *, group: Group | None
     Returns:
         Results by variant name.
     """
-    spell = stage.extension.tokenizer.convert_ids_to_tokens
+    tokenizer = stage.extension.tokenizer
+
+    def spell(token: int) -> str:
+        return str(tokenizer.convert_ids_to_tokens(token))
+
     return {
         name: train_variant(
             name, stage.base, stage.extension.tokens, stage.data, config, stage.folder / name, group=group, spell=spell
@@ -155,8 +159,8 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         variant: a finished variant.
 
     Returns:
-        Columns: id, text, subtokens (their number), train_count, places (validation), kl_start, kl_end (nats at the last
-        subtoken, NaN where validation has none), ce_start, ce_end (as a target), moved (norm of the change of the
+        Columns: id, text, subtokens (their number), train_count, places (validation), kl_start, kl_end (nats at the
+        last subtoken, NaN where validation has none), ce_start, ce_end (as a target), moved (norm of the change of the
         input row over the norm of its start).
     """
     folder = stage.folder / variant

@@ -196,6 +196,7 @@ def judge_c17(rows: Mapping[str, Mapping[str, float]]) -> Verdict:
         return unseen(claim, ", ".join(name for name in names if name not in rows))
     both, others = rows[names[3]], [rows[name] for name in names[:3]]
     better = {key: all(both[key] < other[key] * (1 - MARGIN / 10) for other in others) for key in ("bpb", "kl_last")}
-    reason = "; ".join(f"{name[5:]}: bpb {rows[name]['bpb']:.4f}, KL last {rows[name]['kl_last']:.3f}" for name in names)
+    parts = [f"{name[5:]}: bpb {rows[name]['bpb']:.4f}, KL last {rows[name]['kl_last']:.3f}" for name in names]
+    reason = "; ".join(parts)
     answer: Answer = "confirmed" if all(better.values()) else "not confirmed"
     return Verdict(claim, answer, reason)
