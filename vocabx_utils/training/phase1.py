@@ -14,7 +14,7 @@ import pandas as pd
 from vocabx_utils import runs
 from vocabx_utils.config import Phase1Config, load_profile, notebook_params
 from vocabx_utils.models import BaseModel, load_base_model
-from vocabx_utils.training.distillation import Phase1Data, VariantResult, parse_variant, train_variant
+from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
@@ -130,9 +130,18 @@ def train_stage(stage: Phase1Stage, config: Phase1Config, *, group: Group | None
     def spell(token: int) -> str:
         return str(tokenizer.convert_ids_to_tokens(token))
 
+    starts: Starts = {}
     return {
         name: train_variant(
-            name, stage.base, stage.extension.tokens, stage.data, config, stage.folder / name, group=group, spell=spell
+            name,
+            stage.base,
+            stage.extension.tokens,
+            stage.data,
+            config,
+            stage.folder / name,
+            group=group,
+            spell=spell,
+            starts=starts,
         )
         for name in config.variants
     }
