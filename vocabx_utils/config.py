@@ -231,8 +231,8 @@ class Phase1Config(StageConfig):
     batch_size: int = 16
     token_budget: int = 8192
     window: int = 48
-    train_windows: int = 170
-    validation_windows: int = 80
+    train_windows: int = 112
+    validation_windows: int = 48
     train_limit: int = 0
     validation_limit: int = 0
     max_length: int = 1024

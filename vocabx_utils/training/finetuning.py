@@ -203,7 +203,7 @@ def _finish_stage(
     place.mkdir(parents=True, exist_ok=True)
     trained, result = run_stage(model, stage, train, validation, place, config, limit=limit, new_ids=new_ids)
     if processes.is_main_process and not config.sharded:
-        save_stage(trained, stage, place, new_ids=new_ids)
+        save_stage(trained, stage, place, new_ids=new_ids, refreeze=config.c_refreeze)
     _observe(stage.key, trained, place, observe, processes)
     processes.wait_for_everyone()
     if processes.is_main_process:
