@@ -1,0 +1,151 @@
+"""What is predicted right after a new token: the next word, or the rest of the word once more?
+
+The thesis reports `fibonacci` continued by `onacci`: a student that takes the new token for its first subtoken says
+the others again. Here that is counted over every occurrence of every new token, not picked.
+
+Shapes: V original ids, N new tokens, D width, K occurrences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
+from vocabx_utils.training.extended import ExtendedModel
+from vocabx_utils.training.objectives import default_chunk
+from vocabx_utils.training.teacher import TeacherCache
+from vocabx_utils.vocabulary.initialization import SubtokenLike
+
+__all__ = ["Continuations", "continuations", "sample_after"]
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """The most probable next token after each occurrence of a new token, (K,) each.
+
+    Attributes:
+        token: ids of the new tokens.
+        student, teacher: most probable next ids; the student's over V + N, the teacher's (after the token's last
+            subtoken) over V.
+        target: the next id in the text, -1 at an end.
+        second: the new token's second subtoken.
+        second_mass: the student's probability of that subtoken.
+        teacher_second_mass: the teacher's.
+    """
+
+    token: Tensor
+    student: Tensor
+    teacher: Tensor
+    target: Tensor
+    second: Tensor
+    second_mass: Tensor
+    teacher_second_mass: Tensor
+
+    def summary(self) -> dict[str, float]:
+        """Return counts and shares over all occurrences.
+
+        ``repeats`` counts students that say the second subtoken again, ``teacher_repeats`` teachers that do.
+        """
+        count = len(self.token)
+        has = self.target >= 0
+        return {
+            "places": count,
+            "repeats": int((self.student == self.second).sum()),
+            "teacher_repeats": int((self.teacher == self.second).sum()),
+            "agree": int((self.student == self.teacher).sum()),
+            "right": int((self.student == self.target)[has].sum()),
+            "targets": int(has.sum()),
+            "second_mass": float(self.second_mass.double().mean()) if count else float("nan"),
+            "teacher_second_mass": float(self.teacher_second_mass.double().mean()) if count else float("nan"),
+        }
+
+
+@torch.no_grad()
+def continuations(
+    model: ExtendedModel,
+    examples: ExampleSet,
+    teacher: TeacherCache,
+    tokens: Sequence[SubtokenLike],
+    *,
+    token_budget: int = 8192,
+) -> Continuations:
+    """Predict one token after every new token of a split.
+
+    Args:
+        model: student.
+        examples: the split.
+        teacher: its cache, last layer.
+        tokens: the N new tokens in order of id.
+        token_budget: tokens of a forward pass, padding included.
+    """
+    second = torch.tensor([t.subtokens[min(1, len(t.subtokens) - 1)] for t in tokens], device=model.device)
+    weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
+    found: list[tuple[Tensor, ...]] = []
+    for part in micro_batches([len(e.extended_ids) for e in examples.examples], range(len(examples)), token_budget):
+        batch = collate(examples, part, "last", teacher.rows).to(model.device)
+        hidden = model.hidden(batch.ids, new_at=batch.new_at)[0].reshape(-1, model.base.width)
+        at = batch.positions[: len(batch.merged)]
+        ids = batch.ids.reshape(-1)[at]
+        chosen = torch.nonzero(batch.merged & (ids >= model.vocab_size)).squeeze(1)
+        for few in chosen.split(default_chunk(len(weights), model.device)):
+            after = second[ids[few] - model.vocab_size]
+            mine = _logits(model, hidden[at[few]], weights)
+            theirs = _logits(model, teacher.take(batch.teacher_rows[few], model.device), model.head)
+            found.append(
+                (ids[few], mine.argmax(-1), theirs.argmax(-1), batch.targets[few], after, _mass(mine, after), _mass(theirs, after))
+            )  # fmt: skip
+    if not found:
+        empty = torch.zeros(0, dtype=torch.long)
+        return Continuations(empty, empty, empty, empty, empty, empty.float(), empty.float())
+    return Continuations(*(torch.cat(column).cpu() for column in zip(*found, strict=True)))
+
+
+def _logits(model: ExtendedModel, states: Tensor, weights: Tensor) -> Tensor:
+    return model.transform.apply_((states @ weights.T).float())
+
+
+def _mass(logits: Tensor, ids: Tensor) -> Tensor:
+    return torch.softmax(logits, -1).gather(1, ids[:, None]).squeeze(1)
+
+
+@torch.no_grad()
+def sample_after(
+    model: ExtendedModel, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
+) -> list[list[int]]:
+    """Continue some prefixes that end with a new token.
+
+    Args:
+        model: student.
+        prefixes: id sequences under the extended tokenizer.
+        length: tokens to add.
+        greedy: take the most probable token; otherwise sample at temperature 1.
+        seed: for sampling.
+
+    Returns:
+        The added ids, one list a prefix.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    width = max(len(p) for p in prefixes)
+    ids = torch.zeros(len(prefixes), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for line, prefix in enumerate(prefixes):
+        ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
+        mask[line, width - len(prefix) :] = 1
+    weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
+    for _ in range(length):
+        hidden, _layer = model.hidden(ids.to(model.device), mask.to(model.device))
+        logits = _logits(model, hidden[:, -1], weights).cpu()
+        chosen = (
+            logits.argmax(-1, keepdim=True)
+            if greedy
+            else torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)
+        )
+        ids = torch.cat([ids, chosen], 1)
+        mask = torch.cat([mask, torch.ones_like(chosen)], 1)
+    return [row[width:].tolist() for row in ids]
