@@ -261,7 +261,11 @@ class FineTuneConfig(StageConfig):
     first epoch and rank 128, one of each half in c at 4.2e-5. The rest is unstated there and chosen here.
 
     Attributes:
-        stages: in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks, half by half.
+        variants: "base" (LoRA alone, the control) and phase-1 variants, which go through a and b.
+        without_a: phase-1 variants that go through b once more without a (claim C8).
+        full: variants that go through c too, after a where they have one (claim C9).
+        train_texts, validation_texts: texts taken from the splits, those with most new tokens; 0 for all.
+        stages: of one variant, in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks by halves.
         loss_on: "all" learns the whole text, as the thesis's closing remarks read; "answer" the answer only.
         max_length: tokens kept of one text.
         tokens_per_step: tokens behind one optimiser step.
@@ -281,6 +285,11 @@ class FineTuneConfig(StageConfig):
         sharded: spread the weights over the processes too, for bases that one device cannot hold.
     """
 
+    variants: tuple[str, ...] = ("base", "mean_ce", "mean_kl_last")
+    without_a: tuple[str, ...] = ("mean_kl_last",)
+    full: tuple[str, ...] = ("mean_kl_last",)
+    train_texts: int = 0
+    validation_texts: int = 0
     stages: tuple[str, ...] = ("a", "b")
     loss_on: Literal["all", "answer"] = "all"
     max_length: int = 1024
@@ -310,6 +319,9 @@ class FineTuneConfig(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        missing = (set(self.without_a) | set(self.full)) - set(self.variants)
+        require(not missing, "without_a, full", sorted(missing), f"variants out of {list(self.variants)}")
+        require("base" not in self.without_a, "without_a", self.without_a, "variants with new tokens")
         known = bool(self.stages) and all(stage in ("a", "b", "c") for stage in self.stages)
         require(
             known and len(set(self.stages)) == len(self.stages), "stages", self.stages, "some of a, b, c, each once"
@@ -321,7 +333,7 @@ class FineTuneConfig(StageConfig):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         for name in ("a_warmup", "b_warmup", "c_warmup", "lora_dropout"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to under 1")
-        for name in ("weight_decay", "clip_norm", "checkpoint_every"):
+        for name in ("weight_decay", "clip_norm", "checkpoint_every", "train_texts", "validation_texts"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(
             self.tokens_per_batch >= self.max_length,
