@@ -236,7 +236,7 @@ def test_adapter_on_a_base_that_does_not_fit(tuned):
         load_adapter(copy.deepcopy(tiny_base().model), adapter, new_ids=range(300, 303))
     wide = tiny_base(width=64)
     model = with_extra_rows(wide, *new_rows(wide, 3), 300)
-    with pytest.raises(ValueError, match="width 32.*adapter for another base"):
+    with pytest.raises(ValueError, match=r"width 32.*adapter for another base"):
         load_adapter(model, adapter, new_ids=range(300, 303))
     other = tiny_base(seed=3, rows=310)
     with pytest.raises(ValueError, match="was made from tiny"):

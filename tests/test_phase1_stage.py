@@ -115,7 +115,8 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     profile.write_text(yaml.safe_dump({"03": values}), encoding="utf-8")
     # --multi_gpu starts the processes also where there is no GPU; they then talk through gloo
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
+        "--num_machines", "1",
         "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
         "-m", "vocabx_utils.training.distillation", "--config", str(profile),
     ]  # fmt: skip

@@ -385,7 +385,9 @@ class EvaluationConfig(StageConfig):
         odd = sorted(set(self.answer_variants) - set(self.variants))
         require(not odd, "answer_variants", self.answer_variants, f"names among {self.variants}")
         unknown = sorted(set(self.benchmark_names) - set(known))
-        require(bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}")
+        require(
+            bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}"
+        )
         for name in ("bits_problems", "answer_problems", "batch_size"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("max_new_tokens", "workers"):

@@ -24,11 +24,12 @@ def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows, offset = [], 0
+    rows: list[tuple[Any, ...]] = []
+    offset = 0
     for stage, part in losses[losses.kind == "epoch"].groupby("stage", sort=False):
-        for row in part.itertuples():
-            if row.epoch or not rows:
-                rows.append((stage, offset + int(row.epoch), row.loss, row.validation_loss))
+        for epoch, train, validation in part[["epoch", "loss", "validation_loss"]].to_numpy().tolist():
+            if epoch or not rows:
+                rows.append((stage, offset + int(epoch), train, validation))
         offset += int(part.epoch.max())
     return pd.DataFrame(rows, columns=["stage", "epoch", "train", "validation"])
 
