@@ -198,9 +198,7 @@ class Bench:
             first = matrix[[t.subtokens[0] for t in tokens]].float()
             last = matrix[[t.subtokens[-1] for t in tokens]].float()
             inner = [k for k, t in enumerate(tokens) if len(t.subtokens) >= 3]
-            middle = (
-                torch.stack([matrix[list(tokens[k].subtokens[1:-1])].float().mean(0) for k in inner]) if inner else None
-            )
+            middle = torch.stack([matrix[list(tokens[k].subtokens[1:-1])].float().mean(0) for k in inner]) if inner else None
             cosine = torch.nn.functional.cosine_similarity
             found[side] = {"first": float(cosine(new, first).mean()), "last": float(cosine(new, last).mean())}
             if middle is not None:

@@ -1,6 +1,6 @@
 """Execute the answers that ``generation.py`` kept and compare the pass counts with the floors.
 
-    VOCABX_DATA=shared/data python tests/bench/answers.py FOLDER/chat_auto/samples.jsonl.gz [--benchmarks humaneval,mbpp]
+    VOCABX_DATA=shared/data python tests/bench/answers.py FOLDER/samples.jsonl.gz [--benchmarks humaneval,mbpp]
 
 Results go beside the samples as ``results_<benchmark>.jsonl``; a second call continues after them.
 """
