@@ -354,7 +354,8 @@ class EvaluationConfig(StageConfig):
         prompt_style: `thesis` (its template, code start in the answer block), `chat` or `completion`.
         prefill: head of the answer block: `auto`, `none`, `fence` or `code`.
         bits_problems: problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all.
-        answer_problems: likewise for generated and executed answers.
+        held_out_pairs: validation pairs with new tokens that bits per byte are measured on as well.
+        answer_problems: as `bits_problems`, for generated and executed answers.
         answer_variants: variants that answer; empty for all.
         max_new_tokens: longest answer.
         batch_size: prompts in flight, 0 for as many as fit.
@@ -368,10 +369,11 @@ class EvaluationConfig(StageConfig):
     benchmark_names: tuple[str, ...] = ("humaneval",)
     prompt_style: Literal["thesis", "chat", "completion"] = "thesis"
     prefill: Literal["auto", "none", "fence", "code"] = "auto"
-    bits_problems: int = 27
+    bits_problems: int = 20
+    held_out_pairs: int = 16
     answer_problems: int = 6
     answer_variants: tuple[str, ...] = ("base", "mean_kl_last")
-    max_new_tokens: int = 96
+    max_new_tokens: int = 64
     batch_size: int = 0
     workers: int = 2
     strict: bool = False
@@ -388,7 +390,7 @@ class EvaluationConfig(StageConfig):
         require(
             bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}"
         )
-        for name in ("bits_problems", "answer_problems", "batch_size"):
+        for name in ("bits_problems", "held_out_pairs", "answer_problems", "batch_size"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         for name in ("max_new_tokens", "workers"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")

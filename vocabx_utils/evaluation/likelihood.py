@@ -76,15 +76,32 @@ def reference_spans(
     Raises:
         ValueError: No tokenizer, or a reference solution that is empty.
     """
+    texts = ((problem.task_id, *reference_text(problem, tokenizers[0], style)) for problem in problems)
+    return shared_spans(texts if tokenizers else (), tokenizers)
+
+
+def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[PreTrainedTokenizerBase]) -> list[Span]:
+    """Lay out any texts for scoring by several tokenizers, see ``reference_spans``.
+
+    Args:
+        texts: Name, text, and the character from which on it is to be scored.
+        tokenizers: Tokenizers of all models that are compared.
+
+    Returns:
+        One span per text.
+
+    Raises:
+        ValueError: No tokenizer, nothing to score in a text, or nothing before it.
+    """
     if not tokenizers:
         raise ValueError("expected at least one tokenizer")
     spans = []
-    for problem in problems:
-        text, end = reference_text(problem, tokenizers[0], style)
-        if not text[end:].strip():
-            raise ValueError(f"{problem.task_id} has an empty reference solution")
+    for name, text, end in texts:
         shared = set.intersection(*(_boundaries(tokenizer, text) for tokenizer in tokenizers))
-        spans.append(Span(problem.task_id, text, max(place for place in shared if place <= end)))
+        places = [place for place in shared if place <= end]
+        if not text[end:].strip() or not places:
+            raise ValueError(f"{name}: expected text before and behind character {end} of {len(text)}")
+        spans.append(Span(name, text, max(places)))
     return spans
 
 

@@ -76,6 +76,18 @@ def benchmark_of(task_id: str) -> str:
     return name
 
 
+def split_by_benchmark(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Group rows of a samples file by the benchmark of their ids, in the order of the rows.
+
+    Raises:
+        ValueError: A row has no id of one of the four benchmarks.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(benchmark_of(str(row.get("task_id", ""))), []).append(row)
+    return groups
+
+
 def pass_at_k(answers: int, passed: int, k: int) -> float:
     """Return the unbiased estimate of pass@k of one problem (Chen et al. 2021, equation 1).
 

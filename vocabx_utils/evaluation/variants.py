@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 TUNED = "tuned_"
+_LONGEST = 700  # characters of a held-out pair
 _EPOCH = re.compile(r"epoch_(\d+)\.safetensors$")
 
 
@@ -96,6 +97,27 @@ def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
     if count == 0 or count >= len(problems):
         return list(problems)
     return [problems[i * len(problems) // count] for i in range(count)]
+
+
+def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int) -> list[corpus.Pair]:
+    """Return validation pairs of notebook 01 whose answers hold new tokens, the richest first.
+
+    Args:
+        run: The run.
+        tokenizer: Extended tokenizer.
+        first_new_id: First new id.
+        count: Most pairs.
+    """
+    rows = runs.read_jsonl(run.require("01", "splits/validation.jsonl"))
+    pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
+    short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
+
+    def new(pair: corpus.Pair) -> int:
+        return sum(i >= first_new_id for i in tokenizer(pair.answer, add_special_tokens=False)["input_ids"])
+
+    counts = {id(pair): new(pair) for pair in short}
+    rich = [pair for pair in short if counts[id(pair)]]
+    return sorted(rich, key=lambda pair: -counts[id(pair)])[:count]
 
 
 def open_folder(run: runs.Run, variant: Variant, settings: dict[str, object]) -> Path:
