@@ -24,12 +24,14 @@ def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows, offset = [], 0
+    rows: list[tuple[str, int, float, float]] = []
+    offset = 0
     for stage, part in losses[losses.kind == "epoch"].groupby("stage", sort=False):
-        for row in part.itertuples():
-            if row.epoch or not rows:
-                rows.append((stage, offset + int(row.epoch), row.loss, row.validation_loss))
-        offset += int(part.epoch.max())
+        columns = (part.epoch.tolist(), part.loss.tolist(), part.validation_loss.tolist())
+        for epoch, train, validation in zip(*columns, strict=True):
+            if epoch or not rows:
+                rows.append((str(stage), offset + int(epoch), train, validation))
+        offset += int(max(columns[0]))
     return pd.DataFrame(rows, columns=["stage", "epoch", "train", "validation"])
 
 
