@@ -58,6 +58,7 @@ def test_stage_a_moves_both_matrices_only(tmp_path):
         {"group": "model.embed_tokens.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
         {"group": "lm_head.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
     ]
+    assert runs.read_provenance(tmp_path)["new_ids_without_examples"] == [302]
     validation = result.losses[result.losses.kind == "epoch"].validation_loss
     assert validation.iloc[-1] < validation.iloc[0]
 

@@ -24,13 +24,14 @@ def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[str, int, float, float]] = []
     offset = 0
     for stage, part in losses[losses.kind == "epoch"].groupby("stage", sort=False):
-        for epoch, train, validation in part[["epoch", "loss", "validation_loss"]].to_numpy().tolist():
+        columns = (part.epoch.tolist(), part.loss.tolist(), part.validation_loss.tolist())
+        for epoch, train, validation in zip(*columns, strict=True):
             if epoch or not rows:
-                rows.append((stage, offset + int(epoch), train, validation))
-        offset += int(part.epoch.max())
+                rows.append((str(stage), offset + int(epoch), train, validation))
+        offset += int(max(columns[0]))
     return pd.DataFrame(rows, columns=["stage", "epoch", "train", "validation"])
 
 

@@ -123,7 +123,9 @@ def fine_tune(
                 break  # weights that were sharded do not come back together: the next launch does the next stage
         done = [stage.key for stage in plan if (folder / stage.key / "result.json").exists()]
         if processes.is_main_process and len(done) == len(plan):
-            runs.finish(folder, stages=done)
+            counts = train.occurrences(new_ids.start, len(new_ids))
+            unseen = [new_ids.start + number for number, count in enumerate(counts) if not count]
+            runs.finish(folder, stages=done, new_ids_without_examples=unseen)
         processes.wait_for_everyone()
     return _read_back(folder, [stage.key for stage in plan])
 
