@@ -57,6 +57,9 @@ ORDERED = (
     "random_kl_last",
     "mean_untrained",
     "random_untrained",
+    "mean_kl_none",
+    "mean_kl_last_ce0.3",
+    "mean_hidden_last",
 )
 """Variants with a style of their own, in the order of the styles."""
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
@@ -147,8 +150,9 @@ def position_style(position: str) -> dict[str, Any]:
 
 
 def _style(index: int) -> dict[str, Any]:
-    at = index % len(PALETTE)
-    return {"color": PALETTE[at], "marker": _MARKERS[at], "linestyle": _LINES[at]}
+    at, lap = index % len(PALETTE), index // len(PALETTE)
+    shifted = (at + 3 * lap) % len(PALETTE)  # a colour that comes round again has another marker and line
+    return {"color": PALETTE[at], "marker": _MARKERS[shifted], "linestyle": _LINES[shifted]}
 
 
 def signed_colors(limit: float = 1.0) -> dict[str, Any]:
