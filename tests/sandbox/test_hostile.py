@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -87,13 +89,34 @@ def add(a, b):
     looks = """
 import os
 def add(a, b):
-    left = os.listdir('/tmp') + os.listdir('/dev/shm') + [f for f in os.listdir('.') if f != '.config']
-    assert left == ['w'], left
+    left = ['locked'] * os.path.exists('/tmp/locked') + os.listdir('/dev/shm')
+    left += [f for f in os.listdir('.') if f != '.config']
+    assert left == [], left
     return a + b
 """
     for code in (leaves, looks):
         verdict = sandbox.run(Task(code, hostile.TEST, "asserts"), LIMITS)
         assert verdict.status == "pass", verdict.details
+
+
+def test_an_interpreter_below_tmp_is_shown_and_kept(plain: Environment, tmp_path: Path) -> None:
+    shown = tmp_path / "a folder" / "data"
+    shown.mkdir(parents=True)
+    (shown / "x").write_text("there")
+    view = dataclasses.replace(plain.view, folders=(*plain.view.folders, shown))
+    code = f"""
+import os
+def add(a, b):
+    assert open({str(shown / "x")!r}).read() == "there"
+    assert not os.path.exists('/tmp/left')
+    return a + b
+"""
+    with Sandbox(view, slot=95, forked=True) as sandbox:
+        for _ in range(3):
+            verdict = sandbox.run(Task(code, "assert add(2, 3) == 5\nopen('/tmp/left', 'w').close()", "asserts"))
+            assert verdict.status == "pass", verdict.details
+        assert sandbox._warm is not None and sandbox._warm.tasks == 3  # one jail served all three
+    assert (shown / "x").read_text() == "there"
 
 
 @pytest.mark.parametrize(

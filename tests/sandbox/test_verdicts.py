@@ -21,6 +21,7 @@ GOOD = {
     "canary": [3, 0],
     "changed": [],
     "rss_mb": 20,
+    "cpu_s": 0.1,
 }
 EXPECTED = frozenset({"test_a", "test_b"})
 
@@ -56,6 +57,7 @@ def test_a_report_that_shows_everything_passes() -> None:
         ({"succeeded": None}, "tamper"),
         ({"failed": [1, 2]}, "tamper"),
         ({"rss_mb": "much"}, "tamper"),
+        ({"cpu_s": []}, "tamper"),
     ],
 )
 def test_every_rule_is_needed(changes: dict[str, object], reason: str) -> None:

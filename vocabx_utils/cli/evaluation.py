@@ -71,7 +71,7 @@ def show() -> None:
 
 @click.group("eval")
 def evaluate() -> None:
-    """Execute answers in the sandbox, and verify the references first."""
+    """Execute answers in the sandbox, and verify the references."""
 
 
 @evaluate.command()
@@ -88,14 +88,11 @@ def check() -> None:
 
 @evaluate.command("verify-references")
 @click.argument("benchmarks", nargs=-1, type=_BENCHMARK)
-@click.option("--passes", default=2, show_default=True, help="Times that a reference must pass.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the kept lists.")
+@click.option("--both", is_flag=True, help="One pass with forks in warm jails, one with a fresh jail for each program.")
 @_workers
 @_fast
-@_strict
-def verify_references(
-    benchmarks: Sequence[str], passes: int, out: Path | None, workers: int, fast: bool, strict: bool
-) -> None:
+def verify_references(benchmarks: Sequence[str], out: Path | None, both: bool, workers: int, fast: bool) -> None:
     """Run every reference solution twice and write which problems are kept.
 
     Without BENCHMARKS all four. The lists go into the package, where scoring and execution read them.
@@ -104,11 +101,10 @@ def verify_references(
     from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
     from vocabx_utils.runs import show_path
 
+    modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     with _plain_errors():
         for name in benchmarks or _PREFIXES.values():
-            kept = references.verify_references(
-                load_benchmark(name), workers=workers, fast=fast, strict=strict, passes=passes
-            )
+            kept = references.verify_references(load_benchmark(name), workers=workers, modes=modes)
             path = references.write_kept(kept, out or KEPT_FOLDER)
             total = len(kept.kept) + len(kept.dropped)
             seconds = ", ".join(f"{value:g} s" for value in kept.seconds)

@@ -72,7 +72,7 @@ RECIPES: Mapping[str, Recipe] = {
     "ds1000": Recipe(
         {"": "ds1000.txt", "torch": "ds1000-torch.txt", "tensorflow": "ds1000-tensorflow.txt"},
         default=("torch",),
-        preload=_SCIENCE,
+        preload=(*_SCIENCE, "torch"),
         libraries={"Pytorch": "torch", "Tensorflow": "tensorflow"},
     ),
 }

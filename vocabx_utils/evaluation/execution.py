@@ -22,7 +22,7 @@ from vocabx_utils.evaluation.samples import Sample, match_samples, read_samples
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 from vocabx_utils.evaluation.selftest import check_sandbox
 from vocabx_utils.evaluation.verdicts import Verdict, flags
-from vocabx_utils.runs import progress
+from vocabx_utils.runs import progress, read_json
 
 TIMEOUTS = {"humaneval": 5.0, "mbpp": 5.0, "ds1000": 30.0, "bigcodebench": 10.0}
 STRICT_BENCHMARKS = ("humaneval", "mbpp")
@@ -62,7 +62,8 @@ def execute(
         out_path: Results file (JSON Lines), appended to.
         environment: Where the answers run; None for that of the benchmark.
         workers: Programs at the same time.
-        strict: Compare values outside the candidate's process (HumanEval and MBPP).
+        strict: Compare values outside the candidate's process (HumanEval and MBPP). Problems whose reference does
+            not return plain data run as usual; each result says how it was obtained.
         fast: Fork in warm jails instead of starting a fresh jail for each program.
         timeout_s: Seconds for each program instead of the benchmark's own.
 
@@ -80,9 +81,15 @@ def execute(
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
     check_libraries(environment, [problem.library for problem in problems])
-    timeouts = reference_timeouts(benchmark)
+    timeouts, not_strict = reference_timeouts(benchmark), _kept_list(benchmark).get("not_strict", {})
     jobs = [
-        make_job(problem, sample, environment, strict, timeout_s or timeouts(problem.task_id))
+        make_job(
+            problem,
+            sample,
+            environment,
+            strict and problem.task_id not in not_strict,
+            timeout_s or timeouts(problem.task_id),
+        )
         for problem, sample in pairs
     ]
     file = ResultsFile(out_path)
@@ -109,9 +116,13 @@ def one_benchmark(problems: Sequence[Problem]) -> str:
 
 def reference_timeouts(benchmark: str) -> Callable[[str], float]:
     """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
-    file = KEPT_FOLDER / f"{benchmark}.json"
-    special = json.loads(file.read_text(encoding="utf-8")).get("timeouts", {}) if file.is_file() else {}
+    special = _kept_list(benchmark).get("timeouts", {})
     return lambda task_id: float(special.get(task_id, TIMEOUTS[benchmark]))
+
+
+def _kept_list(benchmark: str) -> dict[str, Any]:
+    file = KEPT_FOLDER / f"{benchmark}.json"
+    return dict(read_json(file)) if file.is_file() else {}
 
 
 def make_job(problem: Problem, sample: Sample, environment: Environment, strict: bool, timeout_s: float) -> Job:
@@ -168,7 +179,7 @@ def run_jobs(
     *,
     workers: int = 2,
     fast: bool = False,
-    retry: bool = True,
+    retry: Callable[[Job], bool] = lambda job: True,
     desc: str = "executing",
 ) -> Iterator[tuple[Job, Verdict, int]]:
     """Run programs and yield each with its verdict and number of attempts, as they are done.
@@ -178,7 +189,7 @@ def run_jobs(
         environment: Where they run.
         workers: Programs at the same time, 1 or more.
         fast: Fork in warm jails.
-        retry: Run timeouts and crashes once more, alone and in a fresh jail, after all others.
+        retry: Tells whether a timeout or crash is run once more, alone and in a fresh jail, after all others.
         desc: Title of the progress display.
 
     Raises:
@@ -191,7 +202,8 @@ def run_jobs(
     with progress(total=len(jobs), desc=desc, unit="program") as bar:
         with contextlib.closing(_in_parallel(jobs, environment, workers, fast)) as verdicts:
             for job, verdict in verdicts:
-                if retry and (verdict.status == "timeout" or verdict.reason in _RETRIED):
+                spoilt = verdict.status == "timeout" or verdict.reason in _RETRIED
+                if spoilt and retry(job):
                     again.append(job)
                     continue
                 bar.update(1)
@@ -244,7 +256,7 @@ def _result(job: Job, verdict: Verdict, attempts: int, environment: Environment,
     return Result(
         task_id=job.task_id,
         sample=job.sample,
-        **{**asdict(verdict), "seconds": round(verdict.seconds, 3)},
+        **{**asdict(verdict), "seconds": round(verdict.seconds, 3), "cpu_s": round(verdict.cpu_s, 3)},
         attempts=attempts,
         timeout_s=job.limits.timeout_s,
         key=job.key,

@@ -169,6 +169,7 @@ def _file_system(view: JailView, tmp_mb: int) -> list[str]:
             words += ["--symlink", str(Path(name).readlink()), name]
         elif Path(name).is_dir():
             words += ["--ro-bind", name, name]
+    words += ["--perms", "0755", "--dir", "/etc", "--ro-bind", str(JAILED_CODE / "hosts"), "/etc/hosts"]
     for name in ("/etc/ld.so.cache", "/etc/fonts", "/etc/alternatives"):
         words += ["--ro-bind-try", name, name]
     # --size holds for the next --tmpfs only. /dev and / are made read-only last: they are memory file systems

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +14,22 @@ from typing import Any
 
 from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, reference_answer
 from vocabx_utils.evaluation.environments import Environment, environment_for
-from vocabx_utils.evaluation.execution import TIMEOUTS, Job, make_job, one_benchmark, reference_timeouts, run_jobs
+from vocabx_utils.evaluation.execution import (
+    STRICT_BENCHMARKS,
+    TIMEOUTS,
+    Job,
+    make_job,
+    one_benchmark,
+    reference_timeouts,
+    run_jobs,
+)
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.selftest import check_sandbox
 from vocabx_utils.evaluation.verdicts import Verdict
 from vocabx_utils.runs import write_json
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
-FIRST_TIMEOUT = 30.0  # seconds for a reference whose time is not yet known
+FIRST_TIMEOUT = 60.0  # seconds for a reference whose time is not yet known
 _REASON_LIMIT = 160
 
 
@@ -33,6 +42,7 @@ class KeptList:
         kept: Ids, in the order of the benchmark.
         dropped: Id to reason.
         timeouts: Id to seconds, where five times the reference is more than the benchmark's usual limit.
+        not_strict: Id to reason: the reference passes, but not in strict mode (its values are not plain data).
         environment: Interpreter and packages, and the sandbox.
         seconds: Wall time of each of the passes over all references.
     """
@@ -41,6 +51,7 @@ class KeptList:
     kept: tuple[str, ...]
     dropped: Mapping[str, str]
     timeouts: Mapping[str, float]
+    not_strict: Mapping[str, str]
     environment: Mapping[str, Any]
     seconds: tuple[float, ...]
 
@@ -53,6 +64,7 @@ class KeptList:
             "kept": list(self.kept),
             "dropped": dict(self.dropped),
             "timeouts": dict(self.timeouts),
+            "not_strict": dict(self.not_strict),
             "environment": dict(self.environment),
         }
 
@@ -62,19 +74,15 @@ def verify_references(
     environment: Environment | None = None,
     *,
     workers: int = 2,
-    fast: bool = False,
-    strict: bool = False,
-    passes: int = 2,
+    modes: Sequence[str] = ("fresh", "fresh"),
 ) -> KeptList:
-    """Run every reference solution several times in the sandbox.
+    """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
     Args:
         problems: Problems of one benchmark.
         environment: Where they run; None for that of the benchmark.
         workers: Programs at the same time.
-        fast: Fork in warm jails.
-        strict: Compare values outside the reference's process.
-        passes: Times that a reference must pass.
+        modes: One entry for each pass: ``fresh`` (a jail for each program) or ``forked`` (warm jails).
 
     Returns:
         The kept list.
@@ -87,21 +95,40 @@ def verify_references(
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
     backend = check_sandbox(environment.view)
-    jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT, strict=strict)
+
+    def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Verdict]:
+        desc, fast = f"{benchmark}, references, {what}", mode == "forked"
+        outcome = run_jobs(jobs, environment, workers=workers, fast=fast, retry=undecided, desc=desc)
+        return {job.task_id: verdict for job, verdict, _ in outcome}
+
+    jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT)
     verdicts: dict[str, list[Verdict]] = {problem.task_id: [] for problem in problems}
     seconds = []
-    for number in range(1, passes + 1):
+
+    def undecided(job: Job) -> bool:
+        """What failed in an earlier pass is dropped whatever comes: no second attempt."""
+        return _all_pass(verdicts[job.task_id])
+
+    for number, mode in enumerate(modes, 1):
         begin = time.monotonic()
-        desc = f"{benchmark}, references, pass {number} of {passes}"
-        for job, verdict, _ in run_jobs(jobs, environment, workers=workers, fast=fast, desc=desc):
-            verdicts[job.task_id].append(verdict)
+        for name, verdict in run(jobs, mode, f"pass {number} of {len(modes)}").items():
+            verdicts[name].append(verdict)
         seconds.append(round(time.monotonic() - begin, 1))
-    kept = tuple(name for name, runs in verdicts.items() if all(run.status == "pass" for run in runs))
-    dropped = {name: drop_reason(runs, environment) for name, runs in verdicts.items() if name not in set(kept)}
+    dropped = {name: drop_reason(runs, environment) for name, runs in verdicts.items() if not _all_pass(runs)}
+    kept = tuple(name for name in verdicts if name not in dropped)
     limits = {name: time_limit(verdicts[name], TIMEOUTS[benchmark]) for name in kept}
     timeouts = {name: limit for name, limit in limits.items() if limit > TIMEOUTS[benchmark]}
-    facts = {**environment.describe(), "backend": backend}
-    return KeptList(benchmark, kept, dropped, timeouts, facts, tuple(seconds))
+    not_strict = {}
+    if benchmark in STRICT_BENCHMARKS:
+        jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT, strict=True)
+        strict = run([job for job in jobs if job.task_id not in dropped], "fresh", "strict")
+        not_strict = {name: drop_reason([v], environment) for name, v in strict.items() if v.status != "pass"}
+    facts = {**environment.describe(), "backend": backend, "modes": list(modes)}
+    return KeptList(benchmark, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
+
+
+def _all_pass(runs: Sequence[Verdict]) -> bool:
+    return all(run.status == "pass" for run in runs)
 
 
 def reference_jobs(
@@ -125,8 +152,8 @@ def reference_jobs(
 
 
 def time_limit(runs: Sequence[Verdict], usual: float) -> float:
-    """Five times the slowest run of the reference, in whole seconds, from the usual limit to 60."""
-    return float(min(max(round(FACTOR * max(run.seconds for run in runs)), usual), LONGEST))
+    """Five times the quickest run of the reference (load only adds), in whole seconds, from the usual limit to 60."""
+    return float(min(max(round(FACTOR * min(run.seconds for run in runs)), usual), LONGEST))
 
 
 def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
@@ -134,7 +161,9 @@ def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
     failed = [run for run in runs if run.status != "pass"]
     run = failed[0]
     text = next(iter(run.details.values()), "").strip()
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip(" ^~")), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
+    raised = re.compile(rf"[\w.]*{re.escape(run.exception)}\b") if run.exception else None
+    last = next((line for line in reversed(lines) if raised and raised.match(line)), lines[-1] if lines else "")
     for folder in sorted(environment.view.folders, key=lambda folder: -len(str(folder))):
         last = last.replace(str(folder), "<environment>")
     label = "timeout" if run.status == "timeout" else run.reason
@@ -165,7 +194,8 @@ def compare_modes(
         modes: Which of ``fresh`` and ``forked`` to run.
 
     Returns:
-        Seconds and numbers of verdicts by mode, the ids whose verdicts differ, and the machine's cores.
+        Wall and CPU seconds and numbers of verdicts by mode, the ids whose verdicts differ, and what was used. CPU
+        seconds are those of the programs themselves; unlike wall time they hardly grow on a busy machine.
     """
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
@@ -179,6 +209,7 @@ def compare_modes(
         verdicts[mode] = {job.task_id: verdict.status for job, verdict, _ in outcome}
         table[mode] = {
             "seconds": round(time.monotonic() - begin, 1),
+            "cpu_seconds": round(sum(verdict.cpu_s for _, verdict, _ in outcome), 1),
             "verdicts": dict(Counter(verdicts[mode].values())),
             "second_attempts": sum(attempts > 1 for _, _, attempts in outcome),
         }

@@ -51,6 +51,7 @@ class Result:
     env_hash: str
     strict: bool = False
     flags: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -69,7 +70,7 @@ class Result:
             ValueError: A field is missing.
         """
         names = {item.name for item in dataclasses.fields(cls)}
-        required = names - {"strict", "flags"}
+        required = names - {"strict", "flags", "cpu_s"}
         if missing := sorted(required - row.keys()):
             raise ValueError(f"{place}: no {', '.join(missing)}; is this a results file?")
         return cls(**{name: value for name, value in row.items() if name in names})

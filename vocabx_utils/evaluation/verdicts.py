@@ -40,6 +40,7 @@ class Verdict:
         tests_expected: Tests that the test code defines.
         seconds: Wall time from the acceptance of the job to the report.
         rss_mb: Peak resident memory in MiB, as the process itself reported it.
+        cpu_s: CPU seconds of the process and its ended children, as it reported them.
     """
 
     status: Status
@@ -50,6 +51,7 @@ class Verdict:
     tests_expected: int = 0
     seconds: float = 0.0
     rss_mb: int = 0
+    cpu_s: float = 0.0
 
 
 def expected_tests(test: str, style: str) -> frozenset[str]:
@@ -113,7 +115,8 @@ def _judge(report: bytes, nonce: str, expected: frozenset[str]) -> Verdict:
         if not isinstance(data, dict) or data.get("nonce") != nonce:
             return _fail("tamper", "the report does not carry the nonce of its job")
         run = len(data["succeeded"]) + len(data["failed"])
-        return replace(_judge_report(data, expected), tests_run=run, rss_mb=int(data["rss_mb"]))
+        memory, cpu = int(data["rss_mb"]), float(data["cpu_s"])
+        return replace(_judge_report(data, expected), tests_run=run, rss_mb=memory, cpu_s=cpu)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return _fail("tamper", f"the report is malformed ({type(error).__name__})")
 

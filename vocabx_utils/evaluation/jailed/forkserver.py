@@ -32,6 +32,7 @@ def serve(control_fd: int, modules: list[str]) -> None:
     _set_dumpable(False)
     protocol.enter_work_folder()
     _import(modules)
+    mounts = _mounts()
     control.sendall(READY)
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 1, 2)
@@ -47,7 +48,7 @@ def serve(control_fd: int, modules: list[str]) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         os.waitpid(child, 0)
-        if not (_kill_others() and _empty_folders()):
+        if not (_kill_others() and _empty_folders(mounts)):
             os._exit(1)  # the parent starts a new jail
         protocol.enter_work_folder()
         control.sendall(DONE)
@@ -85,16 +86,30 @@ def _kill_others() -> bool:
     return False
 
 
-def _empty_folders() -> bool:
-    for folder in _WRITABLE:
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, onerror=_unlock)
-            else:
-                Path(entry.path).unlink()
-        if any(folder.iterdir()):
-            return False
-    return True
+def _mounts() -> list[Path]:
+    """Mount points in the jail: an interpreter that lives below the host's /tmp is shown there, read-only."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [Path(line.split()[4].replace("\\040", " ")) for line in lines]
+
+
+def _empty_folders(mounts: list[Path]) -> bool:
+    return all([_empty(folder, mounts) for folder in _WRITABLE])
+
+
+def _empty(folder: Path, mounts: list[Path]) -> bool:
+    """Delete all in a folder but mount points and their parents; tell whether that worked."""
+    clean = True
+    for path in list(folder.iterdir()):
+        if path in mounts:
+            continue
+        if any(path in mount.parents for mount in mounts):
+            clean = _empty(path, mounts) and clean
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, onerror=_unlock)
+            clean = clean and not path.exists()
+        else:
+            path.unlink()
+    return clean
 
 
 def _unlock(function: object, path: str, error: object) -> None:

@@ -124,3 +124,9 @@ def give_verdict(verdict_fd: int, verdict: dict[str, Any]) -> None:
 def peak_memory_mb() -> int:
     """Peak resident memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

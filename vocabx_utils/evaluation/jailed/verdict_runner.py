@@ -164,7 +164,7 @@ def run_program(job: dict[str, Any]) -> dict[str, Any]:
     verdict["left_out"] = recorder.left_out
     verdict["canary"] = [len(canary.failed), len(canary.succeeded)]
     verdict["changed"] = changed()
-    verdict["rss_mb"] = protocol.peak_memory_mb()
+    verdict["rss_mb"], verdict["cpu_s"] = protocol.peak_memory_mb(), protocol.cpu_seconds()
     return verdict
 
 
