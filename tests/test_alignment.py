@@ -476,4 +476,28 @@ def test_lookahead_check_finds_wrong_and_missed_pairs():
     aligned = align_ids(SimpleNamespace(original=tokenizer, tokenizer=tokenizer), left, right)
     checks = [check_lookahead([aligned, aligned], order=order) for order in ("sum", "extended")]
     assert checks[0].wrong == (WrongPair(0, 3, 4, 5), WrongPair(1, 3, 4, 5))
-    assert (checks[0].texts, checks[0].missed, checks[1].wrong, checks[1].missed) == (2, 6, (), 0)
+    assert (checks[0].texts, checks[0].missed, checks[1].wrong, checks[1].missed) == (2, 4, (), 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("strategy", ["added", "merges"])
+def test_extensions_made_by_the_package_align(family, strategy):
+    from vocabx_utils.vocabulary.tokens import extend_tokenizer
+
+    pair = extend_tokenizer(make_tokenizer(family), ["groupby", " groupby", "numpy"], strategy=strategy)
+    for text in (*STRESS, *LINES[:4]):
+        check_alignment(SimpleNamespace(original=pair.original, tokenizer=pair.tokenizer, name=family), text)
+    found = align_text(pair, "x groupby y groupby z")
+    assert found.groups[:, 3].sum() - found.groups[:, 2].sum() == len(found.groups) >= 2
+
+
+@given(text=st.lists(ALPHABET, max_size=14).map("".join))
+@settings(max_examples=60, deadline=None)
+def test_first_anchor_equals_a_naive_walk(text):
+    found = align_text(extension("added:byte-level"), text)
+    expected, before = [], (-1, -1)
+    for i, j in found.boundaries.tolist():
+        same = found.original_ids[i] == found.extended_ids[j]
+        expected.append([i, j] if same else [before[0] + 1, before[1] + 1])
+        before = (i, j)
+    assert found.pairs("first")[0].tolist() == expected

@@ -16,12 +16,12 @@ from typing import Any
 import nbformat
 import pytest
 from fixtures.tiny_notebooks import write_notebooks
-from fixtures.tiny_run import build_run
-from nbformat.v4 import new_code_cell, new_notebook
+from fixtures.tiny_series import write_series
 
 from vocabx_utils.analysis.report import build_report
 from vocabx_utils.runs import Run
 
+NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "06_mechanistic_analysis.ipynb"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -100,40 +100,25 @@ def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
             check_page(browser, path, width=width, scheme=scheme)
 
 
-EXPLORER = """
-from pathlib import Path
-from vocabx_utils.analysis.explorer import Explorer
-from vocabx_utils.analysis.explorer_view import explorer_widget
-from vocabx_utils.analysis.rows import read_histories, read_tokens
-from vocabx_utils.runs import Run, read_tensors
-run = Run("tiny", Path({folder!r}))
-original = read_tensors(Path({folder!r}) / "original.safetensors")
-def load(name):
-    return Explorer(read_tokens(run), read_histories(run), original, lambda ids: " ".join(f"<{{i}}>" for i in ids))
-explorer_widget(load, ["tiny"])
-"""
-
-
 @pytest.fixture()
 def lab(tmp_path: Path) -> Iterator[str]:
-    """JupyterLab on a notebook that holds the explorer; yields its address."""
-    tiny = build_run(tmp_path)
-    from vocabx_utils.runs import write_tensors
+    """JupyterLab on notebook 06 with the parameters of a tiny run; yields its address.
 
-    write_tensors(tiny.run.folder / "original.safetensors", tiny.original)
-    cell = new_code_cell(EXPLORER.format(folder=str(tiny.run.folder)).strip())
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(new_notebook(cells=[cell], metadata=kernel), tmp_path / "explorer.ipynb")
+    `VOCABX_EXPLORER_RUN=quick` takes that finished run with its model instead, for the screenshot under figures/.
+    """
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    [cell] = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    real = os.environ.get("VOCABX_EXPLORER_RUN")
+    lines = [f"run_name = {real or 'tiny'!r}"] + ([] if real else [f"model = {str(write_series(tmp_path))!r}"])
+    cell.source = "\n".join([cell.source, *lines])
+    nbformat.write(notebook, tmp_path / NOTEBOOK.name)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    home = tmp_path / "home"
-    environment = {
-        **os.environ,
-        "HOME": str(home),
-        "JUPYTER_CONFIG_DIR": str(home),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    home = str(tmp_path / "home")
+    environment = {**os.environ, "HOME": home, "JUPYTER_CONFIG_DIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if not real:
+        environment["VOCABX_RUNS"] = str(tmp_path / "runs")
     words = [
         "--no-browser",
         "--allow-root",
@@ -147,14 +132,13 @@ def lab(tmp_path: Path) -> Iterator[str]:
         "--LabApp.news_url=",
         "--ip=127.0.0.1",
     ]
-    words += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    words += ["--LabApp.expose_app_in_browser=True"]
     with (tmp_path / "lab.log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyter", "lab", *words], stdout=log, stderr=log, env=environment
-        )
+        command = [sys.executable, "-m", "jupyter", "lab", *words]
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
             _wait(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
-            yield f"http://127.0.0.1:{port}/lab/tree/explorer.ipynb?reset"
+            yield f"http://127.0.0.1:{port}/lab/tree/{NOTEBOOK.name}?reset"
         finally:
             server.terminate()
             server.wait(20)
@@ -174,33 +158,49 @@ def _wait(address: str, server: subprocess.Popen, log: Path, seconds: float = 90
     pytest.fail(f"JupyterLab did not start: {log.read_text()[-1500:]}")
 
 
-def test_explorer_in_jupyterlab(lab: str, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 1100})
-    page.set_default_timeout(90_000)
+RUN_ALL = """async () => {
+  const app = window.jupyterapp, panel = app.shell.currentWidget;
+  await panel.context.sessionContext.ready;
+  await app.commands.execute('notebook:run-all-cells');
+  const cells = panel.content.widgets;
+  const last = cells.findLastIndex(cell => cell.model.type === 'code');
+  panel.content.activeCellIndex = last;
+  await panel.content.scrollToItem(last, 'start');
+  return cells.filter(c => c.model.type === 'code').map(c => c.model.outputs.toJSON()
+    .filter(o => o.output_type === 'error').map(o => o.evalue)).flat();
+}"""
+
+
+def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 1300})
+    page.set_default_timeout(600_000 if os.environ.get("VOCABX_EXPLORER_RUN") else 120_000)
     page.goto(lab)
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
-    page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
-    page.keyboard.press("Control+Enter")
-    page.wait_for_selector(".vx")
-    shown = page.locator(".vx")
-    assert "tok0" in shown.inner_text()
+    errors = page.evaluate(RUN_ALL)
+    assert errors == []
+    word = os.environ.get("VOCABX_EXPLORER_TOKEN", "groupby")
     search = page.get_by_placeholder("part of a token")
-    search.fill("tok7")
+    search.wait_for()
+    search.fill(word)
     search.press("Enter")
-    page.wait_for_function("document.querySelector('.vx').innerText.includes('tok7')")
+    shown = page.locator(".widget-html .vx")
+    within = "[...document.querySelectorAll('.widget-html .vx')].some(v => v.innerText.includes('%s'))"
+    page.wait_for_function(within % word)
+    page.wait_for_function(within % "epoch 2")
     at_last = shown.inner_text()
-    assert "epoch 2" in at_last
     handle = page.locator(".widget-hslider .noUi-handle").first
     handle.focus()
     handle.press("ArrowLeft")
-    page.wait_for_function("document.querySelector('.vx').innerText.includes('epoch 1')")
+    page.wait_for_function(within % "epoch 1")
     moved = shown.inner_text()
 
     def cosines(words: str) -> list[str]:
-        return re.findall(r"-?\d\.\d{3}", words.split("cosine by epoch")[0])
+        return re.findall(r"-?\d\.\d{3}", words.split("cosine by epoch")[0].split("norm", 1)[1])
 
+    assert len(cosines(moved)) >= 5
     assert cosines(moved) != cosines(at_last)
     if target := os.environ.get("VOCABX_SCREENSHOT"):
-        page.locator(".jp-OutputArea").first.screenshot(path=target)
+        page.add_style_tag(content="[class*=Toastify] {display: none}")
+        page.locator(".jp-OutputArea", has=shown).last.screenshot(path=target)
     page.close()

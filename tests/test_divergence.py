@@ -48,6 +48,15 @@ def test_kl_equals_the_two_model_loop_whatever_the_batch() -> None:
     assert min(expected) > 0
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 28])
+def test_kl_does_not_depend_on_chunks_or_on_what_is_kept(monkeypatch: pytest.MonkeyPatch, kept_bytes: int) -> None:
+    base, rows = tiny_base(), new_rows()
+    expected = divergence.KLMeter(base, texts(), V).per_position(rows)
+    monkeypatch.setattr(divergence, "_CHUNK", 7)
+    monkeypatch.setattr(divergence, "_KEPT_BYTES", kept_bytes)
+    assert divergence.KLMeter(base, texts(), V).per_position(rows) == pytest.approx(expected, rel=1e-6)
+
+
 def test_kl_is_zero_without_a_difference_and_positions_before_new_tokens_are_left_out() -> None:
     base = tiny_base()
     text = merge_text([1, 2, 3, 4], {(3,): V})  # a "new token" of one subtoken with its row: the same model

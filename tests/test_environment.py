@@ -111,8 +111,10 @@ def imported_modules(folder: Path) -> set[str]:
 def test_what_the_code_imports_is_declared() -> None:
     """Also what is imported inside functions: an import that works by luck of another package breaks later."""
     distributions = importlib.metadata.packages_distributions()
-    own = {"vocabx_utils", *(p.stem for folder in ("tests", "tools") for p in (ROOT / folder).rglob("*.py"))}
-    used = imported_modules(ROOT / "vocabx_utils") | imported_modules(ROOT / "tests") | imported_modules(ROOT / "tools")
+    folders = [ROOT / name for name in ("vocabx_utils", "tests", "tools")]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    own = {"vocabx_utils"} | {path.stem for path in files} | {path.parent.name for path in files}
+    used = set().union(*(imported_modules(folder) for folder in folders))
     third_party = used - set(sys.stdlib_module_names) - own
     declared = set(pyproject())
     undeclared = {

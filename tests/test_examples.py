@@ -47,7 +47,10 @@ def test_long_texts_are_cut_at_a_common_boundary_and_counted() -> None:
     assert max(max(len(e.extended_ids), len(e.original_ids)) for e in cut.examples) <= 20
     assert cut.skipped["cut to the longest length"] > 0
     for example in cut.examples:
-        spelled = [tokenizers().original.decode(example.original_ids), tokenizers().tokenizer.decode(example.extended_ids)]
+        spelled = [
+            tokenizers().original.decode(example.original_ids),
+            tokenizers().tokenizer.decode(example.extended_ids),
+        ]
         assert spelled[0] == spelled[1]
         assert texts()[example.source].startswith(spelled[0])
 
@@ -61,7 +64,7 @@ def test_texts_of_one_token_are_skipped() -> None:
 def test_an_epoch_holds_every_example_once_and_can_be_repeated() -> None:
     examples = example_set()
     first = epoch_batches(examples, 5, seed=3, epoch=1)
-    assert sorted(sum(first, [])) == list(range(len(examples)))
+    assert sorted([i for step in first for i in step]) == list(range(len(examples)))
     assert first == epoch_batches(examples, 5, seed=3, epoch=1)
     assert first != epoch_batches(examples, 5, seed=3, epoch=2)
     assert all(len(step) <= 5 for step in first)
@@ -70,7 +73,7 @@ def test_an_epoch_holds_every_example_once_and_can_be_repeated() -> None:
 def test_micro_batches_keep_the_budget() -> None:
     lengths = [5, 40, 7, 9, 100, 6]
     parts = list(micro_batches(lengths, [0, 1, 2, 3, 4, 5], 42))
-    assert sorted(sum(parts, [])) == [0, 1, 2, 3, 4, 5]
+    assert sorted([i for part in parts for i in part]) == [0, 1, 2, 3, 4, 5]
     for part in parts:
         assert len(part) == 1 or max(lengths[i] for i in part) * len(part) <= 42
 

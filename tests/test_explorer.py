@@ -1,5 +1,6 @@
 """The explorer's answers against direct computation, its HTML, and its widgets without a browser."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,20 @@ def test_float16_originals(tmp_path: Path) -> None:
     half = {key: rows.to(torch.bfloat16) for key, rows in tiny.original.items()}
     view = Explorer(read_tokens(tiny.run), read_histories(tiny.run), half, decode).view("mean_ce", 0, 2)
     assert len(view.neighbours) == 8
+
+
+def luminance(color: tuple[float, ...]) -> float:
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in color)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_kl_strip_is_readable_at_every_depth() -> None:
+    from vocabx_utils.analysis.explorer_view import _kl_strip
+
+    strip = _kl_strip(pd.DataFrame({"kl": np.linspace(0, 3, 60), "shown": ["x"] * 60}))
+    inks = {"#fff": 1.0, "#000": 0.0}
+    found = re.findall(r"background:rgb\((\d+),(\d+),(\d+)\);color:(#\w+)", strip)
+    assert len(found) == 60
+    for *rgb, ink in found:
+        one, other = sorted((luminance(tuple(map(float, rgb))), inks[ink]))
+        assert (other + 0.05) / (one + 0.05) >= 4.5

@@ -236,7 +236,7 @@ def test_adapter_on_a_base_that_does_not_fit(tuned):
         load_adapter(copy.deepcopy(tiny_base().model), adapter, new_ids=range(300, 303))
     wide = tiny_base(width=64)
     model = with_extra_rows(wide, *new_rows(wide, 3), 300)
-    with pytest.raises(ValueError, match="width 32.*adapter for another base"):
+    with pytest.raises(ValueError, match=r"width 32.*adapter for another base"):
         load_adapter(model, adapter, new_ids=range(300, 303))
     other = tiny_base(seed=3, rows=310)
     with pytest.raises(ValueError, match="was made from tiny"):
@@ -262,3 +262,36 @@ def test_unfinished_variant_names_the_notebook(tuned, tmp_path):
     run, base, extension = tuned
     with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
         export_variant(run, "nothing", tmp_path / "out", base=base, extension=extension)
+
+
+def test_command(tuned, tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from vocabx_utils.cli.export import export as command
+    from vocabx_utils.vocabulary import tokens
+
+    run, base, extension = tuned
+    monkeypatch.setattr(export, "load_base_model", lambda *_arguments, **_options: base)
+    monkeypatch.setattr(tokens, "load_extension", lambda _folder: extension)
+    (run.stage("01") / "extension").mkdir()
+    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
+    variant, out = run.folder / "04_fine_tuning" / "mean_ce", tmp_path / "out"
+    done = CliRunner().invoke(command, [str(variant), str(out), "--pad-to", "64"])
+    assert done.exit_code == 0, done.output
+    assert "320 rows, 3 new tokens, 17 padding rows" in done.output
+    again = CliRunner().invoke(command, [str(variant), str(out)])
+    assert again.exit_code == 1 and "exists and is not empty" in again.output
+    wrong = CliRunner().invoke(command, [str(run.folder), str(tmp_path / "other")])
+    assert wrong.exit_code == 1 and "expected RUN/04_fine_tuning/VARIANT" in wrong.output
+
+    phase_1 = run.stage("03", "mean_ce")
+    runs.claim(phase_1, {"model": base.fingerprint, "dtype": "torch.float32"})
+    runs.finish(phase_1)
+    done = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "rows")])
+    assert done.exit_code == 0, done.output
+    assert torch.equal(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "rows").lm_head.weight[300:303], new_rows(base, 3)[1]
+    )
+    runs.write_json(phase_1 / "provenance.json", {"key": {"model": "other", "dtype": "torch.float32"}})
+    other = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "more")])
+    assert other.exit_code == 1 and "--model" in other.output

@@ -58,6 +58,7 @@ def test_stage_a_moves_both_matrices_only(tmp_path):
         {"group": "model.embed_tokens.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
         {"group": "lm_head.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
     ]
+    assert runs.read_provenance(tmp_path)["new_ids_without_examples"] == [302]
     validation = result.losses[result.losses.kind == "epoch"].validation_loss
     assert validation.iloc[-1] < validation.iloc[0]
 
@@ -210,7 +211,7 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
         return original(self, *arguments)
 
     monkeypatch.setattr(loop.Loop, "_step", step)
-    with pytest.raises(OutOfMemory, match="tokens_per_batch=256: halve it.*continues from"):
+    with pytest.raises(OutOfMemory, match=r"tokens_per_batch=256: halve it.*continues from"):
         tune(tmp_path, stages=("a",), checkpoint_every=1)
     assert (tmp_path / "a" / "checkpoint.safetensors").exists()
     _, _, result = tune(tmp_path, stages=("a",), checkpoint_every=1)
@@ -237,7 +238,7 @@ def test_moved_frozen_tensor_is_caught(tmp_path, monkeypatch):
 def test_base_that_was_not_extended():
     base = tiny_base()
     stage = stages.plan_stages(FineTuneConfig(**SMALL))[0]
-    with pytest.raises(ValueError, match="300 input rows.*up to 302.*with_extra_rows"):
+    with pytest.raises(ValueError, match=r"300 input rows.*up to 302.*with_extra_rows"):
         stages.open_stage(copy.deepcopy(base.model), stage, FineTuneConfig(**SMALL), new_ids=range(300, 303))
 
 

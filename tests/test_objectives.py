@@ -179,7 +179,9 @@ def test_names(name: str, objective: Objective) -> None:
     assert parse_objective(name) == objective
 
 
-@pytest.mark.parametrize("name", ["", "kl", "kl_middle", "kl_last_ce", "mse_last", "hidden_last_t2", "ce0.5", "kl_last_"])
+@pytest.mark.parametrize(
+    "name", ["", "kl", "kl_middle", "kl_last_ce", "mse_last", "hidden_last_t2", "ce0.5", "kl_last_"]
+)
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError):
         parse_objective(name)

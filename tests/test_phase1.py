@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import align_ids
 
 HERE = Path(__file__).parent
-VARIANTS = ["mean_ce", "mean_kl_last", "random_kl_first", "mean_kl_none", "mean_kl_last_ce0.3_t2_w3", "mean_hidden_last"]
+VARIANTS = [
+    "mean_ce",
+    "mean_kl_last",
+    "random_kl_first",
+    "mean_kl_none",
+    "mean_kl_last_ce0.3_t2_w3",
+    "mean_hidden_last",
+]
 
 
 def train(name: str, folder: Path, **changes: Any) -> tuple[distillation.VariantResult, Any]:
@@ -45,7 +53,9 @@ def rows_of(folder: Path, epoch: int) -> dict[str, torch.Tensor]:
     return runs.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
 
 
-@pytest.mark.parametrize("name", [*VARIANTS, "mean_cosine_first", "align_kl_last", "first_kl_last", "mean_hidden_last_l1"])
+@pytest.mark.parametrize(
+    "name", [*VARIANTS, "mean_cosine_first", "align_kl_last", "first_kl_last", "mean_hidden_last_l1"]
+)
 def test_a_variant_learns_its_own_objective_and_moves_nothing_else(tmp_path: Path, name: str) -> None:
     base = tiny_model()
     before = {key: value.clone() for key, value in base.model.state_dict().items()}
@@ -129,9 +139,9 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path) -> None:
     a, b = (runs.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("broken", "whole"))
     assert a == b
     a, b = (runs.read_jsonl(tmp_path / which / variant / "metrics.jsonl") for which in ("broken", "whole"))
-    assert [{k: v for k, v in row.items() if k != "seconds"} for row in a] == [
-        {k: v for k, v in row.items() if k != "seconds"} for row in b
-    ] or any(math.isnan(value) for row in a for value in row.values())
+    for row in a + b:
+        del row["seconds"]
+    assert a == b
 
 
 def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> None:
@@ -237,7 +247,13 @@ def test_validation_equals_a_plain_computation(tmp_path: Path) -> None:
                         per_token[e.extended_ids[j] - V] += kl
                 elif anchor == "last":
                     sums["identical"].append(kl)
-    for ours, name in (("ce_old", "old"), ("ce_new", "new"), ("kl_identical", "identical"), ("kl_last", "last"), ("kl_first", "first")):
+    for ours, name in (
+        ("ce_old", "old"),
+        ("ce_new", "new"),
+        ("kl_identical", "identical"),
+        ("kl_last", "last"),
+        ("kl_first", "first"),
+    ):
         assert scores[ours] == pytest.approx(np.mean(sums[name]), rel=1e-4), ours
     nats = sum(sums["old"]) + sum(sums["new"])
     assert scores["bpb"] == pytest.approx(nats / math.log(2) / sum(e.n_bytes for e in examples.examples), rel=1e-4)
@@ -254,7 +270,7 @@ def test_bad_variant_names_are_refused(name: str) -> None:
 def test_schedule_rises_falls_and_starts_again() -> None:
     factors = [rate_factor(step, [20, 10], 0.1) for step in range(30)]
     assert factors[:3] == [0.5, 1.0, 1.0]
-    assert all(a > b for a, b in zip(factors[2:19], factors[3:20], strict=True))
+    assert all(a > b for a, b in pairwise(factors[2:20]))
     assert factors[20] == 1.0 and factors[29] == pytest.approx(1 / 9)
     assert min(factors) > 0
     with pytest.raises(ValueError):

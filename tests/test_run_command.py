@@ -94,6 +94,14 @@ def test_section_beats_shared_value_and_typed_value_beats_both(make: Make, call:
     assert executed(project, "03_phase1_training", "gpu") == "5 1.0 ['none', 'last'] True 7 gpu\n"
 
 
+def test_a_typed_value_can_be_aimed_at_one_notebook(make: Make, call: Call, project: Path) -> None:
+    make("00_start", SHOW)
+    make("03_phase1_training", SHOW)
+    assert call("run", "-p", "epochs", "3", "-p", "03.epochs", "9").exit_code == 0
+    assert executed(project, "00_start").startswith("3 ")
+    assert executed(project, "03_phase1_training").startswith("9 ")
+
+
 def test_one_notebook_under_another_run_name(make: Make, call: Call, project: Path) -> None:
     make("00_start", SHOW)
     make("03_phase1_training", SHOW)
@@ -110,6 +118,9 @@ def test_one_notebook_under_another_run_name(make: Make, call: Call, project: Pa
     ("words", "named"),
     [
         (["-p", "nun_epochs", "5"], ["nun_epochs", "'epochs'"]),
+        (["-p", "03.nun", "5"], ["'nun'", "03_phase1_training"]),
+        (["-p", "09.epochs", "5"], ["'09'"]),
+        (["--only", "00", "-p", "03.epochs", "5"], ["03_phase1_training", "00_start"]),
         (["-p", "epochs", "2.5"], ["epochs", "2.5", "expected int"]),
         (["-p", "epochs", "true"], ["epochs", "True", "expected int"]),
         (["-p", "learning_rate", "fast"], ["learning_rate", "'fast'", "expected float"]),

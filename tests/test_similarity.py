@@ -153,3 +153,5 @@ def test_nearest_rows() -> None:
     assert cosines == pytest.approx(similarity.cosine(matrix[indices], torch.tensor([2.0, 0.1])), abs=1e-6)
     assert similarity.nearest_rows(torch.zeros(2), matrix)[0].size == 0
     assert similarity.nearest_rows(torch.tensor([float("nan"), 1.0]), matrix)[0].size == 0
+    assert similarity.neighbour_text(torch.tensor([2.0, 0.0]), matrix, str, 2) == "'0' 1.00, '4' 0.71"
+    assert similarity.neighbour_text(torch.zeros(2), matrix, str).startswith("none")

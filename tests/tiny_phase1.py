@@ -95,9 +95,7 @@ def tiny_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any
 
 def as_base(model: Any, dtype: torch.dtype = torch.float32) -> BaseModel:
     model = untie(model).eval().requires_grad_(False).to(dtype)
-    return BaseModel(
-        "tiny", model, tokenizers().original, V, torch.device("cpu"), dtype, weights_fingerprint(model)
-    )
+    return BaseModel("tiny", model, tokenizers().original, V, torch.device("cpu"), dtype, weights_fingerprint(model))
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -31,18 +32,19 @@ def refresh(source: Path, scratch: Path) -> list[str]:
 def main(names: list[str]) -> int:
     """Refresh the named notebooks, or all; the status is 1 if one failed or cannot be committed."""
     available = find_notebooks()
-    with tempfile.TemporaryDirectory(prefix="vocabx-") as folder:
-        os.environ.setdefault("VOCABX_RUNS", str(Path(folder) / "runs"))
-        for stage in select_notebooks(available, tuple(names)):
-            print(f"{stage} …", flush=True)
-            try:
-                problems = refresh(available[stage], Path(folder))
-            except NotebookFailed as error:
-                print(error)
-                return 1
-            if problems:
-                print("\n".join(f"{stage}: {problem}" for problem in problems))
-                return 1
+    folder = Path(tempfile.mkdtemp(prefix="vocabx-"))  # stays after a failure, with the part that ran
+    os.environ.setdefault("VOCABX_RUNS", str(folder / "runs"))
+    for stage in select_notebooks(available, tuple(names)):
+        print(f"{stage} …", flush=True)
+        try:
+            problems = refresh(available[stage], folder)
+        except NotebookFailed as error:
+            print(error)
+            return 1
+        if problems:
+            print("\n".join(f"{stage}: {problem}" for problem in problems))
+            return 1
+    shutil.rmtree(folder)
     return 0
 
 

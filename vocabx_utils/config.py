@@ -122,7 +122,7 @@ class TokenizerConfig(StageConfig):
     """Notebook 01: the corpus and the new tokens.
 
     Attributes:
-        corpus: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
+        corpus_source: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
         packages: import names, for `packages`.
         corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
         corpus_revision: revision of the hub data set.
@@ -138,7 +138,7 @@ class TokenizerConfig(StageConfig):
         comparison_bytes: text of each corpus of the comparison, in bytes for choosing and as much for measuring.
     """
 
-    corpus: Literal["packages", "jsonl", "hub", "tree"] = "packages"
+    corpus_source: Literal["packages", "jsonl", "hub", "tree"] = "packages"
     packages: tuple[str, ...] = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
     corpus_path: str = ""
     corpus_revision: str = ""
@@ -163,10 +163,12 @@ class TokenizerConfig(StageConfig):
         require(self.max_token_bytes >= 2, "max_token_bytes", self.max_token_bytes, "2 or more")
         for name in ("tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        if self.corpus == "packages":
+        if self.corpus_source == "packages":
             require(bool(self.packages), "packages", self.packages, "at least one import name")
         else:
-            require(bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus!r}")
+            require(
+                bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus_source!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,8 +231,8 @@ class Phase1Config(StageConfig):
     batch_size: int = 16
     token_budget: int = 8192
     window: int = 48
-    train_windows: int = 170
-    validation_windows: int = 80
+    train_windows: int = 112
+    validation_windows: int = 48
     train_limit: int = 0
     validation_limit: int = 0
     max_length: int = 1024
@@ -259,7 +261,11 @@ class FineTuneConfig(StageConfig):
     first epoch and rank 128, one of each half in c at 4.2e-5. The rest is unstated there and chosen here.
 
     Attributes:
-        stages: in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks, half by half.
+        variants: "base" (LoRA alone, the control) and phase-1 variants, which go through a and b.
+        without_a: phase-1 variants that go through b once more without a (claim C8).
+        full: variants that go through c too, after a where they have one (claim C9).
+        train_texts, validation_texts: texts taken from the splits, those with most new tokens; 0 for all.
+        stages: of one variant, in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks by halves.
         loss_on: "all" learns the whole text, as the thesis's closing remarks read; "answer" the answer only.
         max_length: tokens kept of one text.
         tokens_per_step: tokens behind one optimiser step.
@@ -279,6 +285,11 @@ class FineTuneConfig(StageConfig):
         sharded: spread the weights over the processes too, for bases that one device cannot hold.
     """
 
+    variants: tuple[str, ...] = ("base", "mean_ce", "mean_kl_last")
+    without_a: tuple[str, ...] = ("mean_kl_last",)
+    full: tuple[str, ...] = ("mean_kl_last",)
+    train_texts: int = 0
+    validation_texts: int = 0
     stages: tuple[str, ...] = ("a", "b")
     loss_on: Literal["all", "answer"] = "all"
     max_length: int = 1024
@@ -308,6 +319,9 @@ class FineTuneConfig(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        missing = (set(self.without_a) | set(self.full)) - set(self.variants)
+        require(not missing, "without_a, full", sorted(missing), f"variants out of {list(self.variants)}")
+        require("base" not in self.without_a, "without_a", self.without_a, "variants with new tokens")
         known = bool(self.stages) and all(stage in ("a", "b", "c") for stage in self.stages)
         require(
             known and len(set(self.stages)) == len(self.stages), "stages", self.stages, "some of a, b, c, each once"
@@ -319,7 +333,7 @@ class FineTuneConfig(StageConfig):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         for name in ("a_warmup", "b_warmup", "c_warmup", "lora_dropout"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to under 1")
-        for name in ("weight_decay", "clip_norm", "checkpoint_every"):
+        for name in ("weight_decay", "clip_norm", "checkpoint_every", "train_texts", "validation_texts"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(
             self.tokens_per_batch >= self.max_length,
@@ -331,12 +345,89 @@ class FineTuneConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(StageConfig):
-    """Notebook 05: benchmarks."""
+    """Notebook 05: benchmarks.
+
+    Attributes:
+        variants: `base`, variants of notebook 03, and `tuned_` before the name of one that notebook 04 exported.
+        reference: the variant that the others are compared with; named before results are seen.
+        benchmark_names: the benchmarks whose problems are answered.
+        prompt_style: `thesis` (its template, code start in the answer block), `chat` or `completion`.
+        prefill: head of the answer block: `auto`, `none`, `fence` or `code`.
+        bits_problems: problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all.
+        held_out_pairs: validation pairs with new tokens that bits per byte are measured on as well.
+        answer_problems: as `bits_problems`, for generated and executed answers.
+        answer_variants: variants that answer; empty for all.
+        max_new_tokens: longest answer.
+        batch_size: prompts in flight, 0 for as many as fit.
+        workers: programs executed at the same time.
+        strict: compare values outside the answer's process (HumanEval and MBPP).
+        power: probability with which a difference should be found, for the smallest detectable one.
+    """
+
+    variants: tuple[str, ...] = ("base", "mean_untrained", "mean_ce", "mean_kl_last")
+    reference: str = "base"
+    benchmark_names: tuple[str, ...] = ("humaneval",)
+    prompt_style: Literal["thesis", "chat", "completion"] = "thesis"
+    prefill: Literal["auto", "none", "fence", "code"] = "auto"
+    bits_problems: int = 20
+    held_out_pairs: int = 16
+    answer_problems: int = 6
+    answer_variants: tuple[str, ...] = ("base", "mean_kl_last")
+    max_new_tokens: int = 64
+    batch_size: int = 0
+    workers: int = 2
+    strict: bool = False
+    power: float = 0.8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = ("humaneval", "mbpp", "bigcodebench", "ds1000")
+        require(bool(self.variants), "variants", self.variants, "at least one variant")
+        require(self.reference in self.variants, "reference", self.reference, f"one of {self.variants}")
+        odd = sorted(set(self.answer_variants) - set(self.variants))
+        require(not odd, "answer_variants", self.answer_variants, f"names among {self.variants}")
+        unknown = sorted(set(self.benchmark_names) - set(known))
+        require(
+            bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}"
+        )
+        for name in ("bits_problems", "held_out_pairs", "answer_problems", "batch_size"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("max_new_tokens", "workers"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require(0 < self.power < 1, "power", self.power, "a number between 0 and 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisConfig(StageConfig):
-    """Notebook 06: inside the model."""
+    """Notebook 06: inside the model.
+
+    Attributes:
+        probed: variants of phase 1 whose student is run (causal test, layers, lens); those that the run lacks are
+            left out.
+        windows: most windows of validation text that teacher and student read.
+        before, after: paired positions in a window before its new token and from it on.
+        kept: dimensions of the learned change that the causal test keeps; those above D are left out.
+        draws: repetitions with random coordinates.
+        bootstrap: samples behind each interval.
+        batch_size: windows in one forward pass.
+    """
+
+    probed: tuple[str, ...] = ("mean_ce", "mean_kl_last")
+    windows: int = 8
+    before: int = 12
+    after: int = 12
+    kept: tuple[int, ...] = (4, 16, 64, 256)
+    draws: int = 1
+    bootstrap: int = 1000
+    batch_size: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.probed), "probed", self.probed, "at least one variant")
+        require(bool(self.kept) and min(self.kept) >= 0, "kept", self.kept, "numbers of dimensions, 0 or more")
+        for name in ("windows", "after", "draws", "bootstrap", "batch_size"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require(self.before >= 0, "before", self.before, "0 or more")
 
 
 # --- profiles ----------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ def with_extra_rows(
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)
     rows = new_input.shape[0]
-    embedding = model.get_input_embeddings()  # kept: Gemma's own class scales what it looks up
+    embedding: Any = model.get_input_embeddings()  # kept: Gemma's own class scales what it looks up
     embedding.weight, embedding.num_embeddings, embedding.padding_idx = nn.Parameter(new_input), rows, None
     head = nn.Linear(base.width, rows, bias=False, device="meta")
     head.weight = nn.Parameter(new_head)

@@ -2,10 +2,11 @@
 
 Run:  python tests/bench/anchors.py --model MODEL --data FOLDER/python.jsonl.gz --out OUT
 
-Every finished variant is one line of OUT/<model>-<corpus>-<strategy>.jsonl, written at once, and a variant that is
-there already is skipped, so a run may be cut and continued. A variant is `<input rows>_<objective>[@<schedule>][@n<N>]`:
-schedule `ours` (--rate, --epochs) or `thesis` (4.2e-4, 8 epochs and a warm restart of 4). Names of groups stand for
-lists: essential, pareto, others, random, inits, thesis, sweep.
+Every finished variant is one line of OUT/<label>-<corpus>-<strategy>.jsonl, written at once, and a variant that is
+there already is skipped, so a run may be cut and continued. A variant is written
+`<input rows>_<objective>[@<schedule>][@n<N>]`, with the schedule `ours` (--rate, --epochs) or `thesis` (4.2e-4,
+8 epochs and a warm restart of 4). Names of groups stand for lists: essential, pareto, others, random, inits, thesis,
+sweep.
 """
 
 from __future__ import annotations
@@ -44,8 +45,12 @@ GROUPS: dict[str, list[str]] = {
     "pareto": [f"mean_kl_last_ce{weight}" for weight in ("0.1", "1", "0.03", "3")],
     "others": ["mean_hidden_first", "mean_cosine_last", "mean_kl_last_t2", "mean_kl_last_ce0.3_t2", "mean_ce_w4"],
     "random": ["random_untrained", "random_kl_last", "random_ce", "random_kl_first"],
-    "inits": ["align_untrained", "align_kl_last", "focus_untrained", "focus_kl_last", "first_untrained", "last_untrained"],
-    "thesis": ["mean_ce@thesis", "mean_kl_first@thesis", "random_ce@thesis", "random_kl_first@thesis", "mean_kl_last@thesis"],
+    "inits": [
+        "align_untrained", "align_kl_last", "focus_untrained", "focus_kl_last", "first_untrained", "last_untrained",
+    ],
+    "thesis": [
+        "mean_ce@thesis", "mean_kl_first@thesis", "random_ce@thesis", "random_kl_first@thesis", "mean_kl_last@thesis",
+    ],
     "sweep": [
         f"mean_{objective}@n{n}"
         for n in (100, 400, 1600)
@@ -96,7 +101,8 @@ class Bench:
         self.splits = read_splits(args.data)
         self.scratch = Path(tempfile.mkdtemp(prefix="anchors-"))
         self.setups: dict[int, Setup] = {}
-        self.name = f"{Path(args.model).stem}-{args.data.name.split('.')[0]}"
+        self.label = args.label or Path(args.model).name.removesuffix(".gguf")
+        self.name = f"{self.label}-{args.data.name.split('.')[0]}"
         self.out = args.out / f"{self.name}-{args.strategy}.jsonl"
 
     def texts(self, split: str, limit: int) -> list[str]:
@@ -160,7 +166,11 @@ class Bench:
         folder = self.scratch / name
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        spell = setup.extension.tokenizer.convert_ids_to_tokens
+        tokenizer = setup.extension.tokenizer
+
+        def spell(token: int) -> str:
+            return str(tokenizer.convert_ids_to_tokens(token))
+
         result = train_variant(variant, base, setup.extension.tokens, setup.data, config, folder, spell=spell)
         epochs = len(result.metrics) - 1
         rows = runs.read_tensors(folder / "rows" / f"epoch_{epochs:02d}.safetensors")
@@ -175,7 +185,7 @@ class Bench:
         shutil.rmtree(folder)
         return {
             "name": name, "variant": variant, "schedule": schedule, "n": n, "strategy": args.strategy,
-            "model": self.name.split("-")[0] if args.label is None else args.label, "corpus": args.data.name.split(".")[0],
+            "model": self.label, "corpus": args.data.name.split(".")[0],
             "learning_rate": rate, "epochs": list(cycle), "batch": args.batch, "window": args.window,
             "train_examples": len(setup.data.train), "train_tokens": setup.data.train.tokens,
             "new_share": float(setup.data.train.counts().sum() / setup.data.train.tokens),
@@ -198,7 +208,9 @@ class Bench:
             first = matrix[[t.subtokens[0] for t in tokens]].float()
             last = matrix[[t.subtokens[-1] for t in tokens]].float()
             inner = [k for k, t in enumerate(tokens) if len(t.subtokens) >= 3]
-            middle = torch.stack([matrix[list(tokens[k].subtokens[1:-1])].float().mean(0) for k in inner]) if inner else None
+            middle = (
+                torch.stack([matrix[list(tokens[k].subtokens[1:-1])].float().mean(0) for k in inner]) if inner else None
+            )
             cosine = torch.nn.functional.cosine_similarity
             found[side] = {"first": float(cosine(new, first).mean()), "last": float(cosine(new, last).mean())}
             if middle is not None:
@@ -278,7 +290,8 @@ def main() -> None:
         runs.append_jsonl(bench.out, row | about | {"seconds": round(seconds, 1)})
         print(
             f"{name:28s} KL identical {row['kl_identical_all']:.4f} (after divergence {row['kl_identical']:.4f}) "
-            f"last {row['kl_last']:.3f} first {row['kl_first']:.3f}  bpb {row['bpb']:.4f} (base {row['base_bpb']:.4f})  "
+            f"last {row['kl_last']:.3f} first {row['kl_first']:.3f}  "
+            f"bpb {row['bpb']:.4f} (base {row['base_bpb']:.4f})  "
             f"repeats {row['after_merged_span']['repeats']}/{row['after_merged_span']['places']}  {seconds:.0f} s",
             flush=True,
         )

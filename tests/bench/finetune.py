@@ -20,6 +20,7 @@ import argparse
 import datetime
 import gc
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ def prepare(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace) -> None:
     """Ceiling, throughput by shape, then the variants; everything found so far is on disk at any time."""
     options.started = time.perf_counter()
+    options.scratch = Path(tempfile.mkdtemp(prefix="vocabx-bench-"))  # weights stay out of the results
     options.out.mkdir(parents=True, exist_ok=True)
     ceiling = matmul_ceiling(options.size)
     facts = {
@@ -147,7 +149,7 @@ def _throughput(
     texts = random_texts(limit, options.length, per_step // options.length * options.steps)
     few = ExampleSet(texts.examples[:1], 0, 0)
     stage = next(stage for stage in stages.plan_stages(config) if stage.key == key)
-    folder = options.out / "scratch" / f"{shape}-{key}-{budget}-{compiled}"
+    folder = options.scratch / f"{shape}-{key}-{budget}-{compiled}"
     flops = flops_per_token(model, key, config, limit, options.length)
     weights = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     _, result = run_stage(model, stage, texts, few, folder, config, limit=limit)
@@ -265,7 +267,7 @@ def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None
             for part in ("train", "validation")
         ]
         observe = Snapshot(tokenizer, limit, new_ids, sets, options.prompt, tokens_per_batch=options.variant_batch)
-        folder = options.out / "scratch" / name.replace(" ", "-")
+        folder = options.scratch / name.replace(" ", "-")
         kept: dict[str, Any] = {}
 
         def snapshot(stage: str, tuned: Any, observe: Any = observe, kept: dict[str, Any] = kept) -> dict[str, Any]:

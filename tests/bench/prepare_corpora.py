@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--headers-root", type=Path, default=Path("/usr/include"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", help="base model whose tokenizer is extended here; needs no weights")
+    parser.add_argument("--label", help="name of the model in file names; the same as in anchors.py")
     parser.add_argument("--n", type=int, nargs="+", default=[100, 400, 800, 1600])
     parser.add_argument("--strategy", choices=["added", "merges"], default="added")
     args = parser.parse_args()
@@ -67,7 +68,7 @@ def main() -> None:
             proposals = select_tokens(texts, tokenizer, max(args.n), strategy=args.strategy)
             for n in args.n:
                 extension = extend_tokenizer(tokenizer, proposals[:n], args.strategy)
-                label = Path(args.tokenizer).stem
+                label = args.label or Path(args.tokenizer).name.removesuffix(".gguf")
                 extension.save(args.out / "extensions" / f"{label}-{name}-{args.strategy}-{n}")
                 print("extension", name, args.strategy, n, "->", extension.N)
 

@@ -10,19 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocabx_utils.analysis import thesis
 from vocabx_utils.evaluation import statistics as stats
 
-# Thesis, table combined_results: passed of 1951 and the printed p-value against the reference, 556.
-THESIS = {508: "0.084", 492: "0.021", 487: "0.013", 461: "0.001", 443: "< 0.001", 527: "0.300", 486: "0.011"}
 
-
-@pytest.mark.parametrize(("passed", "printed"), THESIS.items())
-def test_z_test_gives_every_p_value_of_the_thesis(passed: int, printed: str) -> None:
-    p_value = stats.two_proportion_z_test(passed, 1951, 556, 1951).p_value
-    if printed.startswith("<"):
-        assert round(p_value, 3) < 0.001 or p_value < float(printed[2:])
+@pytest.mark.parametrize("row", thesis.RESULTS, ids=lambda row: f"{row.recipe}-{row.variant}")
+def test_z_test_gives_every_p_value_of_the_thesis(row: thesis.ResultRow) -> None:
+    total = thesis.COMBINED_TOTAL
+    p_value = stats.two_proportion_z_test(row.combined, total, thesis.REFERENCE.combined, total).p_value
+    if row.p_value is None:
+        assert p_value == 1.0
+    elif row.p_is_bound:
+        assert p_value < row.p_value
     else:
-        assert f"{p_value:.3f}" == printed
+        assert round(p_value, 3) == row.p_value
+
+
+def test_difference_interval_by_newcombe() -> None:
+    """Newcombe 1998, table II, (a): 56/70 - 48/80, method 10."""
+    interval = stats.difference_interval(56, 70, 48, 80)
+    assert interval.estimate == pytest.approx(0.2)
+    assert (interval.low, interval.high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
 def test_z_test_sign_and_symmetry() -> None:

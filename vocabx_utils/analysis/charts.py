@@ -230,12 +230,13 @@ def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> 
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value > 0.55 * values.max() else "black"
         shown = repr(tops[row, column][0])[1:-1][:12]
-        ax.text(column, row, shown, ha="center", va="center", fontsize="xx-small", color=color)
+        ax.text(column, row, shown, ha="center", va="center", fontsize="xx-small", color=color, parse_math=False)
     ax.figure.colorbar(image, ax=ax, label="KL to the teacher's prediction (nats)")
     ax.set_xticks(range(len(readers)), readers)
     ax.set_yticks(range(0, len(layers), 5), layers[::5])
     ax.grid(visible=False)
-    ax.set(ylabel="layer (0: embedding)", title=title)
+    ax.set(ylabel="layer (0: embedding)")
+    ax.set_title(title, parse_math=False)
     return ax
 
 
@@ -277,7 +278,9 @@ def map_chart(points: pd.DataFrame, chosen: int | None = None, ax: Axes | None =
         part = points[(points["kind"] == kind) & (points["token"] == chosen)]
         ax.scatter(part["x"], part["y"], s=70, color=color, marker=marker, label="chosen" if kind == "new" else kind)
         for row in part.itertuples():
-            ax.annotate(repr(row.label), (row.x, row.y), (4, 4), textcoords="offset points", fontsize="small")
+            ax.annotate(
+                repr(row.label), (row.x, row.y), (4, 4), textcoords="offset points", fontsize="small", parse_math=False
+            )
     ax.set(xlabel="first principal direction", ylabel="second")
     ax.legend(fontsize="small")
     return ax

@@ -28,6 +28,8 @@ __all__ = ["KLMeter", "PairedText", "encode", "hidden_similarity", "logit_lens",
 
 _CHUNK = 256
 """Positions whose logits are in memory at a time: 256 × V float32, twice."""
+_KEPT_BYTES = 1 << 28
+"""Largest teacher distribution that is kept; above it, the teacher's head runs again for every measurement."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +203,13 @@ class KLMeter:
             [s[text.pairs[use, 0]] for s, text, use in zip(states, self.texts, self._used, strict=True)]
         )
 
+        chunks = range(-(-len(self._teacher) // _CHUNK))
+        small = len(self._teacher) * base.vocab_size * 4 <= _KEPT_BYTES
+        self._kept = [self._teacher_part(at) for at in chunks] if small else []
+
+    def _teacher_part(self, chunk: int) -> Tensor:
+        return _log_probabilities(self._base, self._teacher[chunk * _CHUNK : (chunk + 1) * _CHUNK])
+
     @property
     def positions(self) -> int:
         """Number of positions compared."""
@@ -220,10 +229,9 @@ class KLMeter:
         )
         student = torch.cat([s[t.pairs[use, 1]] for s, t, use in zip(states, self.texts, self._used, strict=True)])
         parts = []
-        for teacher_part, student_part in zip(self._teacher.split(_CHUNK), student.split(_CHUNK), strict=True):
-            log_p = _log_probabilities(self._base, teacher_part)
-            log_q = _log_probabilities(self._base, student_part)
-            parts.append((log_p.exp() * (log_p - log_q)).sum(-1))
+        for at, part in enumerate(student.split(_CHUNK)):
+            log_p = self._kept[at] if self._kept else self._teacher_part(at)
+            parts.append((log_p.exp() * (log_p - _log_probabilities(self._base, part))).sum(-1))
         return torch.cat(parts).double().cpu().numpy()
 
     def mean(self, input_rows: Tensor) -> float:

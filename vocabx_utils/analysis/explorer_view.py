@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["explorer_widget", "view_html"]
 
+_DEEP = (1, 60, 120)
+"""Colour of the largest KL in a strip; smaller ones are mixed with white, opaque, so that contrast can be checked."""
+_EVEN_LUMINANCE = 0.179
+"""Black and white ink have equal contrast here, 4.6 to 1 (WCAG 2)."""
 _STYLE = (
     "<style>.vx{display:flex;flex-wrap:wrap;gap:12px 28px;background:#fff;color:#222;padding:8px;font-size:13px}"
     ".vx h4{margin:6px 0 2px;font-size:13px}.vx table{border-collapse:collapse}"
@@ -106,14 +110,21 @@ def _kl_strip(kl: pd.DataFrame) -> str:
     largest = max(float(kl["kl"].max()), 1e-9)
     cells = []
     for row in kl.itertuples():
-        depth = float(str(row.kl)) / largest
-        ink = "#fff" if depth > 0.55 else "#222"
-        color = f"rgba(1,60,120,{0.08 + 0.85 * depth:.2f})"
+        depth = 0.08 + 0.85 * float(str(row.kl)) / largest
+        mixed = [round(255 + (dark - 255) * depth) for dark in _DEEP]
+        ink = "#fff" if _luminance(mixed) < _EVEN_LUMINANCE else "#000"
+        color = "rgb({},{},{})".format(*mixed)
         cells.append(
             f'<td style="background:{color};color:{ink};text-align:center"><span style="white-space:pre">'
             f"{html.escape(repr(row.shown)[1:-1])}</span><br>{row.kl:.3f}</td>"
         )
     return f"<table><tr>{''.join(cells)}</tr></table>"
+
+
+def _luminance(color: Sequence[int]) -> float:
+    """Relative luminance of an sRGB colour (WCAG 2), 0 to 1."""
+    parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in color)]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
 def _map_svg(points: pd.DataFrame, width: int = 320, height: int = 240) -> str:

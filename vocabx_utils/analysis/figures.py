@@ -131,12 +131,19 @@ def _phase1(run: Run, key: str, label: str, title: str, train_key: str | None = 
     ax.set_title(title)
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     counts = next(iter(metrics.values()))[-1]
-    places = counts.get({"ce": "n_old_targets", "kl_identical": "n_identical", "kl_last": "n_last"}.get(key, ""), 0)
-    places += counts.get("n_new_targets", 0) if key == "ce" else 0
+    places = sum(counts.get(name, 0) for name in _COUNTED[key])
     dotted = " Dotted: training data." if train_key else ""
     plots.note(ax, f"Validation, n = {places:,.0f} positions, one run for each variant (no bands).{dotted}")
     ends = [f"{plots.variant_label(v)} {m[0][key]:.3f} to {m[-1][key]:.3f}" for v, m in metrics.items() if key in m[-1]]
     return Drawing(fig, f"Line chart of {title} by epoch on validation data; first to last: {'; '.join(ends)}.")
+
+
+_COUNTED = {
+    "ce": ("n_old_targets", "n_new_targets"),
+    "kl_identical": ("n_identical",),
+    "kl_last": ("n_last",),
+    "kl_pooled": ("n_identical", "n_first"),
+}
 
 
 def _phase1_metrics(run: Run) -> dict[str, list[dict]]:
@@ -254,7 +261,8 @@ def _published_results(_: Run) -> Drawing:
     axes[0].invert_yaxis()
     for at, row in enumerate(rows):
         p = "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
-        axes[2].text(0.6, at, p, va="center", fontsize="x-small")
+        axes[2].text(31.5, at, p, va="center", fontsize="x-small")
+    axes[2].set_xlim(0, 42)
     plots.note(
         axes[0], "Published counts (tab:combined_results). Bars: 95 % Wilson intervals. p: against the reference."
     )

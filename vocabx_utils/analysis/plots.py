@@ -57,10 +57,14 @@ ORDERED = (
     "random_kl_last",
     "mean_untrained",
     "random_untrained",
+    "mean_kl_none",
+    "mean_kl_last_ce0.3",
+    "mean_hidden_last",
 )
 """Variants with a style of their own, in the order of the styles."""
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
 _PNG_DPI, _SCREEN_DPI, _MIN_ALT = 200, 84, 20
+_CHARACTERS_PER_INCH = 17  # of an x-small note
 
 
 def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
@@ -146,8 +150,9 @@ def position_style(position: str) -> dict[str, Any]:
 
 
 def _style(index: int) -> dict[str, Any]:
-    at = index % len(PALETTE)
-    return {"color": PALETTE[at], "marker": _MARKERS[at], "linestyle": _LINES[at]}
+    at, lap = index % len(PALETTE), index // len(PALETTE)
+    shifted = (at + 3 * lap) % len(PALETTE)  # a colour that comes round again has another marker and line
+    return {"color": PALETTE[at], "marker": _MARKERS[shifted], "linestyle": _LINES[shifted]}
 
 
 def signed_colors(limit: float = 1.0) -> dict[str, Any]:
@@ -162,17 +167,14 @@ def signed_colors(limit: float = 1.0) -> dict[str, Any]:
 
 
 def note(ax: Axes, text: str) -> None:
-    """Write a note below the axes: what n is and what bars or bands mean."""
-    ax.annotate(
-        text,
-        (0, 0),
-        (0, -36),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize="x-small",
-        color="0.35",
-        va="top",
-    )
+    """Write a note below the figure of these axes: what n is and what bars or bands mean. One for each figure."""
+    import textwrap
+
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return
+    width = int(_CHARACTERS_PER_INCH * figure.get_size_inches()[0])
+    figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="x-small", color="0.35")
 
 
 def save_figure(

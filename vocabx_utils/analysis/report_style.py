@@ -13,7 +13,7 @@ body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,s
 a{color:var(--link)}
 main{max-width:60rem;padding:1rem 1.2rem 3rem;min-width:0}
 h1{font-size:1.7rem;line-height:1.25}h2{margin-top:2.2rem;border-bottom:1px solid var(--line)}
-h1,h2,h3,p,li,td{overflow-wrap:anywhere}
+h1,h2,h3,p,li{overflow-wrap:anywhere}td{overflow-wrap:break-word}
 .anchor-link{visibility:hidden;margin-left:.4rem;text-decoration:none}
 :is(h1,h2,h3):hover .anchor-link{visibility:visible}
 .side{border-bottom:1px solid var(--line);padding:.6rem 1.2rem;font-size:.92rem}

@@ -7,7 +7,7 @@ which every mean leaves out and counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "cosines_by_epoch",
     "mean_init_cosines",
     "nearest_rows",
+    "neighbour_text",
     "subtoken_cosines",
     "summarize",
 ]
@@ -271,3 +272,16 @@ def nearest_rows(
     scores = torch.nan_to_num(scores, nan=-2.0, posinf=-2.0, neginf=-2.0)
     best = torch.topk(scores, min(k, int((norms > 0).sum())))
     return best.indices.numpy(), best.values.numpy()
+
+
+def neighbour_text(row: torch.Tensor, matrix: torch.Tensor, decode: Callable[[int], str], k: int = 5) -> str:
+    """Spell the k nearest rows of a matrix with their cosines, best first; see `nearest_rows`.
+
+    Args:
+        row: (D,).
+        matrix: (V, D).
+        decode: gives the text of an id.
+        k: how many.
+    """
+    found = zip(*nearest_rows(row, matrix, k), strict=True)
+    return ", ".join(f"{decode(int(at))!r} {value:.2f}" for at, value in found) or "none: the row has no direction"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,19 +15,29 @@ import click
               help="Add LoRA into the weights, or write the base with its rows and the adapter beside it.")  # fmt: skip
 @click.option("--pad-to", type=click.IntRange(1), help="Round the matrix rows up to a multiple, such as 64.")
 @click.option("--shard-size", default="2GB", show_default=True, help="Largest safetensors file.")
+@click.option("--model", default="smollm2-135m", show_default=True,
+              help="Base model of a phase-1 variant; fine-tuned variants know theirs.")  # fmt: skip
 @click.option("--probe", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Text whose ids are compared before and after (llama.cpp's own probe, for example).")  # fmt: skip
 @click.option("--no-verify", is_flag=True, help="Do not load the written folder again to compare logits.")
 def export(
-    variant: Path, out: Path, adapter: str, pad_to: int | None, shard_size: str, probe: Path | None, no_verify: bool
+    variant: Path,
+    out: Path,
+    adapter: str,
+    pad_to: int | None,
+    shard_size: str,
+    model: str,
+    probe: Path | None,
+    no_verify: bool,
 ) -> None:
-    """Write VARIANT, a folder such as runs/quick/04_fine_tuning/mean_kl_last, to OUT as a plain Hugging Face model.
+    """Write a checkpoint as a plain Hugging Face folder.
 
-    A variant of phase 1 (runs/quick/03_phase1_training/mean_ce) is written with the rows of its last epoch.
+    VARIANT is a folder such as runs/quick/04_fine_tuning/mean_kl_last, OUT the folder to make. A variant of phase 1
+    (runs/quick/03_phase1_training/mean_ce) is written with the rows of its last epoch.
     """
     from vocabx_utils.training.export import export_path
 
-    options = {"pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify}
+    options: dict[str, Any] = {"pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify, "model": model}
     if probe is not None:
         options["probe"] = probe.read_text(encoding="utf-8")
     try:

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from vocabx_utils.config import ConfigError, notebook_params
+from vocabx_utils.paths import stage_name
 
 __all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text"]
 
@@ -166,7 +167,8 @@ def assign_parameters(
     Args:
         declared: parameters of every notebook of the series, by full notebook name.
         profile: result of `config.load_profile`.
-        typed: names and texts from the command line; each goes to every selected notebook that declares it.
+        typed: names and texts from the command line. `epochs` goes to every selected notebook that declares it,
+            `03.epochs` to that one.
         selected: notebooks that will run; all by default.
 
     Returns:
@@ -183,15 +185,30 @@ def assign_parameters(
             if name in declared[stage]:
                 checked = _attempt(problems, f"profile, {stage}: ", check_value, declared[stage][name], value)
                 values.get(stage, {})[name] = checked
-    for name, text in typed:
-        takers = [stage for stage in chosen if name in declared[stage]]
+    for spelled, text in typed:
+        aimed, name = _aim(spelled, chosen)
+        takers = [stage for stage in aimed if name in declared[stage]]
         if not takers:
-            problems.append(_explain_unknown(name, {n for stage in chosen for n in declared[stage]}, chosen))
+            problems.append(_explain_unknown(name, {n for stage in aimed for n in declared[stage]}, aimed))
         for stage in takers:
             values[stage][name] = _attempt(problems, f"-p, {stage}: ", parse_text, declared[stage][name], text)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return values
+
+
+def _aim(spelled: str, chosen: list[str]) -> tuple[list[str], str]:
+    """Notebooks and parameter name that `epochs` or `03.epochs` means."""
+    section, dot, name = spelled.rpartition(".")
+    if not dot:
+        return chosen, spelled
+    try:
+        stage = stage_name(section)
+    except ValueError as error:
+        raise ConfigError(f"-p {spelled}: {error}") from None
+    if stage not in chosen:
+        raise ConfigError(f"-p {spelled}: {stage} is not among the notebooks to run ({', '.join(chosen)}).")
+    return [stage], name
 
 
 def _attempt(problems: list[str], where: str, check: Any, parameter: Parameter, value: Any) -> Any:

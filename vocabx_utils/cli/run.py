@@ -157,7 +157,7 @@ _shared_options = [
         type=(str, str),
         multiple=True,
         metavar="NAME VALUE",
-        help="Set a parameter in every chosen notebook that declares it. Repeatable.",
+        help="Set a parameter in every chosen notebook that declares it, or as 03.NAME in one. Repeatable.",
     ),
 ]
 

@@ -383,8 +383,8 @@ def _humaneval(row: Mapping[str, Any]) -> Problem:
 
 def _mbpp(row: Mapping[str, Any]) -> Problem:
     number = int(row["task_id"])
-    code = str(row["code"]).replace("\r\n", "\n")
-    tests = [str(test).replace("\r\n", "\n") for test in row["test_list"]]
+    code = _unix_lines(row["code"])
+    tests = [_unix_lines(test) for test in row["test_list"]]
     split = next(name for name, (low, high) in _MBPP_SPLITS.items() if low <= number <= high)
     return Problem(
         task_id=f"Mbpp/{number}",
@@ -398,10 +398,14 @@ def _mbpp(row: Mapping[str, Any]) -> Problem:
         library="mbpp",
         metadata={
             "test_list": tests,
-            "test_setup_code": str(row["test_setup_code"]).replace("\r\n", "\n"),
+            "test_setup_code": _unix_lines(row["test_setup_code"]),
             "split": split,
         },
     )
+
+
+def _unix_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _called_name(tests: Sequence[str], code: str) -> str:

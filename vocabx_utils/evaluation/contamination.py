@@ -18,9 +18,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _DEFINED = re.compile(r"\bdef\s+(\w+)\s*\(")
 _SHORTEST = 6  # problems with fewer words than this say nothing by themselves
 # Names that many unrelated programs define; for these a shared name is no sign of a shared problem.
-_COMMON_NAMES = frozenset(
-    "add solve solution main f func function search sort_array minimum_cost move_one_ball task_func".split()
-)
+_COMMON_NAMES = frozenset(("add", "main", "function", "search", "solution", "solve", "task_func"))
 
 
 @dataclass(frozen=True)
@@ -118,11 +116,12 @@ def overlap(
     if n < 2 or not 0 <= share <= 1:
         raise ValueError(f"expected n of at least 2 and a share in [0, 1], got n={n}, share={share}")
     index, sizes = _index(problems, n)
+    lengths = sorted({len(gram) for gram in index})
     functions = {p.entry_point: p.task_id for p in problems if names and p.entry_point and _is_telling(p.entry_point)}
     hits = []
     for number, pair in enumerate(pairs):
         found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-        for gram in _pair_ngrams(pair, n, index):
+        for gram in _pair_ngrams(pair, lengths, index):
             found[index[gram]].append(gram)
         named = {functions[name]: name for name in _DEFINED.findall(pair.answer) if name in functions}
         for task in sorted(found.keys() | named.keys()):
@@ -168,19 +167,15 @@ def _index(problems: Sequence[Problem], n: int) -> tuple[dict[tuple[str, ...], s
     return index, sizes
 
 
-def _pair_ngrams(pair: Pair, n: int, index: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:
-    lengths = {n} | {len(gram) for gram in index if len(gram) < n} if _has_short(index, n) else {n}
-    found = set()
+def _pair_ngrams(pair: Pair, lengths: Iterable[int], index: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
     for text in (pair.query, pair.answer):
         tokens = words(text)
         for length in lengths:
-            grams = (tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1))
+            # zip over shifted copies makes the n-grams several times faster than slices
+            grams = zip(*(tokens[i:] for i in range(length)), strict=False)
             found.update(gram for gram in grams if gram in index)
     return found
-
-
-def _has_short(index: Mapping[tuple[str, ...], str], n: int) -> bool:
-    return any(len(gram) < n for gram in index)
 
 
 def _is_telling(name: str) -> bool:

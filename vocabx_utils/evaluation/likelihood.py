@@ -7,7 +7,7 @@ too small to solve problems. All tokenizers are scored on the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,10 @@ from transformers import PreTrainedTokenizerBase
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import reference_text
 from vocabx_utils.evaluation.slots import placement
+from vocabx_utils.evaluation.statistics import paired_bootstrap
 
 if TYPE_CHECKING:
+    import pandas as pd
     from transformers import PreTrainedModel
 
 _HEAD_ROWS = 256  # positions whose logits are held at once
@@ -74,15 +76,32 @@ def reference_spans(
     Raises:
         ValueError: No tokenizer, or a reference solution that is empty.
     """
+    texts = ((problem.task_id, *reference_text(problem, tokenizers[0], style)) for problem in problems)
+    return shared_spans(texts if tokenizers else (), tokenizers)
+
+
+def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[PreTrainedTokenizerBase]) -> list[Span]:
+    """Lay out any texts for scoring by several tokenizers, see ``reference_spans``.
+
+    Args:
+        texts: Name, text, and the character from which on it is to be scored.
+        tokenizers: Tokenizers of all models that are compared.
+
+    Returns:
+        One span per text.
+
+    Raises:
+        ValueError: No tokenizer, nothing to score in a text, or nothing before it.
+    """
     if not tokenizers:
         raise ValueError("expected at least one tokenizer")
     spans = []
-    for problem in problems:
-        text, end = reference_text(problem, tokenizers[0], style)
-        if not text[end:].strip():
-            raise ValueError(f"{problem.task_id} has an empty reference solution")
+    for name, text, end in texts:
         shared = set.intersection(*(_boundaries(tokenizer, text) for tokenizer in tokenizers))
-        spans.append(Span(problem.task_id, text, max(place for place in shared if place <= end)))
+        places = [place for place in shared if place <= end]
+        if not text[end:].strip() or not places:
+            raise ValueError(f"{name}: expected text before and behind character {end} of {len(text)}")
+        spans.append(Span(name, text, max(places)))
     return spans
 
 
@@ -132,6 +151,52 @@ def corpus_bits_per_byte(scores: Iterable[SpanScore]) -> float:
     if not rows:
         raise ValueError("expected at least one score")
     return sum(row.bits for row in rows) / sum(row.bytes for row in rows)
+
+
+def likelihood_table(
+    scores: Mapping[str, Sequence[SpanScore]], *, reference: str, resamples: int = 10_000, seed: int = 0
+) -> pd.DataFrame:
+    """Compare the bits per byte of several models with those of a reference, paired by problem.
+
+    Args:
+        scores: Scores by variant, of the same problems in the same order.
+        reference: Variant to compare with.
+        resamples: Bootstrap samples.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        One row per variant: bits per byte of all problems together, scored tokens, the difference to the
+        reference with paired bootstrap limits (bits per byte, negative is better), and the share of problems
+        on which the variant is better.
+
+    Raises:
+        ValueError: Unknown reference, or scores of different problems or bytes.
+    """
+    import pandas as pd
+
+    if reference not in scores:
+        raise ValueError(f"the reference {reference!r} is not among {', '.join(scores)}")
+    base = scores[reference]
+    sizes = [row.bytes for row in base]
+    rows = []
+    for variant, found in scores.items():
+        if [(row.task_id, row.bytes) for row in found] != [(row.task_id, row.bytes) for row in base]:
+            raise ValueError(f"{variant} and {reference} were scored on different problems or bytes")
+        mine, theirs = [row.bits for row in found], [row.bits for row in base]
+        gap = paired_bootstrap(mine, theirs, weights=sizes, resamples=resamples, seed=seed)
+        rows.append(
+            {
+                "model": variant,
+                "n": len(found),
+                "bits_per_byte": corpus_bits_per_byte(found),
+                "tokens": sum(row.tokens for row in found),
+                "difference": gap.estimate,
+                "low": gap.low,
+                "high": gap.high,
+                "better": sum(a < b for a, b in zip(mine, theirs, strict=True)) / len(found),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def new_token_density(

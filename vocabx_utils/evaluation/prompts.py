@@ -37,6 +37,8 @@ _RESPONSE = (
 )
 _COMPLETE = "Complete the following Python function so that it does what its docstring says."
 _CONTINUE = "Solve the problem by continuing the Python program. Write only the code that is missing."
+_FIRST_WORDS = ("x", "def ", "import ", "return ", "result")
+_TAIL = 120  # characters at the end of a prompt whose tokens what follows may change
 _DS_END = ("</code>", "# SOLUTION END", "END SOLUTION")
 _COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
     "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
@@ -108,8 +110,8 @@ def build_prompt(
                 "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
             )
         text = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
-    probe = _probe(head)
-    stable, ids = (text, encode(tokenizer, text)) if probe is None else stable_prefix(tokenizer, text, probe)
+    probes = _probes(head if style != "completion" else head or query)
+    stable, ids = stable_prefix(tokenizer, text, probes) if probes else (text, encode(tokenizer, text))
     cut = len(text) - len(stable)
     return Prompt(
         task_id=problem.task_id,
@@ -144,34 +146,41 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probe: str) -> tuple[str, list[int]]:
+def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequence[str]) -> tuple[str, list[int]]:
     """Cut a text back to where the tokenization no longer depends on what follows.
 
     A prompt that ends in a line break is one token sequence alone and another one inside the full text if
     the tokenizer joins the break with the indentation after it. The model has then never seen the prompt's
-    last token in this place.
+    last token in this place. What follows is taken to be code; a blank line may still join.
 
     Args:
         tokenizer: Fast tokenizer.
         text: The prompt.
-        probe: A usual continuation, such as ``"    x"``.
+        probes: Usual continuations, such as ``"    x"``.
 
     Returns:
-        The longest prefix of ``text`` whose ids begin the ids of ``text + probe``, and these ids. The whole
-        text is returned where no prefix of at least half its length does.
+        The longest prefix of ``text`` whose last tokens stay the same before every probe, and its ids. The
+        whole text is returned where that would cost more than the last line.
     """
-    kept = text
+    kept, tail = text, _TAIL
     for _ in range(8):
-        encoded = tokenizer(kept, add_special_tokens=False, return_offsets_mapping=True)
+        end = kept[-tail:]
+        encoded = tokenizer(end, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = list(encoded["input_ids"]), encoded["offset_mapping"]
-        longer = encode(tokenizer, text + probe)
-        same = next((i for i, (a, b) in enumerate(zip(ids, longer, strict=False)) if a != b), len(ids))
+        rest = text[len(kept) :]
+        longer = tokenizer([end + rest + probe for probe in probes], add_special_tokens=False)["input_ids"]
+        same = min(_common(ids, other) for other in longer)
         if same == len(ids):
-            return kept, ids
-        kept = kept[: offsets[same][0]]
-        if len(kept) < len(text) // 2:
+            return kept, encode(tokenizer, kept)
+        kept = kept[: len(kept) - len(end) + offsets[same][0]]
+        if kept[-1:] == "" or "\n" in text[len(kept) :].strip():
             break
     return text, encode(tokenizer, text)
+
+
+def _common(one: Sequence[int], two: Sequence[int]) -> int:
+    """Return how many ids both begin with."""
+    return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
 def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
@@ -351,15 +360,15 @@ def _bos(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(tokenizer.bos_token) if bos is not None and first == [bos] else ""
 
 
-def _probe(head: str) -> str | None:
-    """Return a usual continuation of the head, ``None`` where the reply starts freely."""
+def _probes(head: str) -> tuple[str, ...]:
+    """Return usual continuations of the head, none where the reply starts freely."""
     if not head:
-        return None
+        return ()
     if not head.endswith("\n"):
-        return "\nx"
+        return ("\nx", "\n    x")
     last = head.rstrip().rsplit("\n", 1)[-1]
     inside = last[:1] in " \t" or last.endswith(":")
-    return "    x" if inside else "x"
+    return tuple("    " * inside + word for word in _FIRST_WORDS)
 
 
 def _stops(benchmark: str, style: str, prefill: str) -> tuple[str, ...]:

@@ -127,6 +127,31 @@ def wilson_interval(k: int, n: int, confidence: float = 0.95) -> Interval:
     return Interval(k / n, float(low), float(high))
 
 
+def difference_interval(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> Interval:
+    """Return the difference of two pass rates with Newcombe's interval, for counts without verdicts per problem.
+
+    Args:
+        k1: Passed problems of the first model.
+        n1: Problems given to the first model.
+        k2: Passed problems of the second model.
+        n2: Problems given to the second model.
+        confidence: Coverage, between 0 and 1.
+
+    Returns:
+        k1/n1 - k2/n2 with its limits, which ignore that both answered the same problems.
+
+    Raises:
+        ValueError: Impossible counts or coverage.
+    """
+    _check_counts(k1, n1)
+    _check_counts(k2, n2)
+    _check_fraction(confidence, "confidence")
+    from statsmodels.stats.proportion import confint_proportions_2indep
+
+    low, high = confint_proportions_2indep(k1, n1, k2, n2, method="newcomb", compare="diff", alpha=1 - confidence)
+    return Interval(k1 / n1 - k2 / n2, float(low), float(high))
+
+
 def paired_bootstrap(
     first: ArrayLike,
     second: ArrayLike,

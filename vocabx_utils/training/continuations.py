@@ -97,9 +97,8 @@ def continuations(
             after = second[ids[few] - model.vocab_size]
             mine = _logits(model, hidden[at[few]], weights)
             theirs = _logits(model, teacher.take(batch.teacher_rows[few], model.device), model.head)
-            found.append(
-                (ids[few], mine.argmax(-1), theirs.argmax(-1), batch.targets[few], after, _mass(mine, after), _mass(theirs, after))
-            )  # fmt: skip
+            best = ids[few], mine.argmax(-1), theirs.argmax(-1), batch.targets[few]
+            found.append((*best, after, _mass(mine, after), _mass(theirs, after)))
     if not found:
         empty = torch.zeros(0, dtype=torch.long)
         return Continuations(empty, empty, empty, empty, empty, empty.float(), empty.float())

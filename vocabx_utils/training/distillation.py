@@ -47,6 +47,10 @@ __all__ = [
 ]
 
 
+Starts = dict[tuple[int, ...], tuple[dict[str, float], validation.TokenScores]]
+"""Validations by checksums of the rows, for one set of examples and one model."""
+
+
 class NonFiniteLossError(RuntimeError):
     """A loss became infinite or NaN; the message names the batch, the last good checkpoint stands."""
 
@@ -141,6 +145,7 @@ def train_variant(
     group: Group | None = None,
     spell: Callable[[int], str] = str,
     on_step: Callable[[int], None] | None = None,
+    starts: Starts | None = None,
 ) -> VariantResult:
     """Train one variant, or go on with a killed one, or return a finished one.
 
@@ -157,6 +162,7 @@ def train_variant(
         group: processes that share each step.
         spell: text of an id, for the first values ``focus``.
         on_step: called after every step with the number of steps done, before a checkpoint is written.
+        starts: validations of first values that other variants have done, read and added to.
 
     Returns:
         Metrics and what did not train.
@@ -176,7 +182,7 @@ def train_variant(
     heads = head_rows(variant.head_init(config.head_init), base, tokens, generator)
     model = ExtendedModel(base, rows, heads)
     frozen = (rows_checksum(base.input_rows), rows_checksum(base.head_rows))
-    trainer = _Trainer(variant, model, data, config, folder, group, on_step)
+    trainer = _Trainer(variant, model, data, config, folder, group, on_step, {} if starts is None else starts)
     trainer.run()
     if (rows_checksum(base.input_rows), rows_checksum(base.head_rows)) != frozen:
         raise RowsNotTrainedError(f"{name}: rows of the original vocabulary changed; they must stay bit-identical")
@@ -229,9 +235,10 @@ class _Trainer:
         folder: Path,
         group: Group,
         on_step: Callable[[int], None] | None,
+        starts: Starts,
     ) -> None:
         self.variant, self.model, self.data, self.config = variant, model, data, config
-        self.folder, self.group, self.on_step = folder, group, on_step
+        self.folder, self.group, self.on_step, self.starts = folder, group, on_step, starts
         self.rows: dict[str, Tensor] = {"input_rows": model.input_rows, "head_rows": model.head_rows}
         fused = True if model.device.type == "cuda" else None
         self.optimizers: dict[str, Optimizer] = {
@@ -260,6 +267,8 @@ class _Trainer:
         """Validate the start, then train and validate every epoch that is left."""
         found = load_checkpoint(self.folder, self.rows, self.optimizers)
         if found is None:
+            if self.group.leads:  # a run killed before its first checkpoint left the start's line
+                (self.folder / "metrics.jsonl").unlink(missing_ok=True)
             self._close_epoch(0, 0.0)
         else:
             self.position = found
@@ -394,9 +403,7 @@ class _Trainer:
     def _close_epoch(self, epoch: int, seconds: float) -> None:
         """Validate and write the epoch's rows and metrics; rows first, since a metrics line says they are there."""
         data, teacher = self.data, self.data.validation_teacher
-        scores, per_token = validation.evaluate(
-            self.model, data.validation, teacher, token_budget=self.config.token_budget, group=self.group
-        )
+        scores, per_token = self._validate(epoch)
         steps = max(1, self.position.step)
         train = (self.position.totals / steps).tolist() if epoch else [math.nan, math.nan]
         if not self.group.leads:
@@ -407,7 +414,26 @@ class _Trainer:
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
         row["base_bpb"] = validation.base_bits_per_byte(teacher, data.validation)
         row["seconds"] = round(seconds, 3)
-        runs.append_jsonl(self.folder / "metrics.jsonl", row)
+        # JSON has no NaN: a mean over no position is null
+        plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        runs.append_jsonl(self.folder / "metrics.jsonl", plain)
+
+    def _validate(self, epoch: int) -> tuple[dict[str, float], validation.TokenScores]:
+        """Evaluate; variants with the same first values share what that gives before training."""
+        data = self.data
+        key = tuple(rows_checksum(rows) for rows in self.rows.values()) if epoch == 0 else ()
+        if key in self.starts:
+            return self.starts[key]
+        found = validation.evaluate(
+            self.model,
+            data.validation,
+            data.validation_teacher,
+            token_budget=self.config.token_budget,
+            group=self.group,
+        )
+        if epoch == 0:
+            self.starts[key] = found
+        return found
 
 
 def _coefficients(batch: Batch, vocab_size: int, new_weight: float, scale: float) -> Tensor:
@@ -474,9 +500,17 @@ def _check_improved(variant: Variant, metrics: list[dict[str, Any]], config: Pha
     if objective is None or not config.require_improvement or (objective.match, objective.anchor) != ("kl", "last"):
         return
     start, end = metrics[0]["kl_last"], metrics[-1]["kl_last"]
-    if not end < start:
+    if start is None:
+        raise NotImprovedError(f"{variant.name}: validation holds no merged span, so improvement cannot be judged")
+    if end is None or not end < start:
         raise NotImprovedError(
-            f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end:.4f}, not below its "
-            f"untrained start. Try another learning_rate (now {config.learning_rate:g}) or more epochs; "
+            f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end or math.nan:.4f}, "
+            f"not below its untrained start. Try another learning_rate (now {config.learning_rate:g}) or more epochs; "
             "require_improvement = False accepts it."
         )
+
+
+if __name__ == "__main__":
+    from vocabx_utils.training.phase1 import main
+
+    main()

@@ -13,7 +13,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,9 @@ import torch
 from torch import Tensor
 
 from vocabx_utils.training.objectives import ANCHORS, Anchor
+from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
 
 __all__ = [
-    "AlignedLike",
     "Batch",
     "Example",
     "ExampleSet",
@@ -35,18 +34,6 @@ __all__ = [
 ]
 
 Ints = npt.NDArray[np.int64]
-IDENTICAL, MERGED = 0, 1
-
-
-class AlignedLike(Protocol):
-    """What this module needs of `vocabx_utils.vocabulary.alignment.AlignedText`."""
-
-    original_ids: Ints
-    extended_ids: Ints
-    original_ends: Ints
-    extended_ends: Ints
-
-    def pairs(self, anchor: Anchor = "last") -> tuple[Ints, npt.NDArray[np.int8]]: ...
 
 
 @dataclass(frozen=True)
@@ -122,7 +109,7 @@ class ExampleSet:
         return digest.hexdigest()
 
 
-def _boundaries(text: AlignedLike) -> Ints:
+def _boundaries(text: AlignedText) -> Ints:
     """(Te + 1,) for each cut before extended position j: the matching cut in the original, or -1.
 
     Special tokens advance no bytes, so a cut is matched to the last original position with that byte end which an
@@ -135,7 +122,7 @@ def _boundaries(text: AlignedLike) -> Ints:
     return cuts
 
 
-def _slice(text: AlignedLike, start: int, stop: int, cuts: Ints, source: int) -> Example:
+def _slice(text: AlignedText, start: int, stop: int, cuts: Ints, source: int) -> Example:
     first, last = int(cuts[start]), int(cuts[stop])
     original = np.asarray(text.original_ids[first:last], np.int64)
     extended = np.asarray(text.extended_ids[start:stop], np.int64)
@@ -155,7 +142,7 @@ def _slice(text: AlignedLike, start: int, stop: int, cuts: Ints, source: int) ->
     return Example(original, extended, pairs, merged, prefix, n_bytes, n_original_bytes, source)
 
 
-def whole_texts(texts: Iterable[AlignedLike], vocab_size: int, n_new: int, *, max_length: int = 1024) -> ExampleSet:
+def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, max_length: int = 1024) -> ExampleSet:
     """Take every text from its beginning, cut at a common boundary if it is too long.
 
     Args:
@@ -182,7 +169,7 @@ def whole_texts(texts: Iterable[AlignedLike], vocab_size: int, n_new: int, *, ma
 
 
 def choose_windows(
-    texts: Sequence[AlignedLike],
+    texts: Sequence[AlignedText],
     vocab_size: int,
     n_new: int,
     *,
@@ -234,7 +221,7 @@ def choose_windows(
     return ExampleSet(tuple(e for e in examples if len(e.extended_ids) > 1), vocab_size, n_new, {})
 
 
-def _occurrences(texts: Sequence[AlignedLike], vocab_size: int, n_new: int, seed: int) -> list[list[tuple[int, int]]]:
+def _occurrences(texts: Sequence[AlignedText], vocab_size: int, n_new: int, seed: int) -> list[list[tuple[int, int]]]:
     generator = np.random.default_rng(seed)
     places: list[list[tuple[int, int]]] = [[] for _ in range(n_new)]
     for source in generator.permutation(len(texts)):
@@ -247,10 +234,10 @@ def _occurrences(texts: Sequence[AlignedLike], vocab_size: int, n_new: int, seed
 def _around(cuts: Ints, at: int, window: int) -> tuple[int, int]:
     """Grow outward from ``at`` to cuts that both tokenizers share."""
     usable = np.flatnonzero(cuts >= 0)
-    before = window // 2
-    start = usable[np.searchsorted(usable, max(0, at - before), side="right") - 1]
-    stop = usable[min(len(usable) - 1, np.searchsorted(usable, min(int(usable[-1]), int(start) + window)))]
-    return int(start), int(max(stop, usable[min(len(usable) - 1, np.searchsorted(usable, at + 1))]))
+    place = int(np.searchsorted(usable, max(0, at - window // 2), side="right")) - 1
+    start = int(usable[place])
+    beyond = int(np.searchsorted(usable, max(at + 1, start + window)))
+    return start, int(usable[min(len(usable) - 1, beyond)])
 
 
 def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: int, buckets: int = 8) -> list[list[int]]:
@@ -269,7 +256,7 @@ def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: in
         Lists of example indices, shuffled.
     """
     generator = np.random.default_rng([seed, epoch])
-    order: Ints = generator.permutation(len(examples))
+    order = np.asarray(generator.permutation(len(examples)), np.int64)
     lengths = np.array([len(e.extended_ids) for e in examples.examples])
     pool = batch_size * max(1, buckets)
     steps: list[list[int]] = []

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import runs
-from vocabx_utils.models import BaseModel, load_base_model, quiet_transformers, with_extra_rows
+from vocabx_utils.models import DEFAULT_MODEL, BaseModel, load_base_model, quiet_transformers, with_extra_rows
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
@@ -124,19 +124,20 @@ def export_variant(
     return _export_start(start, Path(out), adapter, base, options)
 
 
-def export_path(folder: Path, out: Path, **options: Any) -> Mapping[str, Any]:
+def export_path(folder: Path, out: Path, *, model: str = DEFAULT_MODEL, **options: Any) -> Mapping[str, Any]:
     """Export a variant by its folder, of notebook 04 or of notebook 03.
 
     Args:
         folder: ``<run>/04_fine_tuning/<variant>`` or ``<run>/03_phase1_training/<variant>``.
         out: folder to make.
+        model: source of the base model, for variants of notebook 03 (those of notebook 04 know theirs).
         **options: of ``export_variant`` and ``write_folder``.
 
     Returns:
         What was noted about the export.
 
     Raises:
-        ValueError: the path is not a variant of one of the two notebooks.
+        ValueError: the path is not a variant of one of the two notebooks, or ``model`` is not its base.
         runs.MissingStageError: the variant is not finished.
     """
     folder = Path(folder).resolve()
@@ -153,7 +154,12 @@ def export_path(folder: Path, out: Path, **options: Any) -> Mapping[str, Any]:
     _refuse_existing(Path(out))
     options.pop("adapter", None)
     key = runs.read_provenance(folder)["key"]
-    base = load_base_model(key["model"], device=key.get("device", "auto"), dtype=key.get("dtype", "auto"))
+    base = load_base_model(model, dtype=key["dtype"].removeprefix("torch."))
+    if base.fingerprint != key["model"]:
+        raise ValueError(
+            f"{folder.name} was trained on weights {key['model']}, {model} has {base.fingerprint}: name the right base "
+            "with --model"
+        )
     extension = load_extension(run.require("01", "extension"))
     start = from_phase1(run, folder.name, base, extension)
     options.setdefault("base_model", base.name)

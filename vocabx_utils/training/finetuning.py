@@ -35,6 +35,11 @@ __all__ = ["FineTuned", "OutOfMemory", "StageRun", "fine_tune", "run_stage"]
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
 _NOT_IN_KEY = (
     "run_name",
+    "variants",
+    "without_a",
+    "full",
+    "train_texts",
+    "validation_texts",
     "device",
     "tokens_per_batch",
     "gradient_checkpointing",
@@ -118,7 +123,9 @@ def fine_tune(
                 break  # weights that were sharded do not come back together: the next launch does the next stage
         done = [stage.key for stage in plan if (folder / stage.key / "result.json").exists()]
         if processes.is_main_process and len(done) == len(plan):
-            runs.finish(folder, stages=done)
+            counts = train.occurrences(new_ids.start, len(new_ids))
+            unseen = [new_ids.start + number for number, count in enumerate(counts) if not count]
+            runs.finish(folder, stages=done, new_ids_without_examples=unseen)
         processes.wait_for_everyone()
     return _read_back(folder, [stage.key for stage in plan])
 
@@ -203,7 +210,7 @@ def _finish_stage(
     place.mkdir(parents=True, exist_ok=True)
     trained, result = run_stage(model, stage, train, validation, place, config, limit=limit, new_ids=new_ids)
     if processes.is_main_process and not config.sharded:
-        save_stage(trained, stage, place, new_ids=new_ids)
+        save_stage(trained, stage, place, new_ids=new_ids, refreeze=config.c_refreeze)
     _observe(stage.key, trained, place, observe, processes)
     processes.wait_for_everyone()
     if processes.is_main_process:
@@ -319,69 +326,7 @@ def _digest(texts: ExampleSet) -> str:
     return corpus.fingerprint(f"{example.first_target}:{','.join(map(str, example.ids))}" for example in texts.examples)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Fine-tune one variant of a run as ``--config FILE`` says; started by ``accelerate launch`` on several devices.
-
-    The YAML file holds fields of ``FineTuneConfig`` and: ``variant`` (its folder below 04_fine_tuning), ``start``
-    ("base", "phase1:VARIANT" or "VARIANT:STAGE"), ``train_limit`` and ``validation_limit`` (texts, may be left out).
-    """
-    import argparse
-
-    import yaml
-
-    parser = argparse.ArgumentParser(description=(main.__doc__ or "").splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, help="YAML file, such as configs/finetune.yaml")
-    settings = yaml.safe_load(parser.parse_args(arguments).config.read_text(encoding="utf-8"))
-    own = {name: settings.pop(name, None) for name in ("variant", "start", "train_limit", "validation_limit")}
-    if not own["variant"] or not own["start"]:
-        raise SystemExit("the configuration needs 'variant' and 'start', such as mean_ce and phase1:mean_ce")
-    result = _tune_from_run(FineTuneConfig.from_params(**settings), **own)
-    if PartialState().is_main_process:
-        print(result.stages.to_string(index=False))
-        if not (result.folder / "provenance.json").exists():
-            print("One stage is done; start the same command again for the next one.")
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-def _tune_from_run(
-    config: FineTuneConfig, variant: str, start: str, train_limit: int | None, validation_limit: int | None
-) -> FineTuned:
-    from vocabx_utils.models import load_base_model
-    from vocabx_utils.training.batches import encode
-    from vocabx_utils.training.variants import open_start, run_texts
-
-    run = runs.open_run(config.run_name)
-    cpu = config.device == "cpu" or not torch.cuda.is_available()
-    device = "cpu" if cpu or config.sharded else str(PartialState().device)
-    base = load_base_model(config.model, device=device, dtype=config.dtype)
-    extension = None
-    if start != "base":
-        from vocabx_utils.vocabulary.tokens import load_extension
-
-        extension = load_extension(run.require("01", "extension"))
-    opened = open_start(run, start, base, extension)
-    texts = (
-        encode(
-            run_texts(run, split, opened.tokenizer, limit),
-            opened.tokenizer,
-            max_length=config.max_length,
-            loss_on=config.loss_on,
-        )
-        for split, limit in (("train", train_limit), ("validation", validation_limit))
-    )
-    train, validation = texts
-    return fine_tune(
-        opened.model,
-        train,
-        validation,
-        run.stage("04", variant),
-        config,
-        limit=opened.limit,
-        new_ids=opened.new_ids,
-        origin=opened.origin,
-    )
-
-
 if __name__ == "__main__":
+    from vocabx_utils.training.launch import main
+
     main()

@@ -37,6 +37,7 @@ __all__ = [
     "forgetting_table",
     "forgetting_texts",
     "new_row_mass",
+    "text_bits",
 ]
 
 
@@ -80,16 +81,17 @@ class Snapshot:
         """Bits per byte by set, the probability that goes to new rows, and the continued prompt."""
         model.eval()
         bits = {
-            texts.name: bits_per_byte(
-                model,
-                self.tokenizer,
-                texts.texts,
-                limit=self.limit,
-                tokens_per_batch=self.tokens_per_batch,
+            texts.name: text_bits(
+                model, self.tokenizer, texts.texts, limit=self.limit, tokens_per_batch=self.tokens_per_batch
             )
             for texts in self.sets
         }
-        seen: dict[str, Any] = {"bits_per_byte": bits, "sources": {t.name: t.source for t in self.sets}}
+        seen: dict[str, Any] = {
+            "bits_per_byte": {texts.name: float(bits[texts.name].sum()) / texts.bytes for texts in self.sets},
+            "bits": {name: [round(float(value), 3) for value in values] for name, values in bits.items()},
+            "bytes": {texts.name: [len(text.encode()) for text in texts.texts] for texts in self.sets},
+            "sources": {texts.name: texts.source for texts in self.sets},
+        }
         if len(self.new_ids) and self.sets:
             seen["new_row_mass"] = new_row_mass(model, self.tokenizer, self.sets[0].texts[:4], new_ids=self.new_ids)
         if self.prompt:
@@ -119,18 +121,43 @@ def bits_per_byte(
     Raises:
         ValueError: no text, or one that does not fit ``tokens_per_batch``.
     """
+    bits = text_bits(model, tokenizer, texts, limit=limit, tokens_per_batch=tokens_per_batch)
+    return float(bits.sum()) / sum(len(text.encode()) for text in texts)
+
+
+def text_bits(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Sequence[str],
+    *,
+    limit: int,
+    tokens_per_batch: int = 4096,
+) -> np.ndarray:
+    """Negative log2-likelihood of each text, so that variants can be compared text by text.
+
+    Args:
+        model: plain or peft model.
+        tokenizer: the model's.
+        texts: scored one by one, each from its first byte; none may be empty.
+        limit: V + N.
+        tokens_per_batch: padded tokens of one forward pass.
+
+    Returns:
+        float64 (number of texts,).
+
+    Raises:
+        ValueError: no text, an empty one, or one that does not fit ``tokens_per_batch``.
+    """
+    if not texts or not all(texts):
+        raise ValueError("bits per byte need at least one text, and none may be empty")
     examples = _with_start(tokenizer, texts)
-    if not examples:
-        raise ValueError("bits per byte need at least one text that is not empty")
     tuned = Tuned(_plain_model(model), limit, _dtype(model)).eval()
-    total = 0.0
+    bits = np.zeros(len(examples))
     plan = plan_epoch(examples, tokens_per_step=tokens_per_batch, tokens_per_batch=tokens_per_batch)
-    with torch.no_grad():
-        for step in plan:
-            for batch in step.batches:
-                ids, targets = (part.to(model.device) for part in collate(examples, batch))
-                total += float(tuned(ids, targets))
-    return total / math.log(2) / sum(len(text.encode()) for text in texts)
+    for batch in (batch for step in plan for batch in step.batches):
+        ids, targets = (part.to(model.device) for part in collate(examples, batch))
+        bits[list(batch)] = tuned.row_losses(ids, targets).double().cpu().numpy() / math.log(2)
+    return bits
 
 
 def new_row_mass(
@@ -152,7 +179,7 @@ def new_row_mass(
     with torch.no_grad():
         for example in _with_start(tokenizer, texts):
             ids = torch.from_numpy(example.ids)[None].to(model.device)
-            weight, _ = tuned.head()
+            weight = tuned.head()
             logits = (tuned.hidden(ids)[0] @ weight.T.to(tuned.dtype)).float()
             shares.append(torch.softmax(logits, -1)[:, new_ids.start :].sum(-1))
     return float(torch.cat(shares).mean())
@@ -237,7 +264,7 @@ def _with_start(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> lis
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise ValueError("the tokenizer has neither a begin nor an end token to start a text with")
-    coded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts if text)
+    coded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
     return [Example(np.asarray([start, *ids], dtype=np.int64), 1) for ids in coded]
 
 

@@ -115,8 +115,12 @@ class Loop:
                 done += 1
                 if last:
                     self._validate(epoch + 1, done + first)
-                if last or (self.config.checkpoint_every and (done + first) % self.config.checkpoint_every == 0):
+                every = self.config.checkpoint_every
+                # after the last step the stage itself is stored; a checkpoint of it would be written for nothing
+                if done + first < self.steps and (last or (every and (done + first) % every == 0)):
                     self._save(done + first)
+        if self.config.sharded:
+            _reshard(self.tuned)
         return self._result(frozen_tensors)
 
     def _plan(self, epoch: int) -> list[Step]:
@@ -270,6 +274,13 @@ def _shard(tuned: Tuned, accelerator: Accelerator) -> None:
     for block in stages.blocks_of(tuned.tuned):
         fully_shard(block, mesh=mesh)
     fully_shard(tuned, mesh=mesh)
+
+
+def _reshard(tuned: Tuned) -> None:
+    """Let go of parameters that the last forward pass has put together."""
+    units: Any = [tuned, *stages.blocks_of(tuned.tuned)]
+    for unit in units:
+        unit.reshard()
 
 
 @torch.no_grad()

@@ -59,7 +59,9 @@ def save_sharded(
         runs.write_tensors(folder / "blocks.safetensors", named)
 
 
-def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *, new_ids: range) -> None:
+def save_stage(
+    model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *, new_ids: range, refreeze: bool = True
+) -> None:
     """Write the tensors that a stage moved.
 
     Args:
@@ -67,6 +69,7 @@ def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *
         stage: decides what is written.
         folder: the stage's folder.
         new_ids: ids of the new tokens.
+        refreeze: whether the first half was frozen again in stage "c2".
     """
     if stage.key == "b":
         save_adapter(model, folder / "adapter", new_ids=new_ids)  # type: ignore[arg-type]
@@ -78,7 +81,7 @@ def save_stage(model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *
     prefix = _block_prefix(model)  # type: ignore[arg-type]
     blocks = blocks_of(model)  # type: ignore[arg-type]
     half = len(blocks) // 2
-    chosen = range(half) if stage.key == "c1" else range(len(blocks))
+    chosen = range(half) if stage.key == "c1" else range(half if refreeze else 0, len(blocks))
     tensors = {
         f"{prefix}.{number}.{name}": parameter
         for number in chosen

@@ -62,25 +62,37 @@ class Tuned(nn.Module):
         states: Tensor = self.tuned.get_decoder()(inputs_embeds=rows, use_cache=False).last_hidden_state
         return states
 
-    def head(self) -> tuple[Tensor, int]:
-        """Head rows that count (V + N, D), and the first row that may learn."""
+    def head(self) -> Tensor:
+        """Head rows that count (V + N, D)."""
         weight: Tensor = matrices_of(self.tuned)[1]
         if self.new_head is None:
-            return (weight if len(weight) == self.limit else weight[: self.limit]), 0
+            return weight if len(weight) == self.limit else weight[: self.limit]
         old = weight[: self.new_ids.start].to(self.dtype)
-        return torch.cat([old, self.new_head.to(self.dtype)]), self.new_ids.start
+        return torch.cat([old, self.new_head.to(self.dtype)])
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Sum of the cross-entropy over the targets that count, float32, in nats."""
+        if not torch.is_grad_enabled():
+            return self.row_losses(ids, targets).sum()
+        states, weight = self._states(ids)
+        learn_from = 0 if self.new_head is None else self.new_ids.start
+        return linear_cross_entropy(states.to(self.dtype), weight, targets.flatten(), learn_from=learn_from)
+
+    @torch.no_grad()
+    def row_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each row of a batch, summed over its targets that count: float32 (B,), in nats."""
+        states, weight = self._states(ids)
+        keep = targets >= 0
+        losses = torch.zeros(targets.shape, dtype=torch.float32, device=targets.device)
+        losses[keep] = token_losses(states[keep.flatten()], weight, targets[keep])
+        return losses.sum(dim=1)
+
+    def _states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states (B · T, D) and the head rows that count, under autocast where the model is bf16."""
         cast = torch.autocast(ids.device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
         with cast:
             states = self.hidden(ids).flatten(0, 1)
-            weight, learn_from = self.head()
-        flat = targets.flatten()
-        if not torch.is_grad_enabled():
-            keep = flat >= 0
-            return token_losses(states[keep], weight, flat[keep]).sum()
-        return linear_cross_entropy(states.to(self.dtype), weight, flat, learn_from=learn_from)
+            return states, self.head()
 
 
 def _check_shape(model: PreTrainedModel) -> None:

@@ -39,19 +39,25 @@ class Halves:
 
 
 def comparison_corpora(
-    max_bytes: int | None = None, *, headers: str | Path = C_HEADERS, seed: int = 0
+    max_bytes: int | None = None,
+    *,
+    headers: str | Path = C_HEADERS,
+    python_pairs: Sequence[Pair] | None = None,
+    seed: int = 0,
 ) -> tuple[dict[str, Halves], dict[str, str]]:
     """Gather the three corpora of the comparison: Python packages, CodeAlpaca and C headers.
 
     Args:
         max_bytes: text of each half, at most, in bytes; None takes all there is.
         headers: folder of C headers, or any folder of `.h` files.
+        python_pairs: pairs of the Python corpus, if they are at hand; read from the installed packages otherwise.
         seed: of the split into halves.
 
     Returns:
         Halves by name, and for each corpus that is not to be had here the reason.
     """
-    corpora, missing = {"python packages": pairs_from_packages(QUICK_PACKAGES)}, {}
+    python = list(python_pairs) if python_pairs is not None else pairs_from_packages(QUICK_PACKAGES)
+    corpora, missing = {"python packages": python}, {}
     alpaca = data_path("code_alpaca_20k.jsonl.gz")
     if alpaca is None:
         missing["code_alpaca_20k"] = "set VOCABX_DATA to a folder that holds code_alpaca_20k.jsonl.gz"

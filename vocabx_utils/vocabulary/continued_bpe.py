@@ -235,6 +235,7 @@ class _Learner:
 
     def _merge(self, pair: Pair) -> None:
         piece = self._piece(pair[0]) + self._piece(pair[1])
+        count = self.pair_counts[pair]
         new = self.by_piece.get(piece)
         if new is None:
             new = self.by_piece[piece] = self.family.first_free_id + len(self.pieces)
@@ -242,7 +243,7 @@ class _Learner:
             self.parts[new] = tuple(p for i in pair for p in self.parts.get(i, (i,)))
             if piece in self.whole:
                 self._replace_whole(self.whole[piece], new)
-        self.merges.append(Merge(*pair, new, self.pair_counts.get(pair, 0)))
+        self.merges.append(Merge(*pair, new, count))
         changed: set[Pair] = set()
         for index in self.where.pop(pair, ()):
             word = self.words[index]

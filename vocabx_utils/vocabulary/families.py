@@ -103,9 +103,9 @@ class Family:
         kept = [p for p in _parts(self.layout["normalizer"], "normalizers") if p["type"] != "Prepend"]
         if not kept:
             return None
-        empty = {"type": "BPE", "vocab": {}, "merges": []}
-        bare = {"version": "1.0", "added_tokens": [], "pre_tokenizer": None, "post_processor": None}
-        bare |= {"decoder": None, "model": empty, "truncation": None, "padding": None}
+        names = ("pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
+        bare: dict[str, Any] = dict.fromkeys(names)
+        bare |= {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
         bare["normalizer"] = {"type": "Sequence", "normalizers": kept}
         return Tokenizer.from_str(json.dumps(bare)).normalizer
 

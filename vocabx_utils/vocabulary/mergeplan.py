@@ -57,7 +57,8 @@ class MergePlan:
         Among the possible steps, one that makes another wanted token comes first, then the leftmost.
 
         Raises:
-            TokenizerError: every step would make an original token, which would change how old text tokenizes.
+            TokenizerError: every step would make an original token, which would change how old text tokenizes, or
+                join a byte piece, which the decoder only knows alone.
         """
         out = self.symbols(piece)
         while len(out) > 1:
@@ -66,7 +67,8 @@ class MergePlan:
                 text = self.family.raw(piece).decode("utf-8", "replace")
                 raise TokenizerError(
                     f"{text!r} cannot become one token by merges: the original tokenizer reads it as {out}, and "
-                    "joining any two of these makes a token that it has already. Use strategy 'added' for it."
+                    "joining any two of these makes a token that it has already, or joins a byte piece. "
+                    "Use strategy 'added' for it."
                 )
             k = min(free, key=lambda k: (out[k] + out[k + 1] not in wanted, k))
             self.add(out[k], out[k + 1])
@@ -77,7 +79,7 @@ class MergePlan:
             return False
         if self.family.kind == "byte-level":
             return True
-        return not (left.startswith("<0x") or right.startswith("<0x"))  # the decoder knows byte pieces alone
+        return not (left.startswith("<0x") or right.startswith("<0x"))
 
     def _parts(self, piece: str) -> tuple[int, ...]:
         return self.subtokens.get(piece) or (self.family.vocab[piece],)

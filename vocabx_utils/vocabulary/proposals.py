@@ -57,6 +57,7 @@ def select_tokens(
     exclude: Iterable[str | bytes] = (),
     prune: bool = True,
     fresh_vocab_size: int | None = None,
+    table: WordTable | None = None,
 ) -> list[Proposal]:
     """Propose new tokens for a corpus.
 
@@ -75,6 +76,7 @@ def select_tokens(
         prune: leave out intermediate tokens that the corpus never shows, where another path exists (`merges` only).
         fresh_vocab_size: size of the fresh BPE (`added` only), which the thesis does not state; the default is the
             larger of 8,000 and 16·n.
+        table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
 
     Returns:
         At most `n` proposals, most valuable first. Fewer come with a `FewerTokensWarning` that says why.
@@ -100,7 +102,7 @@ def select_tokens(
         found = _thesis_selection(documents, family, n, size, min_count, limit, keep, barred)
     else:
         options = MergeOptions(min_count, max_bytes, across_digits, bool(keep_whitespace), barred, prune)
-        table = count_words(documents, family, across_digits=across_digits)
+        table = table or count_words(documents, family, across_digits=across_digits)
         found = proposals_from_merges(learn_merges(table, family, n, options), family)
     if len(found) < n:
         warnings.warn(
@@ -109,11 +111,6 @@ def select_tokens(
             stacklevel=2,
         )
     return found
-
-
-def propose_from_table(table: WordTable, family: Family, n: int, options: MergeOptions | None = None) -> list[Proposal]:
-    """Propose `merges` tokens from a corpus that is already counted (see `select_tokens`)."""
-    return proposals_from_merges(learn_merges(table, family, n, options), family)
 
 
 def proposals_from_merges(learned: LearnedMerges, family: Family) -> list[Proposal]:

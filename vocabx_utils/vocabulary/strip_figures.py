@@ -138,7 +138,14 @@ def _draw_line(axes: Axes, strip: Strip, start: Point, stop: Point, base: float,
                 _write(axes, (left + right) / 2, y, str(token.index), size * 0.7, color="#555555")
     for point in points:
         if point in strip.shared:
-            axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], color="#444444", linewidth=0.8)
+            axes.plot(
+                [at[point]] * 2,
+                [base + _BOTTOM, base + _TOP + _HIGH],
+                color="#444444",
+                linewidth=0.8,
+                linestyle="-",
+                marker="",
+            )
     _shade_groups(axes, strip, points, at, base)
 
 

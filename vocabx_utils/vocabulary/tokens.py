@@ -7,6 +7,7 @@ ours: merges are appended to the original ones, so text without new tokens token
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from vocabx_utils.vocabulary.proposals import (
     Strategy,
     select_tokens,
 )
+from vocabx_utils.vocabulary.wordtable import count_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +37,7 @@ __all__ = [
     "NewToken",
     "Proposal",
     "TokenizerError",
+    "extend_for_training",
     "extend_tokenizer",
     "load_extension",
     "select_tokens",
@@ -170,11 +173,11 @@ def load_extension(folder: str | Path) -> Extension:
     tokens = tuple(
         NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])}) for t in content["tokens"]
     )
-    largest = max(extended.get_vocab().values()) + 1
-    if largest != content["V"] + len(tokens):
+    family = family_of(extended)
+    fits = family.first_free_id == content["V"] + len(tokens)
+    if not fits or any(family.raw_of(t.id) != t.raw for t in tokens):
         raise TokenizerError(
-            f"{folder}: tokens.json lists ids up to {content['V'] + len(tokens) - 1}, "
-            f"extended/ goes up to {largest - 1}. The files do not belong together: make the extension again."
+            f"{folder}: tokens.json and extended/ hold different new tokens. Make the extension again."
         )
     return Extension(original, extended, tokens, content["strategy"], content["V"], content["report"])
 
@@ -244,6 +247,57 @@ def _refuse_known(family: Family, proposals: Sequence[Proposal], texts: Sequence
 
 def _contents(family: Family) -> set[str]:
     return {family.pieces[i] for i in family.specials}
+
+
+def extend_for_training(
+    texts: Sequence[str],
+    training_texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast,
+    n: int,
+    *,
+    min_train_count: int = 4,
+    strategy: Strategy = "merges",
+    **options: Any,
+) -> Extension:
+    """Choose exactly `n` tokens of which the training texts show each often enough, and extend by them.
+
+    Tokens that are too rare there (steps of merges included) are barred and the choice is made again.
+
+    Args:
+        texts: what tokens are chosen on.
+        training_texts: what rows are trained on.
+        tokenizer: the original tokenizer.
+        n: new tokens.
+        min_train_count: fewest occurrences in the training texts.
+        strategy: see `extend_tokenizer`.
+        options: further options of `select_tokens`.
+
+    Returns:
+        An extension of `n` tokens; its report lists what was barred.
+
+    Raises:
+        TokenizerError: the texts do not offer so many.
+    """
+    barred: set[bytes] = set()
+    if strategy == "merges":
+        digits = options.get("across_digits", False)
+        options["table"] = count_words([t for t in texts if t], family_of(tokenizer), across_digits=digits)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewerTokensWarning)
+            proposals = select_tokens(texts, tokenizer, n, strategy=strategy, exclude=barred, **options)
+        if len(proposals) < n:
+            raise TokenizerError(
+                f"{n} new tokens were asked for; the texts offer {len(proposals)} that occur {min_train_count} times "
+                "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
+            )
+        extension = extend_tokenizer(tokenizer, proposals, strategy)
+        counts = extension.count(training_texts)
+        rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
+        if not rare:
+            left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)
+            return replace(extension, report={**extension.report, "too_rare_in_training": left_out})
+        barred |= rare
 
 
 # --- strategy `merges` -------------------------------------------------------------------------------------

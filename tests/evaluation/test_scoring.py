@@ -1,0 +1,147 @@
+"""Tables, classes of failures and pass@k from results, and results that cannot be compared."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from vocabx_utils.evaluation.results import Result
+from vocabx_utils.evaluation.scoring import (
+    ResultsError,
+    comparison_table,
+    count_passes,
+    failure_class,
+    failure_table,
+    mean_pass_at_k,
+    pass_at_k,
+    results_table,
+    split_by_benchmark,
+)
+
+
+def result(task: str, passed: bool = False, **changes: object) -> Result:
+    values: dict[str, object] = {
+        "task_id": task,
+        "sample": 0,
+        "status": "pass" if passed else "fail",
+        "reason": "" if passed else "assert",
+        "exception": "",
+        "details": {},
+        "tests_run": 1,
+        "tests_expected": 1,
+        "seconds": 0.1,
+        "rss_mb": 20,
+        "attempts": 1,
+        "timeout_s": 5.0,
+        "key": "k",
+        "backend": "bwrap",
+        "environment": "plain",
+        "env_hash": "e",
+    }
+    return Result(**(values | changes))  # type: ignore[arg-type]
+
+
+def thesis_results(bigcodebench: int, ds1000: int) -> list[Result]:
+    first = [result(f"BigCodeBench/{i}", i < bigcodebench) for i in range(1022)]
+    return first + [result(f"DS-1000/{i}", i < ds1000) for i in range(929)]
+
+
+def test_table_in_the_layout_of_the_thesis() -> None:
+    counts = {"base": (213, 295), "mean + CE": (142, 319), "random + KL": (129, 314), "mean + KL": (216, 340)}
+    results = {name: thesis_results(*numbers) for name, numbers in counts.items()}
+    table = results_table(results, groups={"base": "Base Model"}).set_index("model")
+    assert table.loc["base", "BigCodeBench pass (%)"] == 20.84
+    assert table.loc["base", "BigCodeBench passed"] == "213/1022"
+    assert table.loc["mean + KL", "DS-1000 pass (%)"] == 36.60
+    assert table["combined passed"].tolist() == ["508/1951", "461/1951", "443/1951", "556/1951"]
+    assert table["p-value"].tolist() == ["0.084", "0.001", "< 0.001", "reference"]
+    assert set(table["kept"]) == set(table["total"]) == {1951}
+
+
+def test_dropped_problems_are_counted_but_not_scored() -> None:
+    results = [result("HumanEval/0", True), result("HumanEval/1", True), result("HumanEval/2")]
+    count = count_passes(results, {"humaneval": ["HumanEval/0", "HumanEval/2"]})["humaneval"]
+    assert (count.passed, count.kept, count.total, count.passed_total) == (1, 2, 3, 2)
+    assert count.rate == 0.5
+    table = results_table({"one": results}, kept={"humaneval": ["HumanEval/0", "HumanEval/2"]})
+    assert (table.loc[0, "kept"], table.loc[0, "total"]) == (2, 3)
+
+
+def test_comparison_uses_the_pairing() -> None:
+    base = [result(f"Mbpp/{i}", i < 30) for i in range(100)]
+    better = [result(f"Mbpp/{i}", i < 40) for i in range(100)]
+    row = comparison_table({"base": base, "better": better}, reference="base", resamples=500).iloc[0]
+    assert row["difference"] == pytest.approx(0.1)
+    assert (row["only_model"], row["only_reference"]) == (10, 0)
+    assert row["low"] > 0 and row["p_mcnemar"] < 0.01 < row["p_z"]
+    assert row["p_holm"] == row["p_mcnemar"]
+
+
+def test_results_that_cannot_be_compared() -> None:
+    one, two = [result("Mbpp/1")], [result("Mbpp/2")]
+    with pytest.raises(ResultsError, match="different problems"):
+        results_table({"a": one, "b": two})
+    with pytest.raises(ResultsError, match="environments"):
+        results_table({"a": one, "b": [result("Mbpp/1", env_hash="other")]})
+    with pytest.raises(ResultsError, match="several answers"):
+        results_table({"a": [*one, result("Mbpp/1", sample=1)]})
+    with pytest.raises(ResultsError, match="reference"):
+        results_table({"a": one}, reference="c")
+    with pytest.raises(ResultsError, match="at least one"):
+        results_table({})
+    with pytest.raises(ValueError, match="no id"):
+        count_passes([result("Other/1")])
+
+
+def test_pass_at_k_counts_subsets() -> None:
+    for answers, passed, k in ((5, 2, 1), (5, 2, 3), (4, 0, 2), (4, 4, 4), (6, 1, 6)):
+        verdicts = [True] * passed + [False] * (answers - passed)
+        subsets = list(itertools.combinations(verdicts, k))
+        assert pass_at_k(answers, passed, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+    with pytest.raises(ValueError, match="k <= answers"):
+        pass_at_k(3, 1, 4)
+    several = [result("Mbpp/1", True), result("Mbpp/1", sample=1), result("Mbpp/2"), result("Mbpp/2", sample=1)]
+    assert mean_pass_at_k(several) == pytest.approx(0.25)
+    assert mean_pass_at_k(several, 2) == pytest.approx(0.5)
+
+
+PROSE = "This function first creates a list of random names and then it writes them."
+CASES = [
+    (result("Mbpp/1", True), {}, ""),
+    (result("Mbpp/1"), {"solution": "def f(): return 1"}, "wrong answer"),
+    (result("Mbpp/1", status="timeout", reason=""), {}, "timeout"),
+    (result("Mbpp/1", reason="error", exception="KeyError"), {"solution": "x"}, "exception"),
+    (result("Mbpp/1", reason="syntax", exception="SyntaxError"), {"solution": "def f(:"}, "syntax"),
+    (result("Mbpp/1", reason="syntax"), {"solution": PROSE}, "no code"),
+    (result("Mbpp/1", reason="error", exception="NameError"), {"solution": ""}, "no code"),
+    (result("Mbpp/1", reason="syntax"), {"solution": "def f(x):\n    return (x", "finish": "length"}, "truncated"),
+    (result("Mbpp/1"), {"solution": "def f(): return 1", "finish": "length"}, "wrong answer"),
+    (result("Mbpp/1", reason="memory"), {}, "memory"),
+    (result("Mbpp/1", reason="tamper"), {}, "refused"),
+    (result("Mbpp/1", reason="crash"), {}, "crash"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "sample", "expected"), CASES)
+def test_failure_classes(outcome: Result, sample: dict[str, str], expected: str) -> None:
+    assert failure_class(outcome, sample) == expected
+
+
+def test_failure_table_counts_by_variant() -> None:
+    outcomes = [
+        result("Mbpp/1", True),
+        result("Mbpp/2", reason="error", details={"ALL": "Traceback\npandas.errors.KeyError: 3"}),
+        result("Mbpp/3", reason="syntax"),
+    ]
+    samples = [{"task_id": "Mbpp/3", "solution": PROSE}]
+    row = failure_table({"base": outcomes}, {"base": samples}).iloc[0]
+    assert (row["passed"], row["exception"], row["no code"]) == (1, 1, 1)
+    assert row["exceptions"] == "KeyError 1"
+
+
+def test_samples_are_split_by_benchmark() -> None:
+    rows = [{"task_id": "Mbpp/11"}, {"task_id": "DS-1000/3"}, {"task_id": "Mbpp/12"}]
+    assert {name: len(some) for name, some in split_by_benchmark(rows).items()} == {"mbpp": 2, "ds1000": 1}
+    with pytest.raises(ValueError, match="no id"):
+        split_by_benchmark([{}])

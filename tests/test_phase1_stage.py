@@ -1,0 +1,172 @@
+"""The stage behind notebook 03, from notebook 01's files to verdicts, with a tiny model in a folder of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from tiny_phase1 import ROWS, V, new_tokens, texts, tiny_model, tokenizers
+
+from vocabx_utils import runs
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.corpus import Pair
+from vocabx_utils.training import phase1_claims as claims
+from vocabx_utils.training.continuations import continuations, sample_after
+from vocabx_utils.training.phase1 import final_model, prepare_phase1, token_table, train_stage
+from vocabx_utils.training.timing import time_schemes
+from vocabx_utils.vocabulary.tokens import extend_tokenizer
+
+SETTINGS = {
+    "run_name": "tiny",
+    "device": "cpu",
+    "variants": ["mean_untrained", "mean_ce", "mean_kl_last"],
+    "learning_rate": 2.0e-2,
+    "epochs": 3,
+    "batch_size": 4,
+    "window": 24,
+    "train_windows": 24,
+    "validation_windows": 12,
+    "require_improvement": False,
+}
+
+
+@pytest.fixture(scope="module")
+def stage_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs folder with a finished notebook 01, beside a model folder."""
+    root = tmp_path_factory.mktemp("stage")
+    base = tiny_model()
+    base.model.config.update({"vocab_size": ROWS})
+    base.model.save_pretrained(root / "model")
+    tokenizers().original.save_pretrained(root / "model")
+    names = tokenizers().tokenizer.convert_ids_to_tokens([token.id for token in new_tokens()])
+    words = [name.replace("Ġ", " ") for name in names]
+    extension = extend_tokenizer(tokenizers().original, words)
+    folder = root / "runs" / "tiny" / "01_tokenizer_extension"
+    extension.save(folder / "extension")
+    pairs = [Pair(text.split(":")[0], text) for text in texts(60)]
+    runs.write_jsonl(folder / "splits" / "train.jsonl", [asdict(pair) for pair in pairs[:40]])
+    runs.write_jsonl(folder / "splits" / "validation.jsonl", [asdict(pair) for pair in pairs[40:]])
+    runs.write_json(folder / "corpus.json", {"template": "thesis"})
+    return root
+
+
+def config(root: Path) -> Phase1Config:
+    return Phase1Config.from_params(**SETTINGS, model=str(root / "model"))
+
+
+def test_a_missing_notebook_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
+    with pytest.raises(runs.MissingStageError, match="01_tokenizer_extension"):
+        prepare_phase1(runs.open_run("nothing"), Phase1Config())
+
+
+def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    told: list[str] = []
+    run = runs.open_run("tiny")
+    stage = prepare_phase1(run, config(stage_one), tell=told.append)
+    assert len(told) == 2 and stage.extension.V == V
+    results = train_stage(stage, config(stage_one))
+    assert run.variants("03") == sorted(SETTINGS["variants"])
+    starts = [result.metrics[0]["kl_last"] for result in results.values()]
+    assert len(set(starts)) == 1
+
+    table = token_table(stage, "mean_kl_last")
+    seen = table.train_count > 0
+    assert (table.moved[seen] > 0).all() and (table.moved[~seen] == 0).all()
+    weighed = table.dropna(subset=["kl_end"])
+    pooled = (weighed.kl_end * weighed.places).sum() / weighed.places.sum()
+    assert pooled == pytest.approx(results["mean_kl_last"].metrics[-1]["kl_last"], rel=1e-4)
+
+    model = final_model(stage, "mean_kl_last")
+    after = continuations(model, stage.data.validation, stage.data.validation_teacher, stage.extension.tokens)
+    summary = after.summary()
+    assert summary["places"] == results["mean_kl_last"].metrics[-1]["n_last"]
+    naive = []
+    for example in stage.data.validation.examples:
+        with torch.no_grad():
+            best = model.logits(torch.from_numpy(example.extended_ids)[None])[0].argmax(-1)
+        naive += [(int(example.extended_ids[at]), int(best[at])) for at in example.new_at(V)]
+    assert sorted(naive) == sorted(zip(after.token.tolist(), after.student.tolist(), strict=True))
+    prefixes = [example.extended_ids[:at] for at in (3, 9, 6)]
+    together = sample_after(model, prefixes, 3)
+    assert together == [sample_after(model, [prefix], 3)[0] for prefix in prefixes]
+    assert [line[0] for line in together] == [int(best[at - 1]) for at in (3, 9, 6)]
+    assert min(time_schemes(model, stage.data, [0, 1, 2], repeats=1)) > 0
+
+
+def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    stage = prepare_phase1(runs.open_run("tiny"), config(stage_one), tell=lambda _: None)
+    one = train_stage(stage, config(stage_one))["mean_kl_last"]
+    other = stage_one / "runs" / "two" / "01_tokenizer_extension"
+    other.parent.mkdir()
+    other.symlink_to(stage_one / "runs" / "tiny" / "01_tokenizer_extension")
+    profile = stage_one / "two.yaml"
+    values = SETTINGS | {"run_name": "two", "variants": ["mean_kl_last"], "model": str(stage_one / "model")}
+    profile.write_text(yaml.safe_dump({"03": values}), encoding="utf-8")
+    # --multi_gpu starts the processes also where there is no GPU; they then talk through gloo
+    command = [
+        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
+        "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
+        "-m", "vocabx_utils.training.distillation", "--config", str(profile),
+    ]  # fmt: skip
+    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VOCABX_RUNS": str(stage_one / "runs")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = stage_one / "runs" / "two" / "03_phase1_training" / "mean_kl_last"
+    assert runs.read_provenance(two)["processes"] == 2
+    curves = [[row["input_loss"] for row in runs.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
+
+
+def metrics(**values: float) -> dict[str, float]:
+    return {"ce": 1.0, "kl_pooled": 1.0, "kl_pooled_last": 1.0, "kl_identical": 1.0, "kl_last": 1.0} | values
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    rising = {"mean_ce": [metrics(), metrics(kl_pooled=1.3)]}
+    assert claims.judge_c1(rising).answer == "confirmed"
+    assert claims.judge_c1({"mean_ce": [metrics(), metrics(kl_pooled=0.7)]}).answer == "not confirmed"
+    assert claims.judge_c1({"mean_ce": [metrics(), metrics(kl_pooled=1.01)]}).answer == "cannot tell"
+    assert claims.judge_c1({}).answer == "cannot tell"
+    mixed = rising | {"random_ce": [metrics(), metrics(kl_pooled=0.5)]}
+    assert claims.judge_c1(mixed).answer == "cannot tell"
+
+    final = {"mean_ce": 1.0, "mean_kl_first": 1.01, "mean_kl_last": 1.01, "random_kl_last": 1.5}
+    assert claims.judge_c2({n: [metrics(ce=v)] for n, v in final.items()}).answer == "confirmed"
+    final["mean_kl_first"] = 2.0
+    assert claims.judge_c2({n: [metrics(ce=v)] for n, v in final.items()}).answer == "not confirmed"
+
+    both = {"random_kl_first": [metrics(kl_pooled=0.5)], "mean_kl_first": [metrics(kl_pooled=0.6)]}
+    assert claims.judge_c3(both).answer == "confirmed"
+    cosines = {"random_kl_first": {"first": 0.02, "last": 0.01}, "random_ce": {"first": 0.004, "last": 0.001}}
+    assert claims.judge_c4(cosines).answer == "not confirmed"
+    assert claims.judge_c4({"random_kl_first": cosines["random_kl_first"]}).answer == "cannot tell"
+    assert claims.judge_c5(0.7, 0.69, 0.7, math.sqrt(0.5)).answer == "confirmed"
+    sweep = {100: {"share": 0.01, "kept": 0.9}, 1600: {"share": 0.03, "kept": 0.7}}
+    assert claims.judge_c12(sweep).answer == "confirmed"
+    assert claims.judge_c12({100: sweep[100]}).answer == "cannot tell"
+    assert claims.judge_c13(0.5, 1.0).answer == "confirmed" and claims.judge_c13(0.9, 1.0).answer == "not confirmed"
+    names = ("mean_kl_last", "mean_kl_last_t2", "mean_kl_last_ce0.3", "mean_kl_last_ce0.3_t2")
+    rows = {name: {"bpb": 1.0 - 0.1 * at, "kl_last": 0.4 - 0.1 * at} for at, name in enumerate(names)}
+    assert claims.judge_c17(rows).answer == "confirmed"
+    rows[names[3]]["bpb"] = 1.2
+    assert claims.judge_c17(rows).answer == "not confirmed"
+
+
+def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
+    runs.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
+    runs.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
+    assert [row["name"] for row in claims.read_bench(tmp_path)] == ["x", "y"]
+    assert claims.read_bench(tmp_path / "nothing") == []

@@ -1,0 +1,106 @@
+"""The audit finds what it is there to find, and counts gains rightly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vocabx_utils.corpus import Document
+from vocabx_utils.vocabulary import surgery
+from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
+from vocabx_utils.vocabulary.comparison import Halves, compare_strategies, plot_saved
+from vocabx_utils.vocabulary.families import family_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, extend_tokenizer, select_tokens
+
+
+@pytest.fixture(scope="module")
+def extension(smollm_like: Any, domain: list[str]) -> Extension:
+    return extend_tokenizer(smollm_like, select_tokens(domain, smollm_like, 40, min_count=3))
+
+
+def test_a_sound_extension_passes(extension: Extension, domain: list[str]) -> None:
+    audit = audit_extension(extension, {".py": domain}, domain)
+    assert audit.passed and not audit.unreachable and not audit.round_trips
+    assert audit.words_checked > 500
+    assert len(audit.table()) == 5
+
+
+def test_gains_are_counted_by_type(extension: Extension, domain: list[str]) -> None:
+    table = gains(extension, {".py": domain[:50], ".txt": domain[50:60]}).set_index("type")
+    before, after = (sum(map(len, encode_all(t, domain[:50]))) for t in (extension.original, extension.extended))
+    row = table.loc[".py"]
+    assert (row.tokens_before, row.tokens_after) == (before, after)
+    assert row.saved_per_1000 == pytest.approx(1000 * (before - after) / before)
+    assert table.loc["all"].tokens_before == table.tokens_before[:-1].sum()
+    new = sum(i >= extension.V for ids in encode_all(extension.extended, domain[:50]) for i in ids)
+    assert row.new_share == pytest.approx(new / after)
+
+
+def test_files_are_grouped_by_suffix() -> None:
+    documents = [Document("a.h", "x"), Document("b/c.c", "y"), Document("Makefile", "z"), Document("d.h", "w")]
+    assert texts_by_type(documents) == {"(none)": ["z"], ".c": ["y"], ".h": ["x", "w"]}
+
+
+def test_missing_tokens_are_listed(extension: Extension) -> None:
+    audit = audit_extension(extension, {"x": ["1 2 3"]}, ["1 2 3"])
+    assert len(audit.missing) == extension.N and not audit.unreachable
+
+
+def test_dead_tokens_and_broken_round_trips_are_found(smollm_like: Any) -> None:
+    """B14: an entry without a merge is dead."""
+    family = family_of(smollm_like)
+    broken = surgery.build(surgery.merged_layout(family, ["Ġgroupby"], []), smollm_like)
+    token = NewToken(family.first_free_id, " groupby", b" groupby", family.subtokens(" groupby"))
+    extension = Extension(smollm_like, broken, (token,), "merges", family.first_free_id, {})
+    audit = audit_extension(extension, {"x": ["a groupby b"]})
+    assert [t.text for t in audit.unreachable] == [" groupby"] and not audit.passed
+
+
+def test_b08_the_plain_decoder_is_caught(smollm_like: Any) -> None:
+    import json
+
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    sound = extend_tokenizer(smollm_like, ["đem"], "added")
+    layout = json.loads(sound.extended.backend_tokenizer.to_str())
+    layout["decoder"] = json.loads(smollm_like.backend_tokenizer.to_str())["decoder"]
+    plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(layout)))
+    extension = Extension(smollm_like, plain, sound.tokens, "added", sound.V, {})
+    audit = audit_extension(extension, {"x": ["đem"]})
+    assert ("đem", "đem", "\x11em") in audit.round_trips and not audit.passed
+    assert audit_extension(sound, {"x": ["đem"]}).passed
+
+
+def test_changed_words_are_listed(smollm_like: Any) -> None:
+    """B01: an added token that the caller forces into a longer word."""
+    family = family_of(smollm_like)
+    word = max((p for p in family.vocab if p.startswith("Ġ") and p[1:].isalpha()), key=len)
+    part = word[2:-1]
+    layout = surgery.added_layout(family, {part: False})
+    forced = surgery.build(layout, smollm_like)
+    token = NewToken(family.first_free_id, part, part.encode(), family.subtokens(part))
+    extension = Extension(smollm_like, forced, (token,), "added", family.first_free_id, {})
+    table, checked = changed_words(extension)
+    assert f" {word[1:]}" in table.word.tolist() and checked > 500
+    assert changed_words(extend_tokenizer(smollm_like, [part + "zzq"]))[0].empty
+
+
+def test_b20_a_changed_check_text_is_reported(smollm_like: Any) -> None:
+    quiet = extend_tokenizer(smollm_like, [" frobnicator"])
+    loud = extend_tokenizer(smollm_like, [" frobnicator"])
+    assert not audit_extension(quiet, {"x": ["a"]}).check_changed
+    assert audit_extension(loud, {"x": ["a"]}, check_text="the frobnicator").check_changed
+
+
+def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
+    halves = {"python": Halves(domain[::2], domain[1::2])}
+    table = compare_strategies(halves, smollm_like, sizes=(10, 40), min_count=3)
+    assert len(table) == 4 and (table.found == table.n).all()
+    saved = table.set_index(["strategy", "n"]).saved_per_1000
+    assert saved["merges", 40] > saved["merges", 10] > 0
+    assert saved["added", 40] > saved["added", 10] > 0
+    axes = plot_saved(table)
+    assert [line.get_label() for line in axes.lines] == ["added", "merges"]
+    assert list(axes.lines[1].get_ydata()) == saved["merges"].tolist()

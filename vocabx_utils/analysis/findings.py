@@ -1,0 +1,150 @@
+"""Verdicts on the thesis's claims about the rows, made from measured numbers (claims C4, C5, C6).
+
+Each rule and its threshold is fixed here, before any number is seen. Where an interval does not settle a question,
+the verdict is that we cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from vocabx_utils.analysis.mechanisms import CausalTest
+from vocabx_utils.analysis.plots import variant_label
+from vocabx_utils.analysis.similarity import bootstrap_mean
+from vocabx_utils.analysis.thesis import CLAIMS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Finding", "direction_finding", "findings_box", "sparsity_finding", "stability_finding", "turn_towards"]
+
+Verdict = Literal["confirmed", "not confirmed", "cannot tell"]
+FEW = 0.1
+"""Share of the D coordinates that counts as few, if it brings back `ENOUGH` of the improvement."""
+ENOUGH = 0.9
+STILL = 0.05
+"""Change of the mean cosine that counts as hardly any."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim of the thesis and what our numbers say about it."""
+
+    claim: str
+    verdict: Verdict
+    evidence: str
+
+    @property
+    def text(self) -> str:
+        """The claim in words."""
+        return CLAIMS[self.claim]
+
+
+def turn_towards(table: pd.DataFrame, variant: str, *, draws: int = 1000, seed: int = 0) -> tuple[float, ...]:
+    """How much more a variant turns its input rows towards the first than towards the last subtoken.
+
+    Args:
+        table: result of `similarity.cosines_by_epoch`.
+        variant: of phase 1.
+        draws: bootstrap samples over tokens.
+        seed: of the resampling.
+
+    Returns:
+        Mean over tokens of (gain of the first cosine) − (gain of the last one) between first and last epoch, with the
+        ends of its 95 % interval, and n.
+    """
+    part = table[(table["variant"] == variant) & (table["matrix"] == "input")]
+    wide = part.pivot(index="token", columns=["position", "epoch"], values="cosine")
+    start, end = part["epoch"].min(), part["epoch"].max()
+    gain = {position: wide[position][end] - wide[position][start] for position in ("first", "last")}
+    return bootstrap_mean((gain["first"] - gain["last"]).to_numpy(), draws=draws, seed=seed)
+
+
+def direction_finding(table: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> Finding:
+    """Claim C4: KL turns rows to the first subtoken, cross-entropy to the last.
+
+    Confirmed if every KL variant's interval of `turn_towards` lies above 0 and every CE variant's below; not
+    confirmed if one lies on the wrong side; else we cannot tell.
+    """
+    wrong = right = unsettled = 0
+    parts = []
+    for variant in sorted(table["variant"].unique()):
+        expected = {"kl": 1, "ce": -1}.get(variant.split("_")[1], 0)
+        if not expected or table.loc[table["variant"] == variant, "epoch"].nunique() < 2:
+            continue
+        mean, low, high, n = turn_towards(table, variant, draws=draws, seed=seed)
+        right += low > 0 if expected > 0 else high < 0
+        wrong += high < 0 if expected > 0 else low > 0
+        unsettled += bool(low <= 0 <= high)
+        parts.append(f"{variant_label(variant)} {mean:+.4f} [{low:+.4f}, {high:+.4f}], n = {n:.0f}")
+    if not parts:
+        return Finding("C4", "cannot tell", "no variant with KL or CE has more than one epoch")
+    verdict: Verdict = "not confirmed" if wrong else "confirmed" if right and not unsettled else "cannot tell"
+    return Finding("C4", verdict, "turn to the first minus turn to the last subtoken: " + "; ".join(parts))
+
+
+def stability_finding(table: pd.DataFrame, expected: np.ndarray, *, draws: int = 1000, seed: int = 0) -> Finding:
+    """Claim C5: mean initial rows hardly turn.
+
+    Confirmed if the mean cosine to the end subtokens changes by at most `STILL` in every trained variant that starts
+    at the mean (interval included); not confirmed if one changes by more (interval included).
+
+    Args:
+        table: result of `similarity.cosines_by_epoch`.
+        expected: (N,) cosines of the mean of the subtokens to each of them, `similarity.mean_init_cosines`.
+        draws: bootstrap samples over tokens.
+        seed: of the resampling.
+    """
+    parts, small, large = [], 0, 0
+    for variant in sorted(v for v in table["variant"].unique() if v.startswith("mean")):
+        part = table[
+            (table["variant"] == variant) & (table["matrix"] == "input") & (table["position"] != "intermediate")
+        ]
+        if part["epoch"].nunique() < 2:
+            continue
+        by_token = part.groupby(["token", "epoch"])["cosine"].mean().unstack()
+        change = by_token[by_token.columns.max()] - by_token[by_token.columns.min()]
+        mean, low, high, _ = bootstrap_mean(change.to_numpy(), draws=draws, seed=seed)
+        small += low >= -STILL and high <= STILL
+        large += high < -STILL or low > STILL
+        start = by_token[by_token.columns.min()].mean()
+        parts.append(f"{variant_label(variant)} {start:.2f} {mean:+.3f} [{low:+.3f}, {high:+.3f}]")
+    if not parts:
+        return Finding("C5", "cannot tell", "no trained variant starts at the mean")
+    verdict: Verdict = "not confirmed" if large else "confirmed" if small == len(parts) else "cannot tell"
+    alone = f"the subtokens alone give {np.nanmean(expected):.2f} before any training"
+    return Finding("C5", verdict, f"cosine at the start and its change: {'; '.join(parts)}; {alone}")
+
+
+def sparsity_finding(tests: Mapping[str, CausalTest]) -> Finding:
+    """Claim C6: a few coordinates carry the meaning.
+
+    Confirmed if at most `FEW` · D of the largest coordinates of the learned change bring back `ENOUGH` of the KL
+    improvement in every variant tested; not confirmed if some variant needs more; we cannot tell for variants whose
+    KL did not improve.
+    """
+    parts, needs = [], []
+    for variant, test in tests.items():
+        if test.kl_end >= test.kl_start:
+            parts.append(f"{variant_label(variant)}: KL did not improve ({test.kl_start:.3f} to {test.kl_end:.3f})")
+            continue
+        k = test.coordinates_needed(ENOUGH)
+        needs.append(k is not None and k <= FEW * test.width)
+        few = test.table[(test.table["keep"] == "top") & (test.table["k"] <= FEW * test.width)]
+        top = few.sort_values("recovered").tail(1)
+        best = f"{top['recovered'].item():.0%} at k = {top['k'].item()}" if len(top) else "none"
+        told = "more than tested" if k is None else f"k ≤ {k}"
+        parts.append(f"{variant_label(variant)}: {told} of {test.width} for {ENOUGH:.0%}; with few, {best}")
+    if not needs:
+        return Finding("C6", "cannot tell", "; ".join(parts) or "no variant was tested")
+    return Finding("C6", "confirmed" if all(needs) else "not confirmed", "; ".join(parts))
+
+
+def findings_box(findings: Sequence[Finding]) -> str:
+    """Spell findings as a Markdown table: what the thesis says, what we see."""
+    head = "| claim | what the thesis says | verdict | what we see |\n| --- | --- | --- | --- |\n"
+    return head + "\n".join(f"| {f.claim} | {f.text} | **{f.verdict}** | {f.evidence} |" for f in findings)

@@ -1,0 +1,389 @@
+"""From results to figures: pass@k, classes of failures, the thesis's table and the comparisons around it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vocabx_utils.evaluation import statistics
+from vocabx_utils.evaluation.benchmarks import INFO
+from vocabx_utils.evaluation.prompts import looks_like_prose
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vocabx_utils.evaluation.results import Result
+
+FAILURE_CLASSES = (
+    "wrong answer",
+    "exception",
+    "syntax",
+    "no code",
+    "timeout",
+    "truncated",
+    "memory",
+    "crash",
+    "refused",
+)
+_PREFIXES = {"HumanEval": "humaneval", "Mbpp": "mbpp", "BigCodeBench": "bigcodebench", "DS-1000": "ds1000"}
+_ORDER = ("bigcodebench", "ds1000", "humaneval", "mbpp")
+_EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
+
+
+class ResultsError(ValueError):
+    """Results that cannot be compared: other problems, other environments, several answers to a problem."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Passed problems of one benchmark.
+
+    Attributes:
+        benchmark: Name of the benchmark.
+        passed: Passed among the kept problems.
+        kept: Problems whose reference solution passes here, which the pass rate is taken over.
+        total: All problems answered.
+        passed_total: Passed among all; a dropped problem that passes all the same counts here.
+    """
+
+    benchmark: str
+    passed: int
+    kept: int
+    total: int
+    passed_total: int
+
+    @property
+    def rate(self) -> float:
+        """Pass rate over the kept problems."""
+        return self.passed / self.kept if self.kept else math.nan
+
+
+def benchmark_of(task_id: str) -> str:
+    """Return the benchmark of an official id.
+
+    Raises:
+        ValueError: The id belongs to none of the four.
+    """
+    name = _PREFIXES.get(task_id.split("/")[0])
+    if name is None:
+        raise ValueError(f"{task_id!r} is no id of {', '.join(info.title for info in INFO.values())}")
+    return name
+
+
+def split_by_benchmark(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Group rows of a samples file by the benchmark of their ids, in the order of the rows.
+
+    Raises:
+        ValueError: A row has no id of one of the four benchmarks.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(benchmark_of(str(row.get("task_id", ""))), []).append(row)
+    return groups
+
+
+def pass_at_k(answers: int, passed: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k of one problem (Chen et al. 2021, equation 1).
+
+    Args:
+        answers: Answers drawn.
+        passed: Those that pass.
+        k: Answers that would be allowed, at most ``answers``.
+
+    Returns:
+        Probability that at least one of ``k`` of the answers passes.
+
+    Raises:
+        ValueError: Impossible numbers.
+    """
+    if not 0 <= passed <= answers or not 1 <= k <= answers:
+        raise ValueError(f"expected 0 <= passed <= answers and 1 <= k <= answers, got {passed}, {answers}, k={k}")
+    return 1.0 - math.comb(answers - passed, k) / math.comb(answers, k)
+
+
+def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
+    """Return pass@k averaged over the problems.
+
+    Raises:
+        ValueError: A problem has fewer than ``k`` answers, or there is none.
+    """
+    answers: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    for row in results:
+        answers[row.task_id] += 1
+        passed[row.task_id] += row.passed
+    if not answers:
+        raise ValueError("expected at least one result")
+    return float(np.mean([pass_at_k(answers[task], passed[task], k) for task in answers]))
+
+
+def verdicts(results: Iterable[Result]) -> dict[str, bool]:
+    """Return whether each problem was passed, for results with one answer a problem.
+
+    Raises:
+        ResultsError: A problem has several answers.
+    """
+    found: dict[str, bool] = {}
+    for row in results:
+        if row.task_id in found:
+            raise ResultsError(f"{row.task_id} has several answers: use mean_pass_at_k, tests count problems once")
+        found[row.task_id] = row.passed
+    return found
+
+
+def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | None = None) -> dict[str, Count]:
+    """Count passed, kept and all problems by benchmark.
+
+    Args:
+        results: Results with one answer a problem.
+        kept: Kept ids by benchmark; a benchmark that is not named keeps all its problems.
+
+    Returns:
+        Counts by name of the benchmark, in the order of the thesis's table, then HumanEval and MBPP.
+    """
+    groups: dict[str, dict[str, bool]] = defaultdict(dict)
+    for task, verdict in verdicts(results).items():
+        groups[benchmark_of(task)][task] = verdict
+    counts: dict[str, Count] = {}
+    for name in _ORDER:
+        if name in groups:
+            found = groups[name]
+            valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
+            passed = sum(found[task] for task in valid)
+            counts[name] = Count(name, passed, len(valid), len(found), sum(found.values()))
+    return counts
+
+
+def exception_name(result: Result) -> str:
+    """Return the type of the exception that made an answer fail, or ``""``."""
+    if result.exception:
+        return str(result.exception).rsplit(".", 1)[-1]
+    for text in result.details.values():
+        if found := _EXCEPTION.findall(text):
+            return str(found[-1])
+    return ""
+
+
+def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
+    """Name the way in which an answer failed.
+
+    An answer that was cut off at the token limit and does not compile is ``truncated``; natural language
+    instead of code, the commonest failure that the thesis reports, is ``no code``.
+
+    Args:
+        result: Its result.
+        sample: Its row in the samples file, which tells whether the answer was cut off.
+
+    Returns:
+        ``""`` for a pass, else one of ``FAILURE_CLASSES``.
+    """
+    if result.passed:
+        return ""
+    if result.status == "timeout":
+        return "timeout"
+    sample = sample or {}
+    answer = str(sample.get("solution", ""))
+    missing = result.reason == "syntax" or exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
+    if missing and sample and (not answer.strip() or looks_like_prose(answer)):
+        return "no code"
+    if missing and sample.get("finish") == "length":
+        return "truncated"
+    return _REASONS.get(result.reason, "exception")
+
+
+_REASONS = {
+    "assert": "wrong answer",
+    "error": "exception",
+    "syntax": "syntax",
+    "memory": "memory",
+    "crash": "crash",
+    "no_verdict": "refused",
+    "tamper": "refused",
+    "tests_missing": "refused",
+}
+
+
+def failure_table(
+    results: Mapping[str, Sequence[Result]], samples: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> pd.DataFrame:
+    """Count the classes of failures of each variant.
+
+    Args:
+        results: Results by variant.
+        samples: Rows of the samples files by variant.
+
+    Returns:
+        One row per variant: ``passed``, every class that occurs, and ``exceptions``, the commonest types.
+    """
+    import pandas as pd
+
+    rows = []
+    for variant, outcomes in results.items():
+        by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}
+        classes = [(row, failure_class(row, by_task.get((row.task_id, row.sample)))) for row in outcomes]
+        counts = Counter(name for _, name in classes if name)
+        types = Counter(exception_name(row) or "unknown" for row, name in classes if name == "exception")
+        common = ", ".join(f"{name} {count}" for name, count in types.most_common(3))
+        passed = sum(row.passed for row in outcomes)
+        rows.append({"variant": variant, "passed": passed, **counts, "exceptions": common})
+    columns = ["variant", "passed", *(c for c in FAILURE_CLASSES if any(c in row for row in rows)), "exceptions"]
+    return pd.DataFrame(rows, columns=columns).fillna(0).astype({c: int for c in columns[1:-1]})
+
+
+def results_table(
+    results: Mapping[str, Sequence[Result]],
+    *,
+    reference: str | None = None,
+    kept: Mapping[str, Iterable[str]] | None = None,
+    groups: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Lay out pass counts as the thesis does (its table ``combined_results``).
+
+    Args:
+        results: Results by variant, see ``results.read_results``.
+        reference: Variant that the p-values compare with; by default the one with the most passes, which the
+            thesis chose, and which makes the p-values too small.
+        kept: Kept ids by benchmark.
+        groups: Heading of each variant, such as ``"LoRA Finetuning"``.
+
+    Returns:
+        One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
+        passed/kept, the p-value of the two-proportion z-test, ``kept`` and ``total`` problems.
+
+    Raises:
+        ResultsError: Variants answered different problems or ran in different environments; unknown reference.
+    """
+    import pandas as pd
+
+    check_comparable(results)
+    counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
+    sums = {variant: _combined(found.values()) for variant, found in counts.items()}
+    best = reference or max(sums, key=lambda variant: sums[variant][0])
+    if best not in sums:
+        raise ResultsError(f"the reference {best!r} is not among {', '.join(sums)}")
+    rows = []
+    for variant, found in counts.items():
+        passed, n, total = sums[variant]
+        row: dict[str, Any] = {"group": (groups or {}).get(variant, ""), "model": variant}
+        for count in found.values():
+            title = INFO[count.benchmark].title
+            row[f"{title} pass (%)"] = round(100 * count.rate, 2)
+            row[f"{title} passed"] = f"{count.passed}/{count.kept}"
+        row["combined passed"] = f"{passed}/{n}"
+        row["p-value"] = "reference" if variant == best else _p_text(passed, n, *sums[best][:2])
+        rows.append(row | {"kept": n, "total": total})
+    return pd.DataFrame(rows)
+
+
+def comparison_table(
+    results: Mapping[str, Sequence[Result]],
+    *,
+    reference: str,
+    kept: Mapping[str, Iterable[str]] | None = None,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Compare every variant with a reference on the same problems.
+
+    Args:
+        results: Results by variant.
+        reference: Variant to compare with, chosen before looking at the results.
+        kept: Kept ids by benchmark.
+        resamples: Bootstrap samples.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        One row per other variant: pass rate with Wilson limits, difference to the reference with paired
+        bootstrap limits, problems that only one of the two passes, p-values of the z-test and of the exact
+        McNemar test, the latter also adjusted by Holm over the variants.
+
+    Raises:
+        ResultsError: See ``results_table``.
+    """
+    import pandas as pd
+
+    check_comparable(results)
+    if reference not in results:
+        raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
+    found = {variant: _kept_verdicts(rows, kept) for variant, rows in results.items()}
+    tasks = sorted(found[reference])
+    base = np.array([found[reference][task] for task in tasks])
+    rows = []
+    for variant in (name for name in results if name != reference):
+        other = np.array([found[variant][task] for task in tasks])
+        rate = statistics.wilson_interval(int(other.sum()), len(tasks))
+        gain = statistics.paired_bootstrap(other, base, resamples=resamples, seed=seed)
+        z_test = statistics.two_proportion_z_test(int(other.sum()), len(tasks), int(base.sum()), len(tasks))
+        rows.append(
+            {
+                "model": variant,
+                "n": len(tasks),
+                "rate": rate.estimate,
+                "rate_low": rate.low,
+                "rate_high": rate.high,
+                "difference": gain.estimate,
+                "low": gain.low,
+                "high": gain.high,
+                "only_model": int(np.sum(other & ~base)),
+                "only_reference": int(np.sum(base & ~other)),
+                "p_z": z_test.p_value,
+                "p_mcnemar": statistics.mcnemar_test(other, base).p_value,
+            }
+        )
+    table = pd.DataFrame(rows)
+    if rows:
+        table["p_holm"] = statistics.holm(table["p_mcnemar"].tolist())
+    return table
+
+
+def check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
+    """Check that all variants answered the same problems, and each benchmark in one environment.
+
+    Raises:
+        ResultsError: Names what differs.
+    """
+    if not results:
+        raise ResultsError("expected results of at least one variant")
+    first, *others = results
+    tasks = {row.task_id for row in results[first]}
+    for variant in others:
+        different = tasks ^ {row.task_id for row in results[variant]}
+        if different:
+            raise ResultsError(
+                f"{first} and {variant} answered different problems: {len(different)} are in one of them only, "
+                f"such as {sorted(different)[0]}; finish the missing answers first"
+            )
+    hashes: dict[str, dict[str, str]] = defaultdict(dict)
+    for variant, rows in results.items():
+        for row in rows:
+            hashes[benchmark_of(row.task_id)].setdefault(row.env_hash, variant)
+    for name, seen in hashes.items():
+        if len(seen) > 1:
+            listed = "; ".join(f"{variant} ran in {key}" for key, variant in seen.items())
+            raise ResultsError(f"{name} was executed in different environments ({listed}): execute it again in one")
+
+
+def _kept_verdicts(results: Sequence[Result], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
+    sets = {name: set(ids) for name, ids in (kept or {}).items()}
+    return {
+        task: passed
+        for task, passed in verdicts(results).items()
+        if benchmark_of(task) not in sets or task in sets[benchmark_of(task)]
+    }
+
+
+def _combined(counts: Iterable[Count]) -> tuple[int, int, int]:
+    rows = list(counts)
+    return sum(row.passed for row in rows), sum(row.kept for row in rows), sum(row.total for row in rows)
+
+
+def _p_text(passed: int, n: int, reference_passed: int, reference_n: int) -> str:
+    p_value = statistics.two_proportion_z_test(passed, n, reference_passed, reference_n).p_value
+    text = f"{p_value:.3f}"
+    return text if text != "0.000" else "< 0.001"

@@ -1,0 +1,158 @@
+"""The models that are evaluated, read from what earlier notebooks wrote, and their results, kept in files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from vocabx_utils import corpus, models, runs
+from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+TUNED = "tuned_"
+_LONGEST = 700  # characters of a held-out pair
+_EPOCH = re.compile(r"epoch_(\d+)\.safetensors$")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model under evaluation.
+
+    Attributes:
+        name: ``base``, a variant of notebook 03, or ``tuned_`` and a variant that notebook 04 exported.
+        model: Plain Hugging Face model.
+        tokenizer: Its tokenizer, the original or the extended one.
+        first_new_id: First id that the original tokenizer does not have.
+        fingerprint: Changes with the weights.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    first_new_id: int
+    fingerprint: str
+
+
+def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
+    """Load one variant of a run.
+
+    Args:
+        run: The run.
+        name: See ``Variant``.
+        base: The original model; it is left as it is.
+
+    Returns:
+        The variant, in evaluation mode on the device of ``base``.
+
+    Raises:
+        MissingStageError: An earlier notebook has not made it; the message says which.
+    """
+    first = base.vocab_size
+    if name == "base":
+        return Variant(name, base.model, base.tokenizer, first, base.fingerprint)
+    if name.startswith(TUNED):
+        folder = run.require("04", f"{name.removeprefix(TUNED)}/exported")
+        tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
+        return Variant(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
+    tokenizer = models.load_tokenizer(extended_tokenizer(run))
+    rows = runs.read_tensors(last_rows(run, name))
+    model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
+    model = model.eval().requires_grad_(False).to(base.device)
+    fingerprint = runs.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
+    return Variant(name, model, tokenizer, first, fingerprint)
+
+
+def extended_tokenizer(run: runs.Run) -> Path:
+    """Return the folder of the extended tokenizer of notebook 01."""
+    return run.require("01", "extension/extended")
+
+
+def last_rows(run: runs.Run, variant: str) -> Path:
+    """Return the file with the rows of the last finished epoch of a variant of notebook 03.
+
+    Raises:
+        MissingStageError: The variant has no rows.
+    """
+    folder = run.require("03", f"{variant}/rows")
+    epochs = {int(match[1]): path for path in folder.iterdir() if (match := _EPOCH.search(path.name))}
+    if not epochs:
+        raise runs.MissingStageError(
+            f"{runs.show_path(folder)} holds no epoch. Notebook 03_phase1_training makes them: "
+            f"run `vocabx run --only 03 --run-name {run.name}` first."
+        )
+    return epochs[max(epochs)]
+
+
+def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """Return ``count`` problems evenly spread over all, all where ``count`` is 0 or larger than there are."""
+    if count == 0 or count >= len(problems):
+        return list(problems)
+    return [problems[i * len(problems) // count] for i in range(count)]
+
+
+def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int) -> list[corpus.Pair]:
+    """Return validation pairs of notebook 01 whose answers hold new tokens, the richest first.
+
+    Args:
+        run: The run.
+        tokenizer: Extended tokenizer.
+        first_new_id: First new id.
+        count: Most pairs.
+    """
+    rows = runs.read_jsonl(run.require("01", "splits/validation.jsonl"))
+    pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
+    short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
+
+    def new(pair: corpus.Pair) -> int:
+        return sum(i >= first_new_id for i in tokenizer(pair.answer, add_special_tokens=False)["input_ids"])
+
+    counts = {id(pair): new(pair) for pair in short}
+    rich = [pair for pair in short if counts[id(pair)]]
+    return sorted(rich, key=lambda pair: -counts[id(pair)])[:count]
+
+
+def open_folder(run: runs.Run, variant: Variant, settings: dict[str, object]) -> Path:
+    """Claim the folder of a variant for results made with these settings.
+
+    Raises:
+        KeyMismatchError: It holds results of other settings or other weights.
+    """
+    folder = run.stage("05", variant.name)
+    runs.claim(folder, {"variant": variant.name, "weights": variant.fingerprint, **settings})
+    return folder
+
+
+def variant_bits(folder: Path, variant: Variant, spans: Sequence[Span]) -> list[SpanScore]:
+    """Score spans by a variant, or read the scores if ``folder`` holds them.
+
+    Args:
+        folder: Folder of the variant, see ``open_folder``.
+        variant: The variant.
+        spans: What to score.
+
+    Raises:
+        ValueError: The file belongs to other spans.
+    """
+    path = folder / "bits_per_byte.jsonl"
+    digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)
+    if path.exists():
+        rows = runs.read_jsonl(path)
+        if any(row.pop("spans", None) != digest for row in rows) or len(rows) != len(spans):
+            raise ValueError(f"{runs.show_path(path)} was measured on other texts: remove it to measure again")
+        return [SpanScore(**row) for row in rows]
+    scores = score_spans(variant.model, variant.tokenizer, spans)
+    runs.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
+    return scores
+
+
+def _checksum(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.float().contiguous().numpy().tobytes()).hexdigest()[:16]

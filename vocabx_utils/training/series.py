@@ -1,0 +1,144 @@
+"""Which variants notebook 04 tunes, and one call that tunes one of them.
+
+Every expanded variant goes through stage a and then LoRA. Controls: the base model through LoRA and through
+sequential full fine-tuning, an expanded variant without stage a, and one that takes stage c instead of LoRA.
+
+Legend: V original vocabulary, N new tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from vocabx_utils import runs
+from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.corpus import Rendered
+from vocabx_utils.models import BaseModel
+from vocabx_utils.training.batches import encode
+from vocabx_utils.training.finetuning import FineTuned, fine_tune
+from vocabx_utils.training.forgetting import Snapshot, TextSet
+from vocabx_utils.training.variants import STAGE, open_start, run_texts
+
+if TYPE_CHECKING:
+    from vocabx_utils.vocabulary.tokens import Extension
+
+__all__ = ["Plan", "Texts", "choose_texts", "plan_variants", "tune_variant"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One variant: its folder, where it starts (see ``variants.open_start``) and the stages it goes through."""
+
+    name: str
+    start: str
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The same texts for every variant, whatever its tokenizer."""
+
+    train: tuple[Rendered, ...]
+    validation: tuple[Rendered, ...]
+
+
+def plan_variants(config: FineTuneConfig) -> tuple[Plan, ...]:
+    """Spell out the variants of a configuration; one that starts from another comes after it."""
+    plans = [
+        Plan(name, "base", ("b",)) if name == "base" else Plan(name, f"phase1:{name}", ("a", "b"))
+        for name in config.variants
+    ]
+    plans += [Plan(f"{name}_no_a", f"phase1:{name}", ("b",)) for name in config.without_a]
+    plans += [Plan(f"{name}_full", "base" if name == "base" else f"{name}:a", ("c",)) for name in config.full]
+    return tuple(plans)
+
+
+def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) -> Texts:
+    """Take the texts of notebook 01's splits, those with most new tokens first where only some are wanted.
+
+    Args:
+        run: the run.
+        extension: the extension of notebook 01.
+        config: ``train_texts`` and ``validation_texts`` (0 for all), ``max_length``.
+
+    Raises:
+        runs.MissingStageError: notebook 01 has not run.
+    """
+    chosen = (
+        _densest(run_texts(run, split, extension.tokenizer), extension.tokenizer, extension.V, count, config.max_length)
+        for split, count in (("train", config.train_texts), ("validation", config.validation_texts))
+    )
+    train, validation = chosen
+    return Texts(train, validation)
+
+
+def tune_variant(
+    run: runs.Run,
+    plan: Plan,
+    base: BaseModel,
+    extension: Extension | None,
+    texts: Texts,
+    config: FineTuneConfig,
+    *,
+    sets: Sequence[TextSet] = (),
+    prompt: str = "",
+    max_new_tokens: int = 48,
+) -> FineTuned:
+    """Tune one variant below ``04_fine_tuning``, or read it back when it is finished.
+
+    Args:
+        run: the run.
+        plan: the variant.
+        base: the original model; left as it is.
+        extension: the extension of notebook 01; None is enough for the base model.
+        texts: training and validation texts.
+        config: settings; its ``stages`` are replaced by the plan's.
+        sets: text sets measured before and after each stage; none, no measurement.
+        prompt: continued greedily after each stage.
+        max_new_tokens: length of the continuation.
+
+    Returns:
+        Losses, stages and what was observed.
+    """
+    start = open_start(run, plan.start, base, extension)
+    coded = (
+        encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on)
+        for part in (texts.train, texts.validation)
+    )
+    train, validation = coded
+    observe = Snapshot(
+        start.tokenizer,
+        start.limit,
+        start.new_ids,
+        tuple(sets),
+        prompt,
+        max_new_tokens,
+        max(4096, config.tokens_per_batch),
+    )
+    return fine_tune(
+        start.model,
+        train,
+        validation,
+        run.stage(STAGE, plan.name),
+        replace(config, stages=plan.stages),
+        limit=start.limit,
+        new_ids=start.new_ids,
+        origin=start.origin,
+        observe=observe if sets or prompt else None,
+    )
+
+
+def _densest(
+    texts: list[Rendered], tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int, max_length: int
+) -> tuple[Rendered, ...]:
+    """The ``count`` texts with most new tokens among their first ``max_length``, in their old order."""
+    if not count or count >= len(texts):
+        return tuple(texts)
+    coded = tokenizer([text.text for text in texts], add_special_tokens=False)["input_ids"]
+    new = np.asarray([sum(token >= first_new_id for token in ids[:max_length]) for ids in coded])
+    return tuple(texts[k] for k in sorted(np.argsort(-new, kind="stable")[:count]))

@@ -1,0 +1,77 @@
+"""What the one-forward, two-optimiser scheme saves (claim C13)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vocabx_utils.training.distillation import Phase1Data
+from vocabx_utils.training.examples import collate
+from vocabx_utils.training.extended import ExtendedModel
+from vocabx_utils.training.objectives import LossTerms, phase1_loss
+
+__all__ = ["time_schemes"]
+
+
+def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 3) -> tuple[float, float]:
+    """Time a step with one student forward for both sides, and with one for each side.
+
+    In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state.
+
+    Args:
+        model: student.
+        data: training examples and teacher.
+        indices: examples of the step.
+        repeats: of each scheme, taken in turns; the fastest counts.
+
+    Returns:
+        Seconds of the first and of the second scheme.
+    """
+    batch = collate(data.train, indices, "last", data.train_teacher.rows).to(model.device)
+    teacher = data.train_teacher.take(batch.teacher_rows, model.device)
+    scale = 1.0 / len(batch.targets)
+
+    def states() -> Tensor:
+        hidden, _ = model.hidden(batch.ids, new_at=batch.new_at)
+        return hidden.reshape(-1, hidden.shape[-1])[batch.positions]
+
+    def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:
+        return phase1_loss(
+            hidden, model.head, rows, batch.targets, ce_coefficient=torch.full_like(hidden[:, 0].float(), scale),
+            teacher_hidden=teacher if kl else None, kl_coefficient=scale if kl else 0.0, transform=model.transform,
+        )  # fmt: skip
+
+    def one() -> None:
+        terms = losses(states(), kl=True, rows=model.head_rows)
+        (terms.input_loss + terms.head_loss).backward()
+
+    def two() -> None:
+        few = len(teacher)
+        terms = phase1_loss(
+            states()[:few], model.head, model.head_rows.detach(), torch.full_like(batch.targets[:few], -1),
+            ce_coefficient=torch.zeros(few, device=model.device), teacher_hidden=teacher, kl_coefficient=scale,
+            transform=model.transform,
+        )  # fmt: skip
+        terms.input_loss.backward()
+        with torch.no_grad():
+            hidden = states()
+        losses(hidden, kl=False, rows=model.head_rows).head_loss.backward()
+
+    best = [_seconds(one, model.device), _seconds(two, model.device)]
+    for _ in range(repeats - 1):
+        best = [min(old, _seconds(run, model.device)) for old, run in zip(best, (one, two), strict=True)]
+    model.zero_grad()
+    return best[0], best[1]
+
+
+def _seconds(run: Callable[[], None], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
