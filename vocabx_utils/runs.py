@@ -279,7 +279,14 @@ def _drop_torn_line(file: Any) -> None:
     if file.read(1) == b"\n":
         return
     file.seek(0)
-    file.truncate(file.read().rfind(b"\n") + 1)
+    content = file.read()
+    start = content.rfind(b"\n") + 1
+    try:
+        json.loads(content[start:])
+    except ValueError:
+        file.truncate(start)
+    else:
+        file.write(b"\n")  # whole, only its line end is missing
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:

@@ -88,6 +88,13 @@ def test_torn_last_line_is_left_out_and_overwritten(tmp_path):
     assert runs.read_jsonl(path) == [{"n": 1}, {"n": 3}]
 
 
+def test_whole_last_line_without_its_end_is_kept(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}')
+    runs.append_jsonl(path, {"n": 3})
+    assert runs.read_jsonl(path) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
 def test_bad_line_in_the_middle_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"n": 1}\nnot json\n{"n": 2}\n')
