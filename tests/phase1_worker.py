@@ -17,18 +17,18 @@ from vocabx_utils.training.group import join_group
 def main() -> None:
     folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
-    group = join_group()
     base = tiny_model()
 
     def on_step(step: int) -> None:
         if step == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    data = phase1_data(base, folder / f"teacher_{group.rank}")
-    train_variant(
-        variant, base, new_tokens(), data, settings(epochs=2, restart_epochs=1), folder / variant,
-        group=group, on_step=on_step,
-    )  # fmt: skip
+    with join_group() as group:
+        data = phase1_data(base, folder / f"teacher_{group.rank}")
+        train_variant(
+            variant, base, new_tokens(), data, settings(epochs=2, restart_epochs=1), folder / variant,
+            group=group, on_step=on_step,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ the variables from which the process group starts; without them a group of one i
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,13 +48,20 @@ class Group:
             dist.all_reduce(tensor)
 
 
-def join_group() -> Group:
-    """Join the process group that the launcher's environment describes (gloo on CPU, NCCL on GPUs)."""
+@contextlib.contextmanager
+def join_group() -> Iterator[Group]:
+    """Join the process group that the launcher's environment describes (gloo on CPU, NCCL on GPUs), and leave it.
+
+    A process that ends without leaving may be ended by the library's own threads with an error.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        return Group()
-    if not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return Group(dist.get_rank(), dist.get_world_size())
+        yield Group()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Group(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()

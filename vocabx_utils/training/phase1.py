@@ -203,7 +203,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train the variants of a profile: the entry point of ``accelerate launch``."""
     import argparse
     import dataclasses
-    import os
 
     from vocabx_utils.training.group import join_group
 
@@ -219,7 +218,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         config = replace(config, run_name=given.run_name)
     if given.variants:
         config = replace(config, variants=tuple(given.variants))
-    group = join_group()
+    with join_group() as group:
+        _train_in(group, config)
+
+
+def _train_in(group: Group, config: Phase1Config) -> None:
+    import os
+
     if group.world > 1 and config.device == "auto":
         import torch
 
