@@ -53,7 +53,8 @@ def forest_plot(
     names = [(labels or {}).get(name, name) for name in table["model"]]
     ax.set_yticks(places, names)
     ax.set_ylim(-0.6, len(table) - 0.4)
-    ax.set_xlabel(f"difference to {(labels or {}).get(reference, reference)} ({unit}); filled: interval excludes 0")
+    base = (labels or {}).get(reference, reference)
+    ax.set_xlabel(f"difference to {base} ({unit})\nfilled: interval excludes 0")
     return ax
 
 
