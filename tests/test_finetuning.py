@@ -86,6 +86,7 @@ def test_stage_b_may_move_the_new_rows_and_no_other(tmp_path):
 
 
 def test_stage_c_moves_one_half_after_the_other(tmp_path):
+    """Momentum kept from the first half would move it on while the second trains (case B46)."""
     model, before, _ = tune(tmp_path, stages=("c",))
     first = runs.read_tensors(tmp_path / "c1" / "blocks.safetensors")
     assert {name.split(".")[2] for name in first} == {"0", "1"}
@@ -102,6 +103,7 @@ def test_padding_rows_of_the_matrix_never_move(tmp_path):
 
 
 def test_weight_decay_touches_only_what_the_stage_frees(tmp_path):
+    """Decay moves frozen weights where only their gradients are zeroed (case B45)."""
     model, before, _ = tune(tmp_path, stages=("c",), weight_decay=0.1)
     assert {name for name in changed(before, model)} == {name for name in before if ".layers." in name}
 
