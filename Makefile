@@ -30,8 +30,9 @@ model: $(LOCKED)
 run: model
 	$(BIN)/vocabx run $(ARGS)
 
+# JupyterLab refuses to run as root unless told to, and containers run as root.
 lab: model
-	$(BIN)/jupyter lab notebooks/00_start.ipynb
+	$(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start.ipynb
 
 test: unit nbval
 
