@@ -12,14 +12,15 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from vocabx_utils.runs import write_json
+from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -71,16 +72,35 @@ PRE_TOKENIZERS: dict[str, tuple[Callable[[], pre_tokenizers.PreTokenizer], bool]
 }
 
 
-def convert_gguf(path: Path, parent: Path, name: str | None = None) -> Path:
+def converter() -> str:
+    """Name what converts: a digest of this module, and the version of transformers.
+
+    A cache outlives the code that filled it. A conversion by another converter may hold another tokenizer, which
+    would change every number after it without a word; so such a conversion is made again.
+    """
+    return f"{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}-transformers-{version('transformers')}"
+
+
+def is_current(folder: Path, **facts: str) -> bool:
+    """Whether `folder` holds a finished conversion by this converter, with these facts in its `source.json`."""
+    stamp = folder / "source.json"
+    if not stamp.exists():
+        return False
+    found = read_json(stamp)
+    return all(found.get(key) == value for key, value in {"converter": converter(), **facts}.items())
+
+
+def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mapping[str, str] | None = None) -> Path:
     """Convert a GGUF file once to safetensors and tokenizer files.
 
     Args:
         path: the GGUF file.
         parent: folder that holds conversions.
         name: folder name below `parent`; by default the file's stem and the start of its SHA-256.
+        facts: what else goes into the conversion's `source.json`.
 
     Returns:
-        Folder that `transformers` loads; an earlier conversion of the same file is taken as it is.
+        Folder that `transformers` loads; an earlier conversion by the same `converter` is taken as it is.
 
     Raises:
         ModelError: missing, truncated or no GGUF file, or an architecture or pre-tokenizer we do not know.
@@ -91,7 +111,7 @@ def convert_gguf(path: Path, parent: Path, name: str | None = None) -> Path:
         with path.open("rb") as file:
             name = f"{path.stem}-{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
     target = parent / name
-    if (target / "source.json").exists():
+    if is_current(target, **(facts or {})):
         return target
     metadata = read_metadata(path)
     check_known(path, metadata)
@@ -99,9 +119,10 @@ def convert_gguf(path: Path, parent: Path, name: str | None = None) -> Path:
     scratch = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}-"))
     try:
         _convert_into(path, metadata, scratch)
-        write_json(scratch / "source.json", {"file": path.name, "architecture": metadata["general.architecture"]})
+        source = {"file": path.name, "architecture": metadata["general.architecture"], "converter": converter()}
+        write_json(scratch / "source.json", {**source, **(facts or {})})
         scratch.chmod(0o755)
-        shutil.rmtree(target, ignore_errors=True)  # an unfinished conversion has no source.json
+        shutil.rmtree(target, ignore_errors=True)  # unfinished, or of another converter
         scratch.rename(target)
     except OSError as error:
         raise OSError(error.errno, f"Could not write the conversion of {path.name} to {parent}: {error}") from error

