@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import gc
 import statistics
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench_parts import SHAPES, free, matmul_ceiling, random_model
 
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.config import FineTuneConfig
@@ -40,20 +40,6 @@ PROMPT = (
     "### Instruction:\nCompute the mean of column b for each group of column a of a data frame.\n\n"
     "### Answer:\n```python\n"
 )
-SHAPES = {
-    "qwen2.5-coder-0.5b": dict(
-        model_type="qwen2", hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2, vocab_size=151_936, max_position_embeddings=4096,
-    ),
-    "llama-6.7b": dict(
-        model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=32, vocab_size=32_256, max_position_embeddings=4096,
-    ),
-    "tiny": dict(
-        model_type="llama", hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=512, max_position_embeddings=2048,
-    ),
-}  # fmt: skip
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -106,22 +92,6 @@ def measure(options: argparse.Namespace) -> None:
         measure_variants(facts, options)
 
 
-def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
-    """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
-    device = models.pick_device("auto")
-    a, b = (torch.randn(size, size, device=device, dtype=models.pick_dtype("auto", device)) for _ in range(2))
-    best = float("inf")
-    for _ in range(3):
-        a @ b
-        _synchronise()
-        started = time.perf_counter()
-        for _ in range(repeats):
-            a @ b
-        _synchronise()
-        best = min(best, (time.perf_counter() - started) / repeats)
-    return 2 * size**3 / best
-
-
 def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace, *, compiled: bool) -> dict[str, Any]:
     """Tokens per second of one stage at a shape with random weights and texts of exactly T tokens."""
     budget = options.tokens_per_batch.get(shape, 16_384)
@@ -132,13 +102,13 @@ def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace
             if budget <= options.length:
                 return {"shape": shape, "stage": key, "error": str(error)}
             budget //= 2
-        _free()
+        free()
 
 
 def _throughput(
     shape: str, key: str, ceiling: float, options: argparse.Namespace, budget: int, compiled: bool
 ) -> dict[str, Any]:
-    _free()
+    free()
     model = random_model(shape)
     limit = model.config.vocab_size
     per_step = max(budget, options.step_tokens)
@@ -196,22 +166,6 @@ def flops_per_token(model: Any, key: str, config: FineTuneConfig, limit: int, le
         "c1": 5 * blocks + 4 * head + 3 * attention,
         "c2": 4 * blocks + 4 * head + 2 * attention,
     }[key]
-
-
-def random_model(shape: str) -> Any:
-    """A plain untied model of a shape, with random weights made on the device."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    device = models.pick_device("auto")
-    config = AutoConfig.for_model(**SHAPES[shape], tie_word_embeddings=False)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(models.pick_dtype("auto", device))
-    try:
-        with device:
-            model = AutoModelForCausalLM.from_config(config)
-    finally:
-        torch.set_default_dtype(default)
-    return models.untie(model).eval().requires_grad_(False)
 
 
 def random_texts(limit: int, length: int, count: int) -> ExampleSet:
@@ -293,7 +247,7 @@ def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None
         final = list(done.observed.values())[-1]["bits_per_byte"]
         print(name, {k: round(v, 4) for k, v in final.items()}, f"{_elapsed(options):.0f} s", flush=True)
         del model, done
-        _free()
+        free()
 
 
 def start_rows(base: Any, extension: Any, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor, str]:
@@ -304,18 +258,6 @@ def start_rows(base: Any, extension: Any, options: argparse.Namespace) -> tuple[
     input_rows = torch.stack([base.input_rows[list(t.subtokens)].float().mean(0) for t in extension.tokens])
     head_rows = torch.stack([base.head_rows[t.subtokens[0]].float() for t in extension.tokens])
     return input_rows.cpu(), head_rows.cpu(), "mean of subtokens, head of the first; untrained"
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _elapsed(options: argparse.Namespace) -> float:

@@ -332,7 +332,9 @@ class _Steps:
         capped = transform.softcap is not None
         slope = transform.chain_(torch.ones_like(old), old.clone()) if capped else None  # old is overwritten
         if self.compiled:
-            found = _fused(old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype)
+            found = _fused(
+                old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype
+            )
         else:
             found = self._by_blocks(old, teacher, lse_new, targets, factor)
         lse, kl, gradient = found

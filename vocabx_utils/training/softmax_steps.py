@@ -111,7 +111,7 @@ def softmax_step(
 
 
 def _normaliser(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-sum-exp (r,), logits minus their maximum (r, V), and the logarithm of the sum of their exponentials (r, 1)."""
+    """Log-sum-exp (r,), logits minus their maximum (r, V), and the log of the sum of their exponentials (r, 1)."""
     top = logits.amax(-1, keepdim=True)
     shifted = logits - top
     log_sum = shifted.exp().sum(-1, keepdim=True).log()
