@@ -3,8 +3,8 @@
     python tests/bench/finetune.py prepare --model MODEL --out DATA            (no GPU: texts and new tokens)
     python tests/bench/finetune.py measure --model MODEL --data DATA --out OUT (one GPU, no network)
 
-``measure`` writes, after each part, OUT/finetune.json (variants: bits per byte, time, memory) and OUT/bench.json
-(throughput by stage and shape, as a share of a matrix-product ceiling measured in the same run).
+``measure`` writes, after each part, OUT/finetune.json (variants: bits per byte, time, memory) and
+OUT/finetune-<device>.json (throughput by stage and shape, as a share of a matrix-product ceiling of the same run).
 
 FLOP per token, recomputation not counted (P linear weights of the blocks, H head weights that count, R adapter
 weights, A = 2 · T · layers · heads · head width for the causal half of both attention products):
@@ -17,7 +17,6 @@ stage c2 forward whole, backward through the second half only                   
 from __future__ import annotations
 
 import argparse
-import datetime
 import statistics
 import tempfile
 import time
@@ -26,7 +25,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_parts import SHAPES, free, matmul_ceiling, random_model
+from bench_parts import SHAPES, free, matmul_ceiling, random_model, short_device
+from bench_parts import facts as bench_facts
 
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.config import FineTuneConfig
@@ -71,12 +71,7 @@ def measure(options: argparse.Namespace) -> None:
     options.scratch = Path(tempfile.mkdtemp(prefix="vocabx-bench-"))  # weights stay out of the results
     options.out.mkdir(parents=True, exist_ok=True)
     ceiling = matmul_ceiling(options.size)
-    facts = {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "ceiling_flops": ceiling,
-        "versions": runs.installed_versions(("torch", "transformers", "peft", "accelerate")),
-        "date": datetime.date.today().isoformat(),
-    }
+    facts = bench_facts() | {"ceiling_flops": ceiling}
     print(f"{facts['device']}: matrix products {ceiling / 1e12:.0f} TFLOP/s", flush=True)
     bench: dict[str, Any] = {**facts, "workloads": []}
     for shape in options.shapes:
@@ -86,7 +81,7 @@ def measure(options: argparse.Namespace) -> None:
                     break
                 row = throughput(shape, key, ceiling, options, compiled=compiled)
                 bench["workloads"].append(row)
-                runs.write_json(options.out / "bench.json", bench)
+                runs.write_json(options.out / f"finetune-{short_device()}.json", bench)
                 print({k: v for k, v in row.items() if k != "step_seconds"}, flush=True)
     if options.model:
         measure_variants(facts, options)
@@ -97,7 +92,7 @@ def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace
     budget = options.tokens_per_batch.get(shape, 16_384)
     while True:
         try:
-            return _throughput(shape, key, ceiling, options, budget, compiled)
+            return measured(shape, key, ceiling, options, budget, compiled)
         except OutOfMemory as error:
             if budget <= options.length:
                 return {"shape": shape, "stage": key, "error": str(error)}
@@ -105,9 +100,10 @@ def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace
         free()
 
 
-def _throughput(
+def measured(
     shape: str, key: str, ceiling: float, options: argparse.Namespace, budget: int, compiled: bool
 ) -> dict[str, Any]:
+    """Time a stage at one size of batch; processes that were launched together share each step."""
     free()
     model = random_model(shape)
     limit = model.config.vocab_size

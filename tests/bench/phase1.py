@@ -203,7 +203,7 @@ def engine(options: argparse.Namespace) -> None:
         step = ours(problem, cache=cache).step
     else:
         step = {"literal": literal, "floor": floor}[options.engine](problem)
-    seconds, tokens = _timed(step, problem.train, w)
+    seconds, tokens = timed(step, problem.train, w)
     found |= {
         "tokens_per_s": statistics.median(t / s for t, s in zip(tokens, seconds, strict=True)),
         "step_seconds": seconds,
@@ -213,13 +213,15 @@ def engine(options: argparse.Namespace) -> None:
         "weight_bytes": sum(p.numel() * p.element_size() for p in problem.base.model.parameters()),
         "flops_per_token": flops_per_token(problem, w),
         "threads": torch.get_num_threads(),
+        "vocab": problem.base.vocab_size,
     }
     if options.engine == "ours":
         found["ceiling_flops"] = matmul_ceiling(w.size)
     runs.write_json(options.result, found)
 
 
-def _timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[int]]:
+def timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[int]]:
+    """Seconds and tokens of each timed step; the texts come round again where there are too few."""
     count = max(1, len(train) // w.batch)
     seconds, tokens = [], []
     for number in range(w.warmup + w.steps):

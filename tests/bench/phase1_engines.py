@@ -54,11 +54,13 @@ class Problem:
         rows = input_rows("mean", self.base, self.tokens, generator)
         return ExtendedModel(self.base, rows, head_rows("first", self.base, self.tokens, generator))
 
-    def cache(self, examples: ExampleSet) -> TeacherCache:
-        """The teacher's states, in a folder that nobody else uses."""
-        folder = Path(tempfile.mkdtemp(prefix="vocabx-teacher-"))
-        budget = self.config.token_budget
-        return teacher_cache(self.base, examples, folder, token_budget=budget, tell=lambda _: None).to(self.base.device)
+    def cache(self, examples: ExampleSet, folder: Path | None = None, group: Group | None = None) -> TeacherCache:
+        """The teacher's states, in a folder that nobody else uses unless processes share one."""
+        folder, group = folder or Path(tempfile.mkdtemp(prefix="vocabx-teacher-")), group or Group()
+        return teacher_cache(
+            self.base, examples, folder, token_budget=self.config.token_budget, tell=lambda _: None,
+            rank=group.rank, world=group.world, barrier=group.barrier,
+        ).to(self.base.device)  # fmt: skip
 
 
 def ours(

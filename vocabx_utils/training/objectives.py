@@ -182,9 +182,11 @@ def phase1_loss(
 
 
 def default_chunk(columns: int, device: torch.device) -> int:
-    """Return how many positions' logits fit a modest buffer: 64 MB on CPU (cache), 512 MB on a GPU."""
-    budget = (512 << 20) if device.type == "cuda" else (64 << 20)
-    return max(16, budget // (4 * columns))
+    """Return how many positions' logits fit a modest buffer: 64 MB on CPU, 512 MB on a GPU in whole tiles of a product."""
+    if device.type != "cuda":
+        return max(16, (64 << 20) // (4 * columns))
+    rows = (512 << 20) // (4 * columns)
+    return max(16, rows // 128 * 128 or rows)
 
 
 def hidden_distance(
