@@ -182,7 +182,7 @@ def phase1_loss(
 
 
 def default_chunk(columns: int, device: torch.device) -> int:
-    """Return how many positions' logits fit a modest buffer: 64 MB on CPU, 512 MB on a GPU in whole tiles of a product."""
+    """Return how many positions of logits fit a modest buffer: 64 MB on a CPU; 512 MB in whole tiles on a GPU."""
     if device.type != "cuda":
         return max(16, (64 << 20) // (4 * columns))
     rows = (512 << 20) // (4 * columns)
