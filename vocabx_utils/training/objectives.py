@@ -334,7 +334,7 @@ class _Steps:
         capped = transform.softcap is not None
         slope = transform.chain_(torch.ones_like(old), old.clone()) if capped else None  # old is overwritten
         if self.compiled:
-            found = _fused(
+            found = compiled_step()(
                 old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype
             )
         else:
@@ -364,11 +364,7 @@ class _Steps:
         return torch.cat([part for part, *_ in found]), kl, None if found[0][2] is None else old
 
 
-def _fused(*arguments: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Run `softmax_step` through the compiler, which is made on first use."""
-    return _compiled_step()(*arguments)
-
-
 @lru_cache(maxsize=1)
-def _compiled_step() -> Compiled:
+def compiled_step() -> Compiled:
+    """The steps that a compiler has fused, made on first use."""
     return Compiled(softmax_step, softmax_step_in_place)

@@ -10,10 +10,12 @@ Shapes: r rows, V original ids. Everything is float32 except the returned gradie
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo as dynamo
 from torch import Tensor
 
 __all__ = ["CACHE_BYTES", "Compiled", "Scratch", "softmax_step", "softmax_step_in_place"]
@@ -31,21 +33,24 @@ class Compiled:
 
     def __init__(self, fused: Callable[..., Any], plain: Callable[..., Any]) -> None:
         self.plain = plain
+        # one graph for each kind of objective; past the limit the compiler would silently give up
+        dynamo.config.recompile_limit = max(64, dynamo.config.recompile_limit)
         self.compiled: Callable[..., Any] | None = torch.compile(fused)
 
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Call one of the two with the same arguments."""
+    def __call__(self, *arguments: Any) -> Any:
+        """Call one of the two; the first dimension of every tensor may differ from call to call."""
         if self.compiled is not None:
+            for tensor in arguments:
+                if isinstance(tensor, Tensor) and tensor.ndim:
+                    dynamo.maybe_mark_dynamic(tensor, 0)
             try:
-                return self.compiled(*arguments, **settings)
+                return self.compiled(*arguments)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # no compiler on this machine: the slower way gives the same numbers
-                import warnings
-
                 warnings.warn(f"no compiler, slower steps are used: {str(error)[:200]}", stacklevel=2)
                 self.compiled = None
-        return self.plain(*arguments, **settings)
+        return self.plain(*arguments)
 
 
 class Scratch:
