@@ -203,8 +203,11 @@ def engine(options: argparse.Namespace) -> None:
         step = ours(problem, cache=cache).step
     else:
         step = {"literal": literal, "floor": floor}[options.engine](problem)
+    processor = time.process_time()
     seconds, tokens = timed(step, problem.train, w)
     found |= {
+        # of all threads, steps before the timed ones included: tells a busy machine from slow code
+        "cpu_seconds": time.process_time() - processor,
         "tokens_per_s": statistics.median(t / s for t, s in zip(tokens, seconds, strict=True)),
         "step_seconds": seconds,
         "step_tokens": tokens,
