@@ -20,6 +20,7 @@ from vocabx_utils.evaluation.execution import execute
 from vocabx_utils.evaluation.prompts import build_prompt, extract_answer
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
 from vocabx_utils.models import load_tokenizer
+from vocabx_utils.runs import read_json, write_json
 
 # Qwen2.5-Coder-0.5B-Instruct q4_k_m, greedy, quick prompts: passed of all problems
 FLOORS = {"humaneval": 91, "mbpp": 161, "bigcodebench": 117, "ds1000": 69}
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tokenizer", help="extract again: hub id, folder or .gguf of the model that answered")
     parser.add_argument("--fast", action="store_true", help="fork in warm jails")
+    parser.add_argument("--report", type=Path, help="JSON file to add the counts to, by benchmark and prompt setting")
     args = parser.parse_args()
     opener = gzip.open if args.samples.suffix == ".gz" else open
     with opener(args.samples, "rt", encoding="utf-8") as file:
@@ -62,7 +64,23 @@ def main() -> None:
         print(
             f"{name}: {count.passed_total} of {count.total} (floor {FLOORS[name]}), {count.passed} of {count.kept} kept"
         )
-        print(failure_table({name: found}, {name: groups[name]}).to_string(index=False), flush=True)
+        failures = failure_table({name: found}, {name: groups[name]})
+        print(failures.to_string(index=False), flush=True)
+        if args.report:
+            classes = failures.drop(columns=["variant", "passed"]).iloc[0].to_dict()
+            facts = {
+                "passed": count.passed_total,
+                "problems": count.total,
+                "passed_kept": count.passed,
+                "kept": count.kept,
+                "floor": FLOORS[name],
+                "failures": {key: value if isinstance(value, str) else int(value) for key, value in classes.items()},
+                "backend": found[0].backend,
+                "environment": found[0].env_hash,
+            }
+            known = read_json(args.report) if args.report.exists() else {}
+            settings = {**known.get(name, {}), groups[name][0]["settings"]: facts}
+            write_json(args.report, {**known, name: settings})
 
 
 if __name__ == "__main__":

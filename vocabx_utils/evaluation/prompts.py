@@ -38,6 +38,7 @@ _RESPONSE = (
 )
 _COMPLETE = "Complete the following Python function so that it does what its docstring says."
 _CONTINUE = "Solve the problem by continuing the Python program. Write only the code that is missing."
+_CHAT_PREFILLS = {"ds1000": "code", "bigcodebench": "none"}
 _FIRST_WORDS = ("x", "def ", "import ", "return ", "result")
 _TAIL = 120  # characters at the end of a prompt whose tokens what follows may change
 _DS_END = ("</code>", "# SOLUTION END", "END SOLUTION")
@@ -88,7 +89,9 @@ def build_prompt(
         tokenizer: Tokenizer of the model; with ``style="chat"`` its chat template is used.
         style: ``"thesis"``, ``"chat"`` or ``"completion"``.
         prefill: Head of the answer block: ``"none"``, ``"fence"``, ``"code"`` (fence and code start), or
-            ``"auto"``: ``"code"`` for the thesis's format and for DS-1000, else ``"fence"``.
+            ``"auto"``: ``"code"`` for the thesis's format; with ``"chat"`` what served Qwen2.5-Coder-0.5B best
+            of the three (``results/bench/answers.json``): ``"code"`` for DS-1000, ``"none"`` for BigCodeBench,
+            else ``"fence"``.
         variant: BigCodeBench only: ``"instruct"`` or ``"complete"``.
         examples: MBPP with ``style="completion"`` only: the solved problems shown first.
 
@@ -138,7 +141,7 @@ def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
     if style == "completion":
         return "code"
     if prefill == "auto":
-        return "code" if style == "thesis" or benchmark == "ds1000" else "fence"
+        return "code" if style == "thesis" else _CHAT_PREFILLS.get(benchmark, "fence")
     return prefill
 
 
