@@ -433,7 +433,6 @@ def profile(options: argparse.Namespace) -> None:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
-    options.micro = options.micro or 0
     for name in options.workloads:
         problem = problem_of(name, options)
         if options.compiled:
