@@ -44,6 +44,11 @@ CONTRAST = """() => {
 }"""
 
 
+NARROW = """() => [...document.querySelectorAll('td')].filter(
+  c => c.textContent.trim().length > 60 && c.textContent.includes(' ') && c.offsetWidth && c.offsetWidth < 90
+).map(c => c.textContent.slice(0, 40))"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as runner:
@@ -84,6 +89,11 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
     )
     hidden = page.evaluate("[...document.querySelectorAll('details:not([open]) math')].length")
     assert flat <= hidden, f"{path.name}: {flat} equations without height"
+    raw = page.evaluate("[...document.querySelectorAll('math')].map(m => m.textContent)")
+    unread = [words for words in raw if re.search(r"\\|frac|sqrt|alpha|mathcal|cdot|\$", words)]
+    assert not unread, f"{path.name}: equations that show their source: {unread}"
+    narrow = page.evaluate(NARROW)
+    assert not narrow, f"{path.name} at {width}: cells too narrow to read: {narrow}"
     for link in page.evaluate("[...document.links].map(a => a.href)"):
         target, _, anchor = link.partition("#")
         if target.startswith("file:"):
@@ -96,6 +106,19 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")])
 def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
     for path in report_site(tmp_path):
+        if path.suffix == ".html":
+            check_page(browser, path, width=width, scheme=scheme)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_report_of_the_series_itself(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
+    (tmp_path / "series").mkdir()
+    for path in NOTEBOOK.parent.glob("*.ipynb"):
+        shutil.copy(path, tmp_path / "series")
+    documents = sorted((NOTEBOOK.parents[1] / "docs").glob("*.md"))
+    pages = build_report(Run("series", tmp_path / "series"), tmp_path / "site", documents)
+    assert len([path for path in pages if path.suffix == ".html"]) == 1 + 7 + len(documents)
+    for path in pages:
         if path.suffix == ".html":
             check_page(browser, path, width=width, scheme=scheme)
 

@@ -54,19 +54,21 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
     panels += [(f"random_{kind}", _published(matrix, f"random_{kind}")) for kind in ("kl", "ce") if kind not in matched]
     wide = 2 if len(panels) in (2, 4) else min(3, len(panels))
     high = -(-len(panels) // wide)
-    fig, grid = plt.subplots(high, wide, figsize=(3.5 * wide, 3.1 * high + 0.3), squeeze=False)
-    ends = []
+    fig, grid = plt.subplots(high, wide, figsize=(3.1 * wide + 1.5, 2.9 * high + 0.3), squeeze=False)
+    ends, legend = [], {}
     for ax, (name, published) in zip(grid.flat, panels, strict=False):
         part = table[table["variant"] == name]
         only = ": thesis only" if part.empty else ""
         charts.cosine_chart(part, published, ax, f"{plots.variant_label(name)}{only}")
-        ax.legend(fontsize="x-small", loc="center right")
+        handles, labels = ax.get_legend_handles_labels()
+        legend.update(zip(labels, handles, strict=True))
         if not only:
             ends.append(f"{plots.variant_label(name)} {_final(part)}")
     for ax in list(grid.flat)[len(panels) :]:
         ax.set_visible(False)
     for ax in grid[:, 1:].flat:
         ax.set_ylabel("")
+    fig.legend(legend.values(), legend.keys(), loc="outside right center", fontsize="small")
     plots.note(
         grid[0, 0],
         "Bands: 95 % bootstrap over tokens, n in the legend. Grey: curves of the thesis, which has them from random "
@@ -112,7 +114,7 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
         for ax, name in zip(line, names, strict=True):
             part = table[(table["variant"] == name) & (table["position"] == position)]
             charts.group_curve_chart(part, grouping, ax, plots.variant_label(name) if ax in grid[0] else "")
-            ax.label_outer(remove_inner_ticks=False)
+            ax.set_xlabel("epoch" if ax in grid[-1] else "")
         line[0].set_ylabel(f"cosine to the {position}", fontsize="small")
         line[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", title=GROUPINGS[grouping])
         line[-1].get_legend().get_title().set_fontsize("x-small")
