@@ -22,6 +22,7 @@ from vocabx_utils.analysis.report import build_report
 from vocabx_utils.runs import Run
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "06_mechanistic_analysis.ipynb"
+RUNS = os.environ.get("VOCABX_RUNS", str(NOTEBOOK.parents[1] / "runs"))  # before a fixture points it elsewhere
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -139,9 +140,8 @@ def lab(tmp_path: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     home = str(tmp_path / "home")
-    environment = {**os.environ, "HOME": home, "JUPYTER_CONFIG_DIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
-    if not real:
-        environment["VOCABX_RUNS"] = str(tmp_path / "runs")
+    environment = {**os.environ, "JUPYTER_CONFIG_DIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"VOCABX_RUNS": RUNS} if real else {"VOCABX_RUNS": str(tmp_path / "runs"), "HOME": home}
     words = [
         "--no-browser",
         "--allow-root",

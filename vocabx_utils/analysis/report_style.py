@@ -38,7 +38,8 @@ blockquote{border-left:4px solid var(--link);margin:1rem 0;padding:.2rem 1rem;ba
 .file{border-bottom:1px dotted var(--soft)}
 @media (max-width:64rem){.side nav{max-height:40vh;overflow-y:auto}}
 @media (max-width:40rem){.output_png img,.output_svg img{max-width:none}
-.output_markdown table:not([style]) td,.text_cell table:not([style]) td,.text table td{min-width:6.5rem}}
+.output_markdown table:not([style]) td,.text_cell table:not([style]) td,.text table td{min-width:6.5rem}
+.output_markdown table:not([style]) td:last-child{min-width:15rem}}
 @media (min-width:64rem){body{display:grid;grid-template-columns:17rem 1fr}
 .side{border:0;border-right:1px solid var(--line);height:100vh;position:sticky;top:0;overflow-y:auto}
 main{padding:1.4rem 2.4rem 4rem}}

@@ -68,7 +68,7 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
         ax.set_visible(False)
     for ax in grid[:, 1:].flat:
         ax.set_ylabel("")
-    fig.legend(legend.values(), legend.keys(), loc="outside right center", fontsize="small")
+    fig.legend(list(legend.values()), list(legend), loc="outside right center", fontsize="small")
     plots.note(
         grid[0, 0],
         "Bands: 95 % bootstrap over tokens, n in the legend. Grey: curves of the thesis, which has them from random "

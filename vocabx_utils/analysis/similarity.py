@@ -27,6 +27,7 @@ __all__ = [
     "mean_init_cosines",
     "nearest_rows",
     "neighbour_text",
+    "remarks",
     "subtoken_cosines",
     "summarize",
 ]
@@ -260,6 +261,32 @@ def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
         names[at] = f"{low}" if low == high else f"{low}-{high}"
     named = [names[at] for at in place]
     return pd.Series(pd.Categorical(named, list(names.values()), ordered=True), counts.index)
+
+
+def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
+    """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken.
+
+    Args:
+        table: result of `cosines_by_epoch`.
+        histories: the variants it was made from.
+
+    Returns:
+        One sentence for each peculiarity; one that says that there is none if there is none.
+    """
+    said = []
+    for history in histories:
+        if history.missing:
+            epochs = ", ".join(map(str, history.missing))
+            said.append(f"{history.variant}: no checkpoint of epoch {epochs}; its curves skip it.")
+    ends = table[table["position"] == "first"]
+    for (variant, matrix, epoch), part in ends.groupby(["variant", "matrix", "epoch"], sort=False):
+        if lost := int(part["cosine"].isna().sum()):
+            what = f"{lost} of {len(part)} {matrix} rows (or the rows of their subtokens) are zero or not numbers"
+            said.append(f"{variant}, epoch {epoch}: {what}; they have no direction and are left out.")
+    tokens = table.drop_duplicates("token")
+    if single := int((tokens["subtokens"] == 1).sum()):
+        said.append(f"{single} of {len(tokens)} tokens have one subtoken, which is their first and their last.")
+    return said or ["Every row has a direction, no epoch is missing, every token has two subtokens or more."]
 
 
 def mean_init_cosines(matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:
