@@ -19,7 +19,7 @@ from fixtures.tiny_notebooks import write_notebooks
 from fixtures.tiny_series import write_series
 
 from vocabx_utils.analysis.report import build_report
-from vocabx_utils.runs import Run
+from vocabx_utils.runs import Run, read_json, write_json
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "06_mechanistic_analysis.ipynb"
 RUNS = os.environ.get("VOCABX_RUNS", str(NOTEBOOK.parents[1] / "runs"))  # before a fixture points it elsewhere
@@ -45,6 +45,11 @@ CONTRAST = """() => {
 }"""
 
 
+EXPLORER_ALT = (
+    "Screenshot of the explorer in JupyterLab: boxes to choose run, variant and matrix, a search box with {word!r}, a "
+    "slider for the epoch; below them the token's subtokens, its cosine to them by epoch, the nearest original and new "
+    "rows, where it occurs, its KL by position, and a map of the new rows."
+)
 NARROW = """() => [...document.querySelectorAll('td')].filter(
   c => c.textContent.trim().length > 60 && c.textContent.includes(' ') && c.offsetWidth && c.offsetWidth < 90
 ).map(c => c.textContent.slice(0, 40))"""
@@ -226,4 +231,7 @@ def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
     if target := os.environ.get("VOCABX_SCREENSHOT"):
         page.add_style_tag(content="[class*=Toastify] {display: none}")
         page.locator(".jp-OutputArea", has=shown).last.screenshot(path=target)
+        texts = Path(target).with_name("alt.json")
+        known = read_json(texts) if texts.exists() else {}
+        write_json(texts, dict(sorted({**known, Path(target).stem: EXPLORER_ALT.format(word=word)}.items())))
     page.close()

@@ -16,6 +16,7 @@ from vocabx_utils.runs import Run, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.artist import Artist
 
 __all__ = ["FIGURES", "GROUPINGS", "draw_cosines", "draw_group_cosines"]
 
@@ -55,7 +56,8 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
     wide = 2 if len(panels) in (2, 4) else min(3, len(panels))
     high = -(-len(panels) // wide)
     fig, grid = plt.subplots(high, wide, figsize=(3.1 * wide + 1.5, 2.9 * high + 0.3), squeeze=False)
-    ends, legend = [], {}
+    ends: list[str] = []
+    legend: dict[str, Artist] = {}
     for ax, (name, published) in zip(grid.flat, panels, strict=False):
         part = table[table["variant"] == name]
         only = ": thesis only" if part.empty else ""
@@ -68,7 +70,7 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
         ax.set_visible(False)
     for ax in grid[:, 1:].flat:
         ax.set_ylabel("")
-    fig.legend(list(legend.values()), list(legend), loc="outside right center", fontsize="small")
+    fig.legend(handles=list(legend.values()), labels=list(legend), loc="outside right center", fontsize="small")
     plots.note(
         grid[0, 0],
         "Bands: 95 % bootstrap over tokens, n in the legend. Grey: curves of the thesis, which has them from random "
