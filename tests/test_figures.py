@@ -244,3 +244,14 @@ def test_command_says_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "f" / "alignment_example.svg").exists()
     assert "loss_pipeline: left out: " in answer.output
     assert CliRunner().invoke(command, ["absent"]).exit_code == 2
+
+
+def test_the_kept_figures_are_all_there_with_their_alternative_texts() -> None:
+    folder = Path(__file__).resolve().parents[1] / "figures"
+    pictures = {path.stem for path in folder.glob("*.png")}
+    expected = {one.name for one in (*figures.FIGURES, *STRIP_FIGURES)}
+    assert pictures == expected | {"explorer"}
+    assert {path.stem for path in folder.glob("*.svg")} == expected
+    texts = json.loads((folder / "alt.json").read_text())
+    assert set(texts) == pictures
+    assert all(len(text) > 40 for text in texts.values())
