@@ -1,4 +1,4 @@
-"""The two GPU measurements, end to end on a tiny model: they run unattended, and a second call goes on where one ended."""
+"""The two GPU measurements, end to end on a tiny model: unattended, and continued where a call ended."""
 
 from __future__ import annotations
 

@@ -352,8 +352,8 @@ def _report(what: str, error: Exception) -> str:
 
 
 def _free() -> None:
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
