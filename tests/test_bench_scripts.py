@@ -14,7 +14,7 @@ import pytest
 from tiny_tuning import pairs
 
 from vocabx_utils import corpus, runs
-from vocabx_utils.training import phase1_claims as claims
+from vocabx_utils.training.measured import read_bench
 
 BENCH = Path(__file__).parent / "bench"
 
@@ -68,7 +68,7 @@ def test_anchors_continue_and_feed_the_claims(
     monkeypatch.undo()
     assert anchors.main([*anchors_arguments, "--variants", *first, "mean_untrained@n3", "mean_kl_last@n3"]) == 0
 
-    rows = claims.read_bench(tmp_path / "out")
+    rows = read_bench(tmp_path / "out")
     assert [row["name"] for row in rows] == [
         "mean_untrained", "mean_kl_last", "mean_hidden_last", "mean_kl_first@thesis", "mean_untrained@n3",
         "mean_kl_last@n3",

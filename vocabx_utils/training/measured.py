@@ -1,0 +1,78 @@
+"""What `tests/bench/anchors.py` measured at full size (results/phase1), sorted by what may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vocabx_utils import runs
+
+__all__ = ["N_TOKENS", "by_setting", "read_bench", "sweep"]
+
+N_TOKENS = 800
+"""New tokens of the thesis, and of every measurement that does not name another number."""
+
+
+def read_bench(folder: Path) -> list[dict[str, Any]]:
+    """Read what `tests/bench/anchors.py` measured, one mapping a variant; empty where there is nothing."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        rows += runs.read_jsonl(path)
+    for path in sorted(folder.glob("*.json")):
+        content = runs.read_json(path)
+        rows += content if isinstance(content, list) else content.get("variants", [])
+    return [row for row in rows if "name" in row and "kl_last" in row]
+
+
+def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Group measured variants by what may be compared: model, corpus, schedule, strategy and N.
+
+    Untrained variants know no schedule and stand beside those of every schedule.
+
+    Args:
+        rows: of `read_bench`.
+
+    Returns:
+        By setting, such as ``SmolLM2-135M-Instruct, python`` or ``..., thesis schedule, N = 100``: rows by variant.
+        What is as usual (schedule ``ours``, added tokens, N = 800) is not named.
+    """
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    untrained = [row for row in rows if row["variant"].endswith("_untrained")]
+    for row in rows:
+        found.setdefault(_setting(row, row["schedule"]), {})[row["variant"]] = row
+    for row in untrained:
+        title = _setting(row, "thesis")
+        if title in found:
+            found[title].setdefault(row["variant"], row)
+    return found
+
+
+def _setting(row: Mapping[str, Any], schedule: str) -> str:
+    unusual = {
+        f"{schedule} schedule": schedule != "ours",
+        str(row["strategy"]): row["strategy"] != "added",
+        f"N = {row['n']}": row["n"] != N_TOKENS,
+    }
+    return ", ".join([row["model"], row["corpus"], *(words for words, said in unusual.items() if said)])
+
+
+def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
+    """Put measurements with several N beside each other, for claim C12.
+
+    Args:
+        rows: of `read_bench`.
+
+    Returns:
+        By model and corpus, by N: ``share`` of new tokens, KL at the last subtoken ``untrained`` and ``trained``, and
+        ``kept``, the share of it that KL training removes. One N alone makes no sweep and is left out.
+    """
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
+        if {"mean_untrained", "mean_kl_last"} <= variants.keys():
+            start, end = variants["mean_untrained"], variants["mean_kl_last"]
+            gain = {"share": end["new_share"], "untrained": start["kl_last"], "trained": end["kl_last"]}
+            gain["kept"] = 1 - end["kl_last"] / start["kl_last"]
+            title = _setting({**end, "n": N_TOKENS}, "ours")
+            found.setdefault(title, {})[int(end["n"])] = gain
+    return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
