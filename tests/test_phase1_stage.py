@@ -192,6 +192,13 @@ def test_measurements_are_compared_only_within_a_setting() -> None:
     }
 
 
+def test_the_line_over_lambda_holds_what_differs_in_lambda_alone() -> None:
+    names = ("mean_kl_last_ce0.3", "mean_kl_last", "mean_kl_last_ce3", "mean_kl_last_t2", "mean_kl_last_ce0.3_w4",
+             "mean_kl_first", "random_kl_last", "mean_ce", "mean_untrained", "mean_hidden_last")  # fmt: skip
+    rows = {name: {"kl_last": float(at), "bpb": 1.0} for at, name in enumerate(names)}
+    assert bench.ce_line(rows) == [(0.0, 1.0, 1.0), (0.3, 0.0, 1.0), (3.0, 2.0, 1.0)]
+
+
 def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
     rows = [measured("mean_untrained", 2.0), measured("mean_kl_last", 0.5)]
     assert bench.sweep(rows) == {}

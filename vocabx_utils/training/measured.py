@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils import runs
+from vocabx_utils.training.distillation import parse_variant
+from vocabx_utils.training.objectives import Objective
 
-__all__ = ["N_TOKENS", "by_setting", "read_bench", "sweep"]
+__all__ = ["N_TOKENS", "by_setting", "ce_line", "read_bench", "sweep"]
 
 N_TOKENS = 800
 """New tokens of the thesis, and of every measurement that does not name another number."""
@@ -55,6 +57,24 @@ def _setting(row: Mapping[str, Any], schedule: str) -> str:
         f"N = {row['n']}": row["n"] != N_TOKENS,
     }
     return ", ".join([row["model"], row["corpus"], *(words for words, said in unusual.items() if said)])
+
+
+def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, float]]:
+    """Variants that differ in lambda alone: mean init, KL at the last subtoken plus lambda times CE.
+
+    Args:
+        rows: final numbers by variant.
+
+    Returns:
+        Lambda, KL at the last subtoken (nats), bits per byte; by lambda.
+    """
+    line = []
+    for name, row in rows.items():
+        variant = parse_variant(name)
+        weight = variant.objective.ce_weight if variant.objective is not None else 0.0
+        if variant.init == "mean" and variant.objective == Objective(ce_weight=weight):
+            line.append((weight, float(row["kl_last"]), float(row["bpb"])))
+    return sorted(line)
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
