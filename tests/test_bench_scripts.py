@@ -20,6 +20,9 @@ BENCH = Path(__file__).parent / "bench"
 
 
 def script(name: str) -> ModuleType:
+    """Import a script as if it were started: what lies beside it can be imported."""
+    if str(BENCH) not in sys.path:
+        sys.path.append(str(BENCH))
     spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

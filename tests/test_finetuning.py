@@ -220,6 +220,36 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
     assert result.stages.steps.tolist() == [len(result.losses[result.losses.kind == "step"])]
 
 
+def test_loss_that_is_not_finite_names_the_texts_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    original = loop.Loop._step
+
+    def step(self, step, number, epoch):
+        if number == 1:
+            self.tuned.tuned.lm_head.weight.data[5] = math.inf
+        return original(self, step, number, epoch)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    with pytest.raises(RuntimeError, match=r"stage a, step 2: the loss over training texts \[\d.*\] is nan"):
+        tune(tmp_path, stages=("a",), checkpoint_every=1)
+    stored = runs.read_tensors(tmp_path / "a" / "checkpoint.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in stored.values()) and int(stored["progress"]) == 1
+
+
+def test_the_progress_line_tells_loss_and_speed(tmp_path, monkeypatch):
+    seen, original = [], runs.progress
+
+    def progress(*arguments, **options):
+        bar = original(*arguments, **options)
+        monkeypatch.setattr(bar, "set_postfix_str", lambda text, **_: seen.append(text))
+        return bar
+
+    monkeypatch.setattr(runs, "progress", progress)
+    _, _, result = tune(tmp_path, stages=("a",))
+    losses = result.losses[result.losses.kind == "step"].loss
+    assert [text.split(",")[0] for text in seen] == [f"loss {loss:.4f}" for loss in losses]
+    assert all(text.endswith("tokens/s") for text in seen)
+
+
 def test_new_row_that_should_have_moved(tmp_path):
     with pytest.raises(RuntimeError, match=r"left 2 input rows as they were.*ids \[300, 301\]"):
         tune(tmp_path, stages=("a",), a_rate=1e-30)
