@@ -175,7 +175,8 @@ def measured(variant: str, kl_last: float = 1.0, **changes: Any) -> dict[str, An
 
 def test_measurements_are_compared_only_within_a_setting() -> None:
     rows = [
-        measured("mean_untrained"), measured("mean_kl_last", 0.2), measured("mean_kl_last", 0.3, schedule="thesis"),
+        measured("mean_untrained"), measured("align_untrained"), measured("mean_kl_last", 0.2),
+        measured("mean_kl_last", 0.3, schedule="thesis"),
         measured("mean_kl_last", 0.4, strategy="merges"), measured("mean_kl_last", 0.5, n=100),
         measured("mean_kl_last", 0.6, corpus="headers"),
     ]  # fmt: skip
@@ -184,7 +185,7 @@ def test_measurements_are_compared_only_within_a_setting() -> None:
         for title, variants in bench.by_setting(rows).items()
     }
     assert found == {
-        "M, python": {"mean_untrained": 1.0, "mean_kl_last": 0.2},
+        "M, python": {"mean_untrained": 1.0, "align_untrained": 1.0, "mean_kl_last": 0.2},
         "M, python, thesis schedule": {"mean_untrained": 1.0, "mean_kl_last": 0.3},
         "M, python, merges": {"mean_kl_last": 0.4},
         "M, python, N = 100": {"mean_kl_last": 0.5},

@@ -30,7 +30,7 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
 def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Group measured variants by what may be compared: model, corpus, schedule, strategy and N.
 
-    Untrained variants know no schedule and stand beside those of every schedule.
+    Untrained variants know no schedule: they stand beside those with the same first values under every schedule.
 
     Args:
         rows: of `read_bench`.
@@ -44,9 +44,9 @@ def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping
     for row in rows:
         found.setdefault(_setting(row, row["schedule"]), {})[row["variant"]] = row
     for row in untrained:
-        title = _setting(row, "thesis")
-        if title in found:
-            found[title].setdefault(row["variant"], row)
+        scheduled = found.get(_setting(row, "thesis"), {})
+        if any(name.startswith(row["variant"].removesuffix("untrained")) for name in scheduled):
+            scheduled.setdefault(row["variant"], row)
     return found
 
 
