@@ -14,7 +14,8 @@ import pytest
 from tiny_tuning import pairs
 
 from vocabx_utils import corpus, runs
-from vocabx_utils.training.measured import read_bench
+from vocabx_utils.training.claims import judge_c8, judge_c9
+from vocabx_utils.training.measured import read_bench, read_finetuning, stage_table
 
 BENCH = Path(__file__).parent / "bench"
 
@@ -125,6 +126,7 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     finetune.main(arguments)
     assert calls == [("a", "b"), ("a", "b"), ("c",), ("b",), ("b",), ("c",)]
     first = runs.read_json(out / "Tiny.json")["variants"]
+    assert list(read_finetuning(out)) == ["Tiny"] and "base b" not in read_finetuning(out)["Tiny"]
     assert first["base b"] == {"error": "RuntimeError: the machine was taken back"}
     assert first["expanded a+b"]["tokens_per_batch"] == 256  # halved, since memory did not suffice
 
@@ -147,3 +149,12 @@ def test_fine_tuning_continues_and_feeds_the_claims(
         ("tiny", "a", False),
         ("tiny", "b", False),
     ]
+
+    (read,) = read_finetuning(out).values()
+    table = stage_table(read)
+    assert list(table.loc["expanded a+c"].index) == ["start", "c1", "c2"]
+    assert table.loc[("expanded a+c", "start"), "domain"] == table.loc[("expanded a+b", "a"), "domain"]
+    assert table.loc[("expanded b", "b"), "seconds"] > 0 and table["seconds"].isna().sum() == len(read)
+    assert {"English prose", "other language", "peak GB", "validation loss"} <= set(table)
+    assert judge_c8(read["expanded a+b"]["observed"], read["expanded b"]["observed"]).reason.endswith("n = 4)")
+    assert "domain" in judge_c9(read["expanded a+b"]["observed"], read["expanded a+c"]["observed"]).reason

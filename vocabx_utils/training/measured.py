@@ -1,16 +1,19 @@
-"""What `tests/bench/anchors.py` measured at full size (results/phase1), sorted by what may be compared."""
+"""What was measured at full size by `tests/bench`: results/phase1, by what may be compared, and results/finetune."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vocabx_utils import runs
 from vocabx_utils.training.distillation import parse_variant
 from vocabx_utils.training.objectives import Objective
 
-__all__ = ["N_TOKENS", "by_setting", "ce_line", "read_bench", "sweep"]
+__all__ = ["N_TOKENS", "by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 N_TOKENS = 800
 """New tokens of the thesis, and of every measurement that does not name another number."""
@@ -96,3 +99,41 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
             title = _setting({**end, "n": N_TOKENS}, "ours")
             found.setdefault(title, {})[int(end["n"])] = gain
     return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
+
+
+def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read what `tests/bench/finetune.py` measured: finished variants by model; empty where there is nothing."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        variants = runs.read_json(path).get("variants", {})  # throughput.json has none
+        finished = {name: variant for name, variant in variants.items() if "observed" in variant}
+        if finished:
+            found[path.stem] = finished
+    return found
+
+
+def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """What each stage cost, and bits per byte by text set before the first and after each.
+
+    Args:
+        variants: one model's of `read_finetuning`.
+
+    Returns:
+        By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), then one
+        column for each text set.
+    """
+    import pandas as pd
+
+    rows: dict[tuple[str, str], dict[str, float | None]] = {}
+    for name, variant in variants.items():
+        costs = {stage["stage"]: stage for stage in variant["stages"]}
+        for key, seen in variant["observed"].items():
+            stage = costs.get(key, {})
+            rows[name, key] = {
+                "seconds": stage.get("seconds"),
+                "tokens/s": stage.get("tokens_per_s"),
+                "peak GB": stage["peak_bytes"] / 1e9 if stage else None,
+                "validation loss": stage.get("validation_loss"),
+                **seen["bits_per_byte"],
+            }
+    return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis(["variant", "stage"])
