@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from vocabx_utils import config
+from vocabx_utils.analysis import thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
@@ -71,3 +72,16 @@ def test_the_thesis_profile_tunes_its_five_variants_and_three_sequential_ones() 
         "mean_ce_full": ("mean_ce:a", ("c",)),
         "mean_kl_first_full": ("mean_kl_first:a", ("c",)),
     }
+
+
+def test_the_thesis_profile_evaluates_every_row_of_the_published_table() -> None:
+    """Nine rows: the base, five variants and three sequential ones, and beside them the base with LoRA alone."""
+    parameters = make_plan("thesis").parameters
+    ending = {"none": "", "lora": "", "full": "_full"}
+    rows = [f"{row.variant}{ending[row.recipe]}" for row in thesis.RESULTS if row.recipe != "none"]
+    exported = parameters["04_fine_tuning"]["exported"]
+    assert sorted(exported) == sorted(["base", *rows])
+    for name in ("variants", "answer_variants"):
+        assert sorted(parameters["05_benchmark_evaluation"][name]) == sorted(
+            ["base", *(f"tuned_{n}" for n in exported)]
+        )
