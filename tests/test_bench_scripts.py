@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import importlib.util
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tiny_tuning import pairs
 
 from vocabx_utils import corpus, runs
+from vocabx_utils.models import load_base_model
 from vocabx_utils.training.claims import judge_c8, judge_c9
 from vocabx_utils.training.measured import read_bench, read_finetuning, stage_table
+from vocabx_utils.vocabulary.tokens import load_extension
 
 BENCH = Path(__file__).parent / "bench"
 
@@ -95,6 +99,26 @@ def test_groups_are_spelled_as_the_trainer_reads_them() -> None:
     assert len(names) == len(set(names)) and all(anchors.spelled(name, 800) for name in names)
     with pytest.raises(SystemExit, match="unknown mark @thsis"):
         anchors.spelled("mean_ce@thsis", 800)
+
+
+def test_fine_tuning_starts_from_the_rows_that_anchors_wrote(
+    tmp_path: Path, tiny_folder: Path, anchors_arguments: list[str]
+) -> None:
+    """The same corpus, tokens and rows on both sides, so that stage a goes on where phase 1 ended."""
+    anchors, finetune = script("anchors"), script("finetune")
+    assert anchors.main([*anchors_arguments, "--variants", "mean_kl_last"]) == 0
+    options = f"--corpus {tmp_path / 'python.jsonl.gz'} --strategy added --validation 4 --new-tokens 6"
+    finetune.main(["prepare", "--model", str(tiny_folder), "--out", str(tmp_path / "data"), *options.split()])
+    extension = load_extension(tmp_path / "data" / "extension")
+    rows = tmp_path / "out" / "Tiny-python-added-rows.safetensors"
+    given = argparse.Namespace(rows=rows, variant="mean_kl_last")
+    input_rows, _, start = finetune.start_rows(None, extension, given)
+    base = load_base_model(tiny_folder, device="cpu")
+    means = torch.stack([base.input_rows[list(token.subtokens)].mean(0) for token in extension.tokens])
+    assert start == "phase 1, mean_kl_last"
+    assert torch.cosine_similarity(input_rows, means).min() > 0.9  # one epoch at this rate moves them a little
+    with pytest.raises(SystemExit, match="the extension has 5 new tokens"):
+        finetune.start_rows(None, SimpleNamespace(N=5), given)
 
 
 def test_fine_tuning_continues_and_feeds_the_claims(

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from anchors import read_splits
 
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.config import FineTuneConfig
@@ -62,26 +63,34 @@ SHAPES = {
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Write texts and the extension, so that the measurement needs nothing but this folder and the model."""
+    """Write texts and the extension, so that the measurement needs nothing but this folder and the model.
+
+    With --corpus and --strategy added they are those of anchors.py, and its rows fit.
+    """
     from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
 
-    pairs = corpus.pairs_from_packages()
-    sizes = {
-        "tokenizer": min(options.pairs, len(pairs) // 3),
-        "train": min(options.pairs, len(pairs) // 2),
-        "validation": options.validation,
-    }
-    splits = corpus.split_pairs(pairs, sizes, seed=0)
+    splits = read_splits(options.corpus) if options.corpus else _package_splits(options)
     tokenizer = models.load_tokenizer(options.model)
-    texts = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["tokenizer"]]
-    proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy="merges")
-    extend_tokenizer(tokenizer, proposals, "merges").save(options.out / "extension")
+    # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
+    texts = [corpus.render(pair, "thesis").text for pair in splits["tokenizer"]]
+    proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy=options.strategy)
+    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
     for name in ("train", "validation"):
         runs.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
     held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
     sets = forgetting_texts(held, max_texts=options.validation, max_chars=1200)
     runs.write_json(options.out / "texts.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
     print(f"{options.out}: {len(splits['train'])} training texts, {len(proposals)} new tokens")
+
+
+def _package_splits(options: argparse.Namespace) -> dict[str, list[corpus.Pair]]:
+    pairs = corpus.pairs_from_packages()
+    sizes = {
+        "tokenizer": min(options.pairs, len(pairs) // 3),
+        "train": min(options.pairs, len(pairs) // 2),
+        "validation": options.validation,
+    }
+    return corpus.split_pairs(pairs, sizes, seed=0)
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -336,7 +345,11 @@ def start_rows(base: Any, extension: Any, options: argparse.Namespace) -> tuple[
     """Rows of phase 1 where given, else subtoken means for the input and the first subtoken for the head."""
     if options.rows:
         rows = runs.read_tensors(options.rows)
-        return rows["input_rows"], rows["head_rows"], options.rows.name
+        prefix = f"{options.variant}." if options.variant else ""
+        found = rows[f"{prefix}input_rows"].float(), rows[f"{prefix}head_rows"].float()
+        if len(found[0]) != extension.N:
+            raise SystemExit(f"{options.rows} holds {len(found[0])} rows, the extension has {extension.N} new tokens")
+        return *found, f"phase 1, {options.variant or options.rows.name}"
     input_rows = torch.stack([base.input_rows[list(t.subtokens)].float().mean(0) for t in extension.tokens])
     head_rows = torch.stack([base.head_rows[t.subtokens[0]].float() for t in extension.tokens])
     return input_rows.cpu(), head_rows.cpu(), "mean of subtokens, head of the first; untrained"
@@ -383,6 +396,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     first.set_defaults(run=prepare)
     first.add_argument("--model", required=True, help="tokenizer: name, folder, hub id or GGUF file")
     first.add_argument("--out", type=Path, required=True)
+    first.add_argument("--corpus", type=Path, help="corpus of prepare_corpora.py; installed packages without it")
+    first.add_argument("--strategy", choices=["merges", "added"], default="merges")
     first.add_argument("--pairs", type=int, default=3000)
     first.add_argument("--validation", type=int, default=200)
     first.add_argument("--new-tokens", type=int, default=800)
@@ -394,6 +409,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     second.add_argument("--data", type=Path, help="folder that prepare made")
     second.add_argument("--out", type=Path, required=True)
     second.add_argument("--rows", type=Path, help="rows/epoch_NN.safetensors of phase 1; mean of subtokens without it")
+    second.add_argument("--variant", help="which variant of --rows, where anchors.py wrote it")
     second.add_argument("--shapes", nargs="*", default=["qwen2.5-coder-0.5b", "llama-6.7b"], choices=list(SHAPES))
     second.add_argument("--compiled", nargs="*", type=lambda text: text == "yes", default=[False, True], help="yes, no")
     second.add_argument("--length", type=int, default=1024, help="T")
