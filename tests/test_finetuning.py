@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_extended import families
+from tiny_phase1 import as_base
 from tiny_tuning import extended, new_rows, texts, tiny_base
 
 from vocabx_utils import runs
@@ -64,6 +66,7 @@ def test_stage_a_moves_both_matrices_only(tmp_path):
 
 
 def test_stage_b_moves_the_adapter_only(tmp_path):
+    """B43: what trains is listed by group, and is the adapter."""
     model, before, _ = tune(tmp_path, stages=("b",))
     assert changed(before, model) == set()
     groups = [row["group"] for row in runs.read_json(tmp_path / "b" / "trainable.json")]
@@ -220,7 +223,38 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
     assert result.stages.steps.tolist() == [len(result.losses[result.losses.kind == "step"])]
 
 
+def test_loss_that_is_not_finite_names_the_texts_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    original = loop.Loop._step
+
+    def step(self, step, number, epoch):
+        if number == 1:
+            self.tuned.tuned.lm_head.weight.data[5] = math.inf
+        return original(self, step, number, epoch)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    with pytest.raises(RuntimeError, match=r"stage a, step 2: the loss over training texts \[\d.*\] is nan"):
+        tune(tmp_path, stages=("a",), checkpoint_every=1)
+    stored = runs.read_tensors(tmp_path / "a" / "checkpoint.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in stored.values()) and int(stored["progress"]) == 1
+
+
+def test_the_progress_line_tells_loss_and_speed(tmp_path, monkeypatch):
+    seen, original = [], runs.progress
+
+    def progress(*arguments, **options):
+        bar = original(*arguments, **options)
+        monkeypatch.setattr(bar, "set_postfix_str", lambda text, **_: seen.append(text))
+        return bar
+
+    monkeypatch.setattr(runs, "progress", progress)
+    _, _, result = tune(tmp_path, stages=("a",))
+    losses = result.losses[result.losses.kind == "step"].loss
+    assert [text.split(",")[0] for text in seen] == [f"loss {loss:.4f}" for loss in losses]
+    assert all(text.endswith("tokens/s") for text in seen)
+
+
 def test_new_row_that_should_have_moved(tmp_path):
+    """B42: a row with examples that did not change stops the stage."""
     with pytest.raises(RuntimeError, match=r"left 2 input rows as they were.*ids \[300, 301\]"):
         tune(tmp_path, stages=("a",), a_rate=1e-30)
 
@@ -242,6 +276,18 @@ def test_base_that_was_not_extended():
     stage = stages.plan_stages(FineTuneConfig(**SMALL))[0]
     with pytest.raises(ValueError, match=r"300 input rows.*up to 302.*with_extra_rows"):
         stages.open_stage(copy.deepcopy(base.model), stage, FineTuneConfig(**SMALL), new_ids=range(300, 303))
+
+
+@pytest.mark.parametrize(
+    ("family", "what"), [("gemma2", "soft-capped logits"), ("cohere", "scaled logits"), ("granite", "scaled logits")]
+)
+def test_families_with_other_logits_are_refused(tmp_path, family, what):
+    """Stages a to c read the matrices directly; a family that treats its logits is named before anything is trained."""
+    _, (train, validation), new_ids, limit, config = setting(words=0, stages=("a",))
+    model = as_base(families()[family]()).model
+    with pytest.raises(ValueError, match=f"{what}.*plain decoders only"):
+        fine_tune(model, train, validation, tmp_path, config, limit=limit, new_ids=new_ids)
+    assert not (tmp_path / "a" / "losses.jsonl").exists()
 
 
 def test_tied_model_is_refused():

@@ -113,14 +113,14 @@ def metric_chart(
     label: str = "",
     train_key: str | None = None,
 ) -> Axes:
-    """Draw a validation metric of phase 1 by epoch, one curve for each variant.
+    """Draw a validation metric of phase 1 by epoch, one curve for each variant; beside training data as in the thesis.
 
     Args:
         metrics: lines of `metrics.jsonl` by variant; values that are missing or not finite leave a gap.
         key: which metric.
         ax: where to draw.
         label: of the vertical axis, with its unit.
-        train_key: metric of the training data, drawn dotted.
+        train_key: metric of the training data, drawn solid; validation is dashed then.
 
     Returns:
         The axes.
@@ -128,7 +128,8 @@ def metric_chart(
     ax = new_axes(ax)
     for variant, lines in metrics.items():
         style = plots.variant_style(variant)
-        for name, look in ((key, {}), (train_key, {"linestyle": ":", "lw": 1.0, "alpha": 0.7, "label": None})):
+        held_out = {"linestyle": "--"} if train_key else {}
+        for name, look in ((key, held_out), (train_key, {"linestyle": "-", "lw": 1.0, "alpha": 0.7, "label": None})):
             points = [(line["epoch"], line[name]) for line in lines if name and _finite(line.get(name))]
             if points:
                 ax.plot(*zip(*points, strict=True), **{**style, "label": plots.variant_label(variant), **look})

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 
+_POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Starts = dict[tuple[int, ...], tuple[dict[str, float], validation.TokenScores]]
 """Validations by checksums of the rows, for one set of examples and one model."""
 
@@ -254,7 +255,7 @@ class _Trainer:
         self.check_every = 1 if model.device.type == "cpu" else 8
 
     def _zeros(self) -> Tensor:
-        return torch.zeros(2, dtype=torch.float64, device=self.model.device)
+        return torch.zeros(3, dtype=torch.float64, device=self.model.device)
 
     @property
     def epochs(self) -> int:
@@ -322,7 +323,7 @@ class _Trainer:
         return bool(nothing or (objective.match is not None and self.facts.compared[indices].sum() == 0))
 
     def _step(self, indices: list[int]) -> Tensor:
-        """One update of both sides; returns the two losses, still on the device."""
+        """One update of both sides; returns the two losses and the summed KL, still on the device."""
         factor = rate_factor(self.position.steps, self.cycles, self.config.warmup)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=False)
@@ -376,7 +377,7 @@ class _Trainer:
             distance, _ = hidden_distance(mine, theirs, objective.match, kl_scale)
             loss = loss + distance
         (loss + terms.head_loss).backward()
-        return torch.stack([loss.detach(), terms.head_loss.detach()]).double()
+        return torch.stack([loss.detach(), terms.head_loss.detach(), terms.kl.sum()]).double()
 
     def _check_losses(self) -> None:
         """Move pending losses to the log; stop at the first that is not finite."""
@@ -384,12 +385,12 @@ class _Trainer:
         for (epoch, number, indices, _), pair in zip(self.pending, values, strict=True):
             if not torch.isfinite(pair).all():
                 raise NonFiniteLossError(
-                    f"{self.variant.name}: loss {pair.tolist()} (input side, head side) at step {number + 1} of epoch "
-                    f"{epoch}, examples {indices} of the training set. The last good checkpoint in "
+                    f"{self.variant.name}: loss {pair[:2].tolist()} (input side, head side) at step {number + 1} of "
+                    f"epoch {epoch}, examples {indices} of the training set. The last good checkpoint in "
                     f"{runs.show_path(self.folder)} stands; lower learning_rate ({self.config.learning_rate:g}) "
                     "or look at those examples, then run again under another run name."
                 )
-        self.position.losses = torch.cat([self.position.losses, values])
+        self.position.losses = torch.cat([self.position.losses, values[:, :2]])
         self.pending.clear()
 
     def _save(self) -> None:
@@ -405,13 +406,17 @@ class _Trainer:
         data, teacher = self.data, self.data.validation_teacher
         scores, per_token = self._validate(epoch)
         steps = max(1, self.position.step)
-        train = (self.position.totals / steps).tolist() if epoch else [math.nan, math.nan]
+        train = (self.position.totals / steps).tolist() if epoch else [math.nan] * 3
         if not self.group.leads:
             return
         name = f"epoch_{epoch:02d}.safetensors"
         runs.write_tensors(self.folder / "rows" / name, self.rows)
         runs.write_tensors(self.folder / "tokens" / name, per_token.tensors())
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
+        objective, compared = self.variant.objective, int(self.facts.compared.sum())
+        if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
+            # the same mean as that metric of the validation, over the positions that this anchor compares
+            row[f"train_{_POOLED[objective.anchor]}"] = float(self.position.totals[2]) / compared
         row["base_bpb"] = validation.base_bits_per_byte(teacher, data.validation)
         row["seconds"] = round(seconds, 3)
         # JSON has no NaN: a mean over no position is null

@@ -109,8 +109,12 @@ class Loop:
         done = 0
         _reset_peak()
         with _memory_advice(self.config, self.folder):
-            for step, epoch, last in self._walk(first):
+            steps = self._walk(first)
+            for step, epoch, last in steps:
                 record = self._step(step, done + first, epoch)
+                if self.accelerator.is_main_process:
+                    rate = record["tokens"] / record["seconds"]
+                    steps.set_postfix_str(f"loss {record['loss']:.4f}, {rate:,.0f} tokens/s", refresh=False)
                 self._write({**record, "step": done + first + 1})
                 done += 1
                 if last:
@@ -132,7 +136,8 @@ class Loop:
             seed=self.config.seed * 1_000_003 + epoch,
         )
 
-    def _walk(self, first: int) -> Iterator[tuple[Step, int, bool]]:
+    def _walk(self, first: int) -> Any:
+        """Steps that are left, each with its epoch and whether it ends one; with a progress line in one process."""
         flat = [
             (step, epoch, number == len(plan) - 1)
             for epoch, plan in enumerate(self.epochs)
@@ -140,9 +145,8 @@ class Loop:
         ]
         title = f"{self.folder.parent.name} {self.stage.key}: {self.stage.title}"
         if not self.accelerator.is_main_process:
-            yield from flat[first:]
-            return
-        yield from runs.progress(flat[first:], desc=title, unit="step")
+            return flat[first:]
+        return runs.progress(flat[first:], desc=title, unit="step")
 
     def _step(self, step: Step, number: int, epoch: int) -> dict[str, Any]:
         """One optimiser step over all batches of ``step``, each token weighing the same."""
@@ -169,9 +173,11 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         mean = float(self.accelerator.reduce(total, "sum")) / step.targets  # type: ignore[arg-type]
         if not torch.isfinite(torch.tensor(mean)):
+            texts = sorted(k for batch in step.batches for k in batch)
             raise RuntimeError(
-                f"stage {self.stage.key}, step {number + 1}: the loss is {mean}; lower the learning rate "
-                f"({self.stage.learning_rate:g}) and run again, the last checkpoint is kept in {self.folder}"
+                f"stage {self.stage.key}, step {number + 1}: the loss over training texts {texts} is {mean}; lower the "
+                f"learning rate ({self.stage.learning_rate:g}) or look at those texts and run again; the last "
+                f"checkpoint is kept in {self.folder}"
             )
         tokens = sum(len(self.train.examples[k].ids) for batch in step.batches for k in batch)
         return {
