@@ -16,7 +16,7 @@ from vocabx_utils.training.objectives import LossTerms, phase1_loss
 __all__ = ["time_schemes"]
 
 
-def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 3) -> tuple[float, float]:
+def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 2) -> tuple[float, float]:
     """Time a step with one student forward for both sides, and with one for each side.
 
     In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state.
