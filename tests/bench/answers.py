@@ -2,7 +2,9 @@
 
     VOCABX_DATA=shared/data python tests/bench/answers.py FOLDER/samples.jsonl.gz [--benchmarks humaneval,mbpp]
 
-Results go beside the samples as ``results_<benchmark>.jsonl``; a second call continues after them.
+With ``--tokenizer`` the answers are first taken out of the raw replies again, as the code here extracts them;
+the tokenizer is that of the model which answered. Results go beside the samples as
+``results_<benchmark>.jsonl``; a second call continues after them.
 """
 
 from __future__ import annotations
@@ -11,13 +13,30 @@ import argparse
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
-from vocabx_utils.evaluation.benchmarks import BENCHMARKS, kept_ids, load_benchmark
+from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, kept_ids, load_benchmark
 from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.prompts import build_prompt, extract_answer
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
+from vocabx_utils.models import load_tokenizer
+from vocabx_utils.runs import read_json, write_json
 
 # Qwen2.5-Coder-0.5B-Instruct q4_k_m, greedy, quick prompts: passed of all problems
 FLOORS = {"humaneval": 91, "mbpp": 161, "bigcodebench": 117, "ds1000": 69}
+
+
+def extract_again(rows: list[dict[str, Any]], problems: list[Problem], source: str) -> list[dict[str, Any]]:
+    """Take every answer out of its raw reply again."""
+    tokenizer = load_tokenizer(source)
+    known = {problem.task_id: problem for problem in problems}
+    fresh = []
+    for row in rows:
+        problem = known[row["task_id"]]
+        style, prefill, *variant = row["settings"].split("/")
+        prompt = build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
+        fresh.append({**row, "solution": extract_answer(problem, prompt, row["raw_solution"])})
+    return fresh
 
 
 def main() -> None:
@@ -26,7 +45,9 @@ def main() -> None:
     parser.add_argument("samples", type=Path)
     parser.add_argument("--benchmarks", default=",".join(BENCHMARKS))
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--tokenizer", help="extract again: hub id, folder or .gguf of the model that answered")
     parser.add_argument("--fast", action="store_true", help="fork in warm jails")
+    parser.add_argument("--report", type=Path, help="JSON file to add the counts to, by benchmark and prompt setting")
     args = parser.parse_args()
     opener = gzip.open if args.samples.suffix == ".gz" else open
     with opener(args.samples, "rt", encoding="utf-8") as file:
@@ -34,6 +55,8 @@ def main() -> None:
     for name in (wanted for wanted in args.benchmarks.split(",") if wanted in groups):
         answered = {row["task_id"] for row in groups[name]}
         problems = [problem for problem in load_benchmark(name) if problem.task_id in answered]
+        if args.tokenizer:
+            groups[name] = extract_again(groups[name], problems, args.tokenizer)
         target = args.samples.with_name(f"results_{name}.jsonl")
         found = execute(groups[name], problems, target, workers=args.workers, fast=args.fast)
         kept = kept_ids(name)
@@ -41,7 +64,23 @@ def main() -> None:
         print(
             f"{name}: {count.passed_total} of {count.total} (floor {FLOORS[name]}), {count.passed} of {count.kept} kept"
         )
-        print(failure_table({name: found}, {name: groups[name]}).to_string(index=False), flush=True)
+        failures = failure_table({name: found}, {name: groups[name]})
+        print(failures.to_string(index=False), flush=True)
+        if args.report:
+            classes = failures.drop(columns=["variant", "passed"]).iloc[0].to_dict()
+            facts = {
+                "passed": count.passed_total,
+                "problems": count.total,
+                "passed_kept": count.passed,
+                "kept": count.kept,
+                "floor": FLOORS[name],
+                "failures": {key: value if isinstance(value, str) else int(value) for key, value in classes.items()},
+                "backend": found[0].backend,
+                "environment": found[0].env_hash,
+            }
+            known = read_json(args.report) if args.report.exists() else {}
+            settings = {**known.get(name, {}), groups[name][0]["settings"]: facts}
+            write_json(args.report, {**known, name: settings})
 
 
 if __name__ == "__main__":

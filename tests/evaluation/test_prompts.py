@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark, reference_answer
 from vocabx_utils.evaluation.prompts import (
     Prompt,
+    _without_usage,
     build_prompt,
     ds1000_context,
     encode,
@@ -161,3 +162,35 @@ def test_no_reference_of_humaneval_is_changed(gpt2_like: PreTrainedTokenizerFast
         full = reference_answer(problem)
         answer = extract_answer(problem, prompt, full[len(prompt.kept) :] + "\n```")
         assert answer.strip() == full.strip()
+
+
+USED = "import math\n\nLIMIT = 3\n\ndef half(x):\n    return x / 2\n\ndef f(n, df=None):\n    return half(n) < LIMIT"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (f"{USED}\n\n# Example usage\ndf = open('data.csv')\nprint(f(df))", USED),
+        (f"{USED}\n\nif __name__ == '__main__':\n    f(2)", USED),
+        ("def f(n):\n    return g(n)\n\ndef g(n):\n    return K\n\nK = 1\nprint(f(2))", None),
+        (
+            "def f(n):\n    return h(n)\n\ntry:\n    from fast import h\nexcept ImportError:\n    h = abs\nf(1)",
+            None,
+        ),
+        ("class f:\n    b = c\n\nprint(f)", "class f:\n    b = c"),
+        ("def keep(g):\n    return g\n\n@keep\ndef f(n):\n    return n\n\nf(1)", None),
+        ("def other(n):\n    return n\n\nprint(other(1))", "def other(n):\n    return n\n\nprint(other(1))"),
+        ("def f(n):\n    return n +\n\nf(1)", "def f(n):\n    return n +\n\nf(1)"),
+    ],
+)
+def test_an_example_of_use_is_dropped(answer: str, expected: str | None) -> None:
+    """`None`: everything but the last line is needed, whatever the order of the definitions."""
+    if expected is None:
+        expected = answer.rpartition("\n")[0].rstrip()
+    assert _without_usage(answer, "f").rstrip() == expected
+
+
+def test_language_on_its_own_line(gpt2_like: PreTrainedTokenizerFast) -> None:
+    free = build_prompt(humaneval_problem(), gpt2_like, prefill="none")
+    reply = f"```\npython\ndef {humaneval_problem().entry_point}(x):\n    return x\n```"
+    assert extract_answer(humaneval_problem(), free, reply).startswith("def ")

@@ -163,7 +163,9 @@ def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
     text = next(iter(run.details.values()), "").strip()
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
     raised = re.compile(rf"[\w.]*{re.escape(run.exception)}\b") if run.exception else None
-    last = next((line for line in reversed(lines) if raised and raised.match(line)), lines[-1] if lines else "")
+    # A report keeps the end of a message only: of a long one the exception's name says more than its last line.
+    otherwise = run.exception or (lines[-1] if lines else "")
+    last = next((line for line in reversed(lines) if raised and raised.match(line)), otherwise)
     for folder in sorted(environment.view.folders, key=lambda folder: -len(str(folder))):
         last = last.replace(str(folder), "<environment>")
     label = "timeout" if run.status == "timeout" else run.reason
