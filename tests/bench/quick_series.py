@@ -3,8 +3,8 @@
     python tests/bench/quick_series.py before --tree CHECKOUT --run runs/quick 03 04
     python tests/bench/quick_series.py after --run runs/quick 03 04
 
-Each notebook is executed alone, by `vocabx run` of the checkout, in a copy of a finished run whose own stage is taken
-out, so that nothing is skipped. Results are added to `results/bench/quick-series.json`: wall time, and CPU seconds of
+Each notebook is executed alone, by `vocabx run` of the checkout, on a copy of the earlier stages of a finished run, so
+that nothing is skipped. Results are added to `results/bench/quick-series.json`: wall time, and CPU seconds of
 runner and kernel together, which depend little on what else the machine is doing.
 """
 
@@ -24,6 +24,7 @@ from typing import Any
 
 from vocabx_utils import runs
 from vocabx_utils.cli.notebooks import find_notebooks, select_notebooks
+from vocabx_utils.paths import STAGES
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "bench" / "quick-series.json"
 
@@ -40,7 +41,8 @@ def measure(tree: Path, stage: str, finished: Path) -> dict[str, Any]:
         Seconds of wall time and of the processors, peak memory, load of the machine, revision.
     """
     with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
-        shutil.copytree(finished, Path(scratch) / finished.name, ignore=shutil.ignore_patterns(stage))
+        later = shutil.ignore_patterns(*(f"{name}*" for name in STAGES[STAGES.index(stage) :]))
+        shutil.copytree(finished, Path(scratch) / finished.name, ignore=later)
         environment = os.environ | {"PYTHONPATH": str(tree), "VOCABX_ROOT": str(tree), "VOCABX_RUNS": scratch}
         command = [sys.executable, "-m", "vocabx_utils", "run", "--only", stage, "--run-name", finished.name]
         load, began = os.getloadavg()[0], time.perf_counter()
