@@ -210,6 +210,7 @@ class Loop:
                 "epoch": epoch,
                 "loss": mean,
                 "validation_loss": loss,
+                "validation_targets": sum(plan.targets for plan in self.check),
                 "step": step,
             }
         )
