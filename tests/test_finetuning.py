@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from test_extended import families
@@ -17,9 +18,9 @@ from tiny_tuning import extended, new_rows, texts, tiny_base
 from vocabx_utils import runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
 from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training import loop, stages
+from vocabx_utils.training import loop, series, stages
 from vocabx_utils.training.batches import encode
-from vocabx_utils.training.finetuning import OutOfMemory, fine_tune
+from vocabx_utils.training.finetuning import FineTuned, Measured, OutOfMemory, fine_tune
 from vocabx_utils.training.tuned import Tuned
 
 SMALL = dict(
@@ -39,10 +40,12 @@ def setting(words: int = 3, **options):
     return model, coded, new_ids, base.vocab_size + words, config
 
 
-def tune(folder: Path, words: int = 3, observe=None, **options):
+def tune(folder: Path, words: int = 3, observe=None, start=None, **options):
     model, (train, validation), new_ids, limit, config = setting(words, **options)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    result = fine_tune(model, train, validation, folder, config, limit=limit, new_ids=new_ids, observe=observe)
+    result = fine_tune(
+        model, train, validation, folder, config, limit=limit, new_ids=new_ids, observe=observe, start=start
+    )
     return model, before, result
 
 
@@ -162,6 +165,36 @@ def test_observed_once_per_stage_and_finished_work_is_read_back(tmp_path):
     assert again.losses.equals(first.losses)
     with pytest.raises(runs.KeyMismatchError, match="a_rate"):
         tune(tmp_path, stages=("a", "b"), a_rate=0.5)
+
+
+@pytest.mark.parametrize(("path", "measured"), [(("a", "b"), 3), (("c",), 3), (("b", "a"), 4)])
+def test_a_model_is_validated_once_between_stages(tmp_path, monkeypatch, path, measured):
+    calls, validate = [], loop.validation_loss
+    monkeypatch.setattr(loop, "validation_loss", lambda *inputs: calls.append(validate(*inputs)) or calls[-1])
+    epochs = tune(tmp_path / "one", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
+    assert len(calls) == measured and len(epochs) == 4  # merging an adapter rounds, so what follows it is measured
+    whole = loop.Loop._validate
+    monkeypatch.setattr(loop.Loop, "_validate", lambda self, epoch, step, known=None: whole(self, epoch, step))
+    again = tune(tmp_path / "two", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
+    assert again.tolist() == epochs.tolist()
+
+
+def test_a_start_that_was_measured_is_not_measured_again(tmp_path, monkeypatch):
+    seen = []
+
+    def observe(name, model):
+        seen.append(name)
+        return {"name": name}
+
+    first = tune(tmp_path / "first", stages=("a",), observe=observe)[2]
+    calls, validate = [], loop.validation_loss
+    monkeypatch.setattr(loop, "validation_loss", lambda *inputs: calls.append(1) or validate(*inputs))
+    other = tune(tmp_path / "other", stages=("b",), observe=observe, start=first.measured("start"))[2]
+    assert seen == ["start", "a", "b"] and len(calls) == 1
+    assert other.observed == {"start": {"name": "start"}, "b": {"name": "b"}}
+    unaided = tune(tmp_path / "unaided", stages=("b",))[2]
+    assert other.losses.validation_loss.dropna().tolist() == unaided.losses.validation_loss.dropna().tolist()
+    assert first.measured("a").validation_loss == first.stages.validation_loss.iloc[0]
 
 
 KILLED = """
@@ -330,3 +363,23 @@ def test_checksum_sees_one_bit_and_its_place():
 def test_bad_settings(bad):
     with pytest.raises(ConfigError):
         FineTuneConfig(**bad)
+
+
+def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
+    given = {}
+
+    def tuned(run, plan, *rest, measured, **options):
+        given[plan.name] = measured
+        losses = pd.DataFrame(
+            [{"kind": "epoch", "stage": key, "validation_loss": value} for key in plan.stages for value in (2.0, 1.0)]
+        )
+        observed = {key: {"of": f"{plan.name} {key}"} for key in ("start", *plan.stages)}
+        return FineTuned(Path(plan.name), losses, pd.DataFrame({"stage": plan.stages}), observed)
+
+    monkeypatch.setattr(series, "tune_variant", tuned)
+    config = FineTuneConfig(variants=("base", "m"), without_a=("m",), full=("m",))
+    done = series.tune_variants(None, series.plan_variants(config), None, None, None, config)
+    assert list(done) == ["base", "m", "m_no_a", "m_full"]
+    assert given["base"] is None and given["m"] is None
+    assert given["m_no_a"] == Measured({"of": "m start"}, 2.0)
+    assert given["m_full"] == Measured({"of": "m a"}, 1.0)

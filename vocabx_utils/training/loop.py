@@ -66,6 +66,7 @@ class Loop:
         validation: encoded validation texts.
         folder: the stage's folder.
         config: batch sizes, clipping, seed.
+        start_loss: validation loss of the model as it comes, where an earlier stage measured it.
     """
 
     def __init__(
@@ -77,16 +78,17 @@ class Loop:
         validation: ExampleSet,
         folder: Path,
         config: FineTuneConfig,
+        start_loss: float | None = None,
     ) -> None:
         self.accelerator, self.stage, self.train, self.config = accelerator, stage, train, config
+        self.start_loss = start_loss
         self.validation, self.folder = validation, folder
         self.tuned = tuned
         if config.sharded:
             _shard(tuned, accelerator)
         parameters = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
-        fused = accelerator.device.type == "cuda"
         self.optimiser = torch.optim.AdamW(
-            parameters, lr=stage.learning_rate, weight_decay=config.weight_decay, fused=fused or None
+            parameters, lr=stage.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         self.trainable = sum(parameter.numel() for parameter in parameters)
         self.module = tuned if config.sharded else accelerator.prepare(tuned)
@@ -105,7 +107,7 @@ class Loop:
         first = self._resume()
         self.module.train()
         if not self.records:
-            self._validate(0, 0)
+            self._validate(0, 0, self.start_loss)
         done = 0
         _reset_peak()
         with _memory_advice(self.config, self.folder):
@@ -202,8 +204,8 @@ class Loop:
         with nullcontext() if last else self.accelerator.no_sync(self.module):
             yield
 
-    def _validate(self, epoch: int, step: int) -> None:
-        loss = validation_loss(self.module, self.check, self.validation, self.accelerator)
+    def _validate(self, epoch: int, step: int, known: float | None = None) -> None:
+        loss = validation_loss(self.module, self.check, self.validation, self.accelerator) if known is None else known
         past = [r for r in self.records if r["kind"] == "step" and r["epoch"] == epoch - 1]
         learned = sum(r["targets"] for r in past)
         mean = sum(r["loss"] * r["targets"] for r in past) / learned if learned else None
