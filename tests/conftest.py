@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_parts import byte_level_bpe, tiny_decoder
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.models import BaseModel, load_base_model
 
@@ -21,39 +21,21 @@ CODE = [
 
 def train_tokenizer(texts: list[str], size: int = 400) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer with an end token that is the padding token too."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=["<|begin|>", "<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<|begin|>", eos_token="<|end|>", pad_token="<|end|>"
-    )
+    names = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>"}
+    return byte_level_bpe(texts, size, ["<|begin|>", "<|end|>"], **names)
 
 
 def save_tiny_model(folder: Path, *, tied: bool = True, extra_rows: int = 16) -> Path:
     """Write a tiny tied model with padding rows, and its tokenizer, as a Hugging Face folder."""
     tokenizer = train_tokenizer(CODE * 3)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer) + extra_rows,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+    model = tiny_decoder(
+        len(tokenizer) + extra_rows,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=1,
     )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
     with torch.no_grad():  # larger weights than the default: predictions that differ between positions
         for parameter in model.parameters():
             if parameter.ndim == 2:

@@ -19,9 +19,10 @@ from fixtures.tiny_notebooks import write_notebooks
 from fixtures.tiny_series import write_series
 
 from vocabx_utils.analysis.report import build_report
-from vocabx_utils.runs import Run
+from vocabx_utils.runs import Run, read_json, write_json
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "06_mechanistic_analysis.ipynb"
+RUNS = os.environ.get("VOCABX_RUNS", str(NOTEBOOK.parents[1] / "runs"))  # before a fixture points it elsewhere
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
@@ -42,6 +43,16 @@ CONTRAST = """() => {
   }
   return ratios.sort((x, y) => x[0] - y[0])[0];
 }"""
+
+
+EXPLORER_ALT = (
+    "Screenshot of the explorer in JupyterLab: boxes to choose run, variant and matrix, a search box with {word!r}, a "
+    "slider for the epoch; below them the token's subtokens, its cosine to them by epoch, the nearest original and new "
+    "rows, where it occurs, its KL by position, and a map of the new rows."
+)
+NARROW = """() => [...document.querySelectorAll('td')].filter(
+  c => c.textContent.trim().length > 60 && c.textContent.includes(' ') && c.offsetWidth && c.offsetWidth < 90
+).map(c => c.textContent.slice(0, 40))"""
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +95,11 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
     )
     hidden = page.evaluate("[...document.querySelectorAll('details:not([open]) math')].length")
     assert flat <= hidden, f"{path.name}: {flat} equations without height"
+    raw = page.evaluate("[...document.querySelectorAll('math')].map(m => m.textContent)")
+    unread = [words for words in raw if re.search(r"\\|frac|sqrt|alpha|mathcal|cdot|\$", words)]
+    assert not unread, f"{path.name}: equations that show their source: {unread}"
+    narrow = page.evaluate(NARROW)
+    assert not narrow, f"{path.name} at {width}: cells too narrow to read: {narrow}"
     for link in page.evaluate("[...document.links].map(a => a.href)"):
         target, _, anchor = link.partition("#")
         if target.startswith("file:"):
@@ -96,6 +112,19 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")])
 def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
     for path in report_site(tmp_path):
+        if path.suffix == ".html":
+            check_page(browser, path, width=width, scheme=scheme)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_report_of_the_series_itself(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
+    (tmp_path / "series").mkdir()
+    for path in NOTEBOOK.parent.glob("*.ipynb"):
+        shutil.copy(path, tmp_path / "series")
+    documents = sorted((NOTEBOOK.parents[1] / "docs").glob("*.md"))
+    pages = build_report(Run("series", tmp_path / "series"), tmp_path / "site", documents)
+    assert len([path for path in pages if path.suffix == ".html"]) == 1 + 7 + len(documents)
+    for path in pages:
         if path.suffix == ".html":
             check_page(browser, path, width=width, scheme=scheme)
 
@@ -116,9 +145,8 @@ def lab(tmp_path: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     home = str(tmp_path / "home")
-    environment = {**os.environ, "HOME": home, "JUPYTER_CONFIG_DIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
-    if not real:
-        environment["VOCABX_RUNS"] = str(tmp_path / "runs")
+    environment = {**os.environ, "JUPYTER_CONFIG_DIR": home, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"VOCABX_RUNS": RUNS} if real else {"VOCABX_RUNS": str(tmp_path / "runs"), "HOME": home}
     words = [
         "--no-browser",
         "--allow-root",
@@ -203,4 +231,7 @@ def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
     if target := os.environ.get("VOCABX_SCREENSHOT"):
         page.add_style_tag(content="[class*=Toastify] {display: none}")
         page.locator(".jp-OutputArea", has=shown).last.screenshot(path=target)
+        texts = Path(target).with_name("alt.json")
+        known = read_json(texts) if texts.exists() else {}
+        write_json(texts, dict(sorted({**known, Path(target).stem: EXPLORER_ALT.format(word=word)}.items())))
     page.close()

@@ -164,15 +164,18 @@ def test_padding_rows_are_never_generated(tmp_path):
 
 
 def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
+    """B29: never fewer rows than before. B30: reserved rows that new tokens take over are overwritten and counted."""
     base = tiny_base(rows=340)
     out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
     facts = read_facts(out)
     assert (facts["rows"], facts["reserved_rows_used"], facts["padding_rows"]) == (340, 3, 37)
     loaded = AutoModelForCausalLM.from_pretrained(out)
+    assert torch.equal(loaded.lm_head.weight[300:303], new_rows(base, 3)[1])
     assert torch.equal(loaded.lm_head.weight[303:], base.head_rows[303:])
 
 
 def test_tied_base_is_exported_untied(tmp_path):
+    """B38: a base that tied its head is exported with two matrices, and says so."""
     base = tiny_base(tie=True)
     input_rows, head_rows = new_rows(base, 3)
     out = export_model(base, extension_of(base), input_rows, head_rows, tmp_path / "out")
@@ -183,6 +186,7 @@ def test_tied_base_is_exported_untied(tmp_path):
 
 
 def test_text_without_new_tokens_stays_the_same_before_training():
+    """B32, B36: extending leaves the head as it was, and with it what the model writes."""
     base = tiny_base()
     head_rows = base.head_rows.mean(0).expand(3, -1)
     model = with_extra_rows(base, new_rows(base, 3)[0], head_rows, base.vocab_size).eval()
@@ -229,6 +233,7 @@ def test_written_folder_that_differs_is_caught(tmp_path, monkeypatch):
 
 
 def test_adapter_on_a_base_that_does_not_fit(tuned):
+    """B39: the message names the fix."""
     run, base, extension = tuned
     tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
     adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
@@ -244,6 +249,7 @@ def test_adapter_on_a_base_that_does_not_fit(tuned):
 
 
 def test_rows_survive_in_the_adapter_alone(tuned):
+    """B40: rows that moved during LoRA are stored with the adapter, and nothing but those rows."""
     run, base, extension = tuned
     tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",), rows_in_b=True)
     expected = logits(load_variant(run, "mean_ce", base, extension).model)

@@ -82,3 +82,18 @@ def test_a_planted_run_and_the_box(tmp_path: Path) -> None:
     assert box.count("\n") == 2
     assert "| C4 |" in box
     assert "**confirmed**" in box
+
+
+def test_agreement_names_every_claim_once_under_its_verdict() -> None:
+    verdicts = [
+        findings.Finding("C4", "cannot tell", ""),
+        findings.Finding("C5", "confirmed", ""),
+        findings.Finding("C6", "not confirmed", ""),
+    ]
+    agrees, differs, open_ = findings.agreement(verdicts).splitlines()
+    assert agrees.startswith("- **Agrees with the thesis:**")
+    assert "(C5)" in agrees
+    assert differs.startswith("- **Does not agree with the thesis:**")
+    assert "(C6)" in differs
+    assert "(C4)" in open_
+    assert findings.agreement(verdicts[:1]).splitlines()[0].endswith("nothing.")

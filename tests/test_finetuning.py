@@ -8,16 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
+from test_extended import families
+from tiny_phase1 import as_base
 from tiny_tuning import extended, new_rows, texts, tiny_base
 
 from vocabx_utils import runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
 from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training import loop, stages
+from vocabx_utils.training import loop, series, stages
 from vocabx_utils.training.batches import encode
-from vocabx_utils.training.finetuning import OutOfMemory, fine_tune
+from vocabx_utils.training.finetuning import FineTuned, Measured, OutOfMemory, fine_tune
 from vocabx_utils.training.tuned import Tuned
 
 SMALL = dict(
@@ -37,10 +40,12 @@ def setting(words: int = 3, **options):
     return model, coded, new_ids, base.vocab_size + words, config
 
 
-def tune(folder: Path, words: int = 3, observe=None, **options):
+def tune(folder: Path, words: int = 3, observe=None, start=None, **options):
     model, (train, validation), new_ids, limit, config = setting(words, **options)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    result = fine_tune(model, train, validation, folder, config, limit=limit, new_ids=new_ids, observe=observe)
+    result = fine_tune(
+        model, train, validation, folder, config, limit=limit, new_ids=new_ids, observe=observe, start=start
+    )
     return model, before, result
 
 
@@ -64,6 +69,7 @@ def test_stage_a_moves_both_matrices_only(tmp_path):
 
 
 def test_stage_b_moves_the_adapter_only(tmp_path):
+    """B43: what trains is listed by group, and is the adapter."""
     model, before, _ = tune(tmp_path, stages=("b",))
     assert changed(before, model) == set()
     groups = [row["group"] for row in runs.read_json(tmp_path / "b" / "trainable.json")]
@@ -161,6 +167,36 @@ def test_observed_once_per_stage_and_finished_work_is_read_back(tmp_path):
         tune(tmp_path, stages=("a", "b"), a_rate=0.5)
 
 
+@pytest.mark.parametrize(("path", "measured"), [(("a", "b"), 3), (("c",), 3), (("b", "a"), 4)])
+def test_a_model_is_validated_once_between_stages(tmp_path, monkeypatch, path, measured):
+    calls, validate = [], loop.validation_loss
+    monkeypatch.setattr(loop, "validation_loss", lambda *inputs: calls.append(validate(*inputs)) or calls[-1])
+    epochs = tune(tmp_path / "one", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
+    assert len(calls) == measured and len(epochs) == 4  # merging an adapter rounds, so what follows it is measured
+    whole = loop.Loop._validate
+    monkeypatch.setattr(loop.Loop, "_validate", lambda self, epoch, step, known=None: whole(self, epoch, step))
+    again = tune(tmp_path / "two", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
+    assert again.tolist() == epochs.tolist()
+
+
+def test_a_start_that_was_measured_is_not_measured_again(tmp_path, monkeypatch):
+    seen = []
+
+    def observe(name, model):
+        seen.append(name)
+        return {"name": name}
+
+    first = tune(tmp_path / "first", stages=("a",), observe=observe)[2]
+    calls, validate = [], loop.validation_loss
+    monkeypatch.setattr(loop, "validation_loss", lambda *inputs: calls.append(1) or validate(*inputs))
+    other = tune(tmp_path / "other", stages=("b",), observe=observe, start=first.measured("start"))[2]
+    assert seen == ["start", "a", "b"] and len(calls) == 1
+    assert other.observed == {"start": {"name": "start"}, "b": {"name": "b"}}
+    unaided = tune(tmp_path / "unaided", stages=("b",))[2]
+    assert other.losses.validation_loss.dropna().tolist() == unaided.losses.validation_loss.dropna().tolist()
+    assert first.measured("a").validation_loss == first.stages.validation_loss.iloc[0]
+
+
 KILLED = """
 import os, signal, sys
 sys.path[:0] = [{tests!r}]
@@ -220,7 +256,38 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
     assert result.stages.steps.tolist() == [len(result.losses[result.losses.kind == "step"])]
 
 
+def test_loss_that_is_not_finite_names_the_texts_and_keeps_the_checkpoint(tmp_path, monkeypatch):
+    original = loop.Loop._step
+
+    def step(self, step, number, epoch):
+        if number == 1:
+            self.tuned.tuned.lm_head.weight.data[5] = math.inf
+        return original(self, step, number, epoch)
+
+    monkeypatch.setattr(loop.Loop, "_step", step)
+    with pytest.raises(RuntimeError, match=r"stage a, step 2: the loss over training texts \[\d.*\] is nan"):
+        tune(tmp_path, stages=("a",), checkpoint_every=1)
+    stored = runs.read_tensors(tmp_path / "a" / "checkpoint.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in stored.values()) and int(stored["progress"]) == 1
+
+
+def test_the_progress_line_tells_loss_and_speed(tmp_path, monkeypatch):
+    seen, original = [], runs.progress
+
+    def progress(*arguments, **options):
+        bar = original(*arguments, **options)
+        monkeypatch.setattr(bar, "set_postfix_str", lambda text, **_: seen.append(text))
+        return bar
+
+    monkeypatch.setattr(runs, "progress", progress)
+    _, _, result = tune(tmp_path, stages=("a",))
+    losses = result.losses[result.losses.kind == "step"].loss
+    assert [text.split(",")[0] for text in seen] == [f"loss {loss:.4f}" for loss in losses]
+    assert all(text.endswith("tokens/s") for text in seen)
+
+
 def test_new_row_that_should_have_moved(tmp_path):
+    """B42: a row with examples that did not change stops the stage."""
     with pytest.raises(RuntimeError, match=r"left 2 input rows as they were.*ids \[300, 301\]"):
         tune(tmp_path, stages=("a",), a_rate=1e-30)
 
@@ -242,6 +309,18 @@ def test_base_that_was_not_extended():
     stage = stages.plan_stages(FineTuneConfig(**SMALL))[0]
     with pytest.raises(ValueError, match=r"300 input rows.*up to 302.*with_extra_rows"):
         stages.open_stage(copy.deepcopy(base.model), stage, FineTuneConfig(**SMALL), new_ids=range(300, 303))
+
+
+@pytest.mark.parametrize(
+    ("family", "what"), [("gemma2", "soft-capped logits"), ("cohere", "scaled logits"), ("granite", "scaled logits")]
+)
+def test_families_with_other_logits_are_refused(tmp_path, family, what):
+    """Stages a to c read the matrices directly; a family that treats its logits is named before anything is trained."""
+    _, (train, validation), new_ids, limit, config = setting(words=0, stages=("a",))
+    model = as_base(families()[family]()).model
+    with pytest.raises(ValueError, match=f"{what}.*plain decoders only"):
+        fine_tune(model, train, validation, tmp_path, config, limit=limit, new_ids=new_ids)
+    assert not (tmp_path / "a" / "losses.jsonl").exists()
 
 
 def test_tied_model_is_refused():
@@ -284,3 +363,23 @@ def test_checksum_sees_one_bit_and_its_place():
 def test_bad_settings(bad):
     with pytest.raises(ConfigError):
         FineTuneConfig(**bad)
+
+
+def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
+    given = {}
+
+    def tuned(run, plan, *rest, measured, **options):
+        given[plan.name] = measured
+        losses = pd.DataFrame(
+            [{"kind": "epoch", "stage": key, "validation_loss": value} for key in plan.stages for value in (2.0, 1.0)]
+        )
+        observed = {key: {"of": f"{plan.name} {key}"} for key in ("start", *plan.stages)}
+        return FineTuned(Path(plan.name), losses, pd.DataFrame({"stage": plan.stages}), observed)
+
+    monkeypatch.setattr(series, "tune_variant", tuned)
+    config = FineTuneConfig(variants=("base", "m"), without_a=("m",), full=("m",))
+    done = series.tune_variants(None, series.plan_variants(config), None, None, None, config)
+    assert list(done) == ["base", "m", "m_no_a", "m_full"]
+    assert given["base"] is None and given["m"] is None
+    assert given["m_no_a"] == Measured({"of": "m start"}, 2.0)
+    assert given["m_full"] == Measured({"of": "m a"}, 1.0)

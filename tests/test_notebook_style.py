@@ -69,8 +69,30 @@ def test_opens_and_closes_as_the_style_says(path: Path) -> None:
     closing = "\n".join(prose[-3:])
     for word in ("What we learned", "Limits", "Next"):
         assert word in closing, word
-    assert closing.count("<details>") >= 2, "two exercises with hidden answers"
+    assert closing.count("<details>") == 2, "two exercises with hidden answers"
+    assert len(re.findall(r"<details><summary>Answer</summary>\s+\S", closing)) == 2
     assert closing.count("<details>") == closing.count("</details>")
+
+
+def test_puts_the_thesis_beside_numbers_of_the_run(path: Path) -> None:
+    everything = load(path)["cells"]
+    starts = [at for at, cell in enumerate(everything) if re.search("what the thesis says", text(cell), re.I)]
+    assert starts, "no box 'what the thesis says / what we see'"
+    box = next(cell for cell in everything[starts[-1] :] if cell["cell_type"] == "code")
+    assert re.search("we see", text(everything[starts[-1]]) + text(box), re.I)
+    shown = json.dumps([[output.get("text"), output.get("data")] for output in box["outputs"]])
+    assert re.search(r"\d", shown), "the box has no number"
+    assert re.search(r"\{.+\}|DataFrame|findings", text(box)), "the box is not filled from the run"
+
+
+def test_leads_to_the_glossary_and_says_what_to_read(path: Path) -> None:
+    prose = cells(path, "markdown")
+    if path.stem != OVERVIEW:
+        assert "(00_start.ipynb#Glossary)" in "\n".join(prose[:3])
+        return
+    assert any(re.match("## Glossary$", cell, re.M) for cell in prose)
+    ways = next(cell for cell in prose if "ways to read" in cell)
+    assert all(re.search(rf"\*\*{time}", ways) for time in ("Half an hour", "Two hours", "A day"))
 
 
 def test_headings_make_a_contents_list(path: Path) -> None:

@@ -261,6 +261,21 @@ def test_validation_equals_a_plain_computation(tmp_path: Path) -> None:
     assert float(tokens.ce.sum()) == pytest.approx(sum(sums["new"]), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("mean_kl_first", "kl_pooled"), ("mean_kl_last", "kl_pooled_last"), ("mean_kl_none_ce0.3", "kl_identical")],
+)
+def test_training_kl_is_the_same_mean_as_that_of_the_validation(tmp_path: Path, name: str, key: str) -> None:
+    """Validated on the training texts, with a rate at which rows hardly move, both have to agree."""
+    base = tiny_model()
+    data = phase1_data(base, tmp_path / "teacher")
+    data = replace(data, validation=data.train, validation_teacher=data.train_teacher)
+    quiet = settings(epochs=1, learning_rate=1e-6)
+    start, end = train_variant(name, base, new_tokens(), data, quiet, tmp_path / name).metrics
+    assert end[f"train_{key}"] == pytest.approx(end[key], rel=1e-3)
+    assert f"train_{key}" not in start
+
+
 @pytest.mark.parametrize("name", ["mean", "median_ce", "mean_kl", "kl_last", "mean_"])
 def test_bad_variant_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError):

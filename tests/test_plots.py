@@ -84,6 +84,10 @@ def test_variant_labels() -> None:
     assert plots.variant_label("mean_kl_last_ce0.3") == "mean init, KL (last, CE share 0.3)"
     assert plots.variant_label("random_untrained") == "random init, untrained"
     assert plots.variant_label("base") == "base model"
+    assert plots.variant_label("mean_kl_last_no_a") == "mean init, KL (last), without stage a"
+    assert plots.variant_label("base_full") == "base model, full fine-tuning"
+    assert plots.variant_label("tuned_mean_ce_full") == "mean init, CE, full fine-tuning"
+    assert plots.variant_label("tuned_mean_kl_last") == "mean init, KL (last), fine-tuned"
 
 
 def test_signed_colours_are_centred_on_zero() -> None:

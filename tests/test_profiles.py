@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 
 from vocabx_utils import config
+from vocabx_utils.analysis import thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.paths import STAGES, notebooks_root
+from vocabx_utils.training.series import plan_variants
 
 PROFILES = config.profile_names()
 CLASSES = dict(
@@ -55,3 +57,31 @@ def test_each_begins_with_the_command_that_launches_it(profile: str) -> None:
 
 def test_the_three_profiles_of_the_design_are_there() -> None:
     assert PROFILES == ["quick", "gpu", "thesis"]
+
+
+def test_the_thesis_profile_tunes_its_five_variants_and_three_sequential_ones() -> None:
+    values = make_plan("thesis").parameters["04_fine_tuning"]
+    settings = config.FineTuneConfig.from_params(variants=values["variants"], without_a=[], full=values["full"])
+    plans = {plan.name: (plan.start, plan.stages) for plan in plan_variants(settings)}
+    five = ("random_untrained", "random_ce", "mean_ce", "random_kl_first", "mean_kl_first")
+    assert set(five) <= set(make_plan("thesis").parameters["03_phase1_training"]["variants"])
+    assert {name: plans.pop(name) for name in five} == {name: (f"phase1:{name}", ("a", "b")) for name in five}
+    assert plans == {
+        "base": ("base", ("b",)),
+        "base_full": ("base", ("c",)),
+        "mean_ce_full": ("mean_ce:a", ("c",)),
+        "mean_kl_first_full": ("mean_kl_first:a", ("c",)),
+    }
+
+
+def test_the_thesis_profile_evaluates_every_row_of_the_published_table() -> None:
+    """Nine rows: the base, five variants and three sequential ones, and beside them the base with LoRA alone."""
+    parameters = make_plan("thesis").parameters
+    ending = {"none": "", "lora": "", "full": "_full"}
+    rows = [f"{row.variant}{ending[row.recipe]}" for row in thesis.RESULTS if row.recipe != "none"]
+    exported = parameters["04_fine_tuning"]["exported"]
+    assert sorted(exported) == sorted(["base", *rows])
+    for name in ("variants", "answer_variants"):
+        assert sorted(parameters["05_benchmark_evaluation"][name]) == sorted(
+            ["base", *(f"tuned_{n}" for n in exported)]
+        )

@@ -89,3 +89,12 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = CliRunner().invoke(report, ["r"])
     assert answer.exit_code == 0, answer.output
     assert (tmp_path / "r" / "report" / "index.html").exists()
+
+
+def test_contents_show_one_whole_sentence_of_each_page(tmp_path: Path) -> None:
+    write_notebooks(tmp_path / "r")
+    page = tmp_path / "notes.md"
+    page.write_text("# Notes\n\n| a | b |\n| - | - |\n\n- an item\n\nA sentence that goes on\nin another line. More.\n")
+    [index, *_] = build_report(Run("r", tmp_path / "r"), tmp_path / "site", [page])
+    assert "A sentence that goes on in another line." in index.read_text()
+    assert "More." not in index.read_text()

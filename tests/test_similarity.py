@@ -1,15 +1,18 @@
 """Cosines against float64 loops and closed forms; tables by epoch from a run; what is missing or broken."""
 
+import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from fixtures.tiny_run import build_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocabx_utils import runs
 from vocabx_utils.analysis import rows, similarity
 from vocabx_utils.runs import MissingStageError, write_json
 
@@ -155,3 +158,37 @@ def test_nearest_rows() -> None:
     assert similarity.nearest_rows(torch.tensor([float("nan"), 1.0]), matrix)[0].size == 0
     assert similarity.neighbour_text(torch.tensor([2.0, 0.0]), matrix, str, 2) == "'0' 1.00, '4' 0.71"
     assert similarity.neighbour_text(torch.zeros(2), matrix, str).startswith("none")
+
+
+def test_what_the_means_leave_out_is_said(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path, variants=("mean_ce", "mean_kl_last"), epochs=3)
+    tokens = list(rows.read_tokens(tiny.run))
+    table = similarity.cosines_by_epoch(rows.read_histories(tiny.run).values(), tokens, tiny.original)  # type: ignore[arg-type]
+    [nothing] = similarity.remarks(table, rows.read_histories(tiny.run).values())
+    assert nothing.startswith("Every row has a direction")
+    folder = tiny.run.folder / "03_phase1_training" / "mean_ce" / "rows"
+    (folder / "epoch_01.safetensors").unlink()
+    broken = runs.read_tensors(folder / "epoch_03.safetensors")
+    broken["input_rows"][0] = 0
+    broken["input_rows"][1] = float("nan")
+    runs.write_tensors(folder / "epoch_03.safetensors", broken)
+    tokens[2] = dataclasses.replace(tokens[2], subtokens=tokens[2].subtokens[:1])
+    histories = rows.read_histories(tiny.run)
+    table = similarity.cosines_by_epoch(histories.values(), tokens, tiny.original)  # type: ignore[arg-type]
+    assert similarity.remarks(table, histories.values()) == [
+        "mean_ce: no checkpoint of epoch 1; its curves skip it.",
+        "mean_ce, epoch 3: 2 of 12 input rows (or the rows of their subtokens) are zero or not numbers; they have no "
+        "direction and are left out.",
+        "1 of 12 tokens have one subtoken, which is their first and their last.",
+    ]
+
+
+def test_frequency_groups_are_ordered_and_keep_ties_together() -> None:
+    counts = pd.Series([5, 1, 1, 1, 9, 40, 9], index=list("abcdefg"))
+    groups = similarity.frequency_groups(counts)
+    assert groups.index.tolist() == list("abcdefg")
+    assert groups.tolist() == ["1-5", "1-5", "1-5", "1-5", "9-40", "9-40", "9-40"]
+    assert groups.cat.categories.tolist() == ["1-5", "9-40"]
+    assert similarity.frequency_groups(pd.Series([3, 3, 3])).unique().tolist() == ["3"]
+    with pytest.raises(ValueError, match="groups is 0"):
+        similarity.frequency_groups(counts, 0)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_parts import byte_level_bpe, tiny_decoder
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, untie, weights_fingerprint
@@ -44,17 +44,7 @@ def texts(count: int = 24) -> list[str]:
 
 
 def _tokenizer(size: int) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=["<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts(), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>")
+    return byte_level_bpe(texts(), size, ["<eos>"], eos_token="<eos>", pad_token="<eos>")
 
 
 @cache
@@ -77,20 +67,8 @@ def new_tokens() -> tuple[Token, ...]:
 
 def tiny_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> BaseModel:
     """A random Llama with rows behind V that no id uses."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=ROWS,
-        hidden_size=WIDTH,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        initializer_range=0.2,
-        **changes,
-    )
-    return as_base(LlamaForCausalLM(config), dtype)
+    shape = {"intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.2}
+    return as_base(tiny_decoder(ROWS, seed=seed, **(shape | changes)), dtype)
 
 
 def as_base(model: Any, dtype: torch.dtype = torch.float32) -> BaseModel:

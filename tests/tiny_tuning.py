@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_parts import byte_level_bpe, tiny_decoder
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.corpus import Pair, render
 from vocabx_utils.models import BaseModel, untie, weights_fingerprint
@@ -30,17 +31,8 @@ def pairs(count: int = 12) -> list[Pair]:
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE of 300 entries whose pad token is its end-of-text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["Write the function return x"] * 3 + list(NAMES), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>")
+    words = ["Write the function return x"] * 3 + list(NAMES)
+    fast = byte_level_bpe(words, 300, ["<eos>"], eos_token="<eos>", pad_token="<eos>")
     fast.chat_template = CHAT
     return fast
 
@@ -59,14 +51,12 @@ def tiny_base(
 ) -> BaseModel:
     """A random Llama; ``rows`` above the vocabulary are padding."""
     tokenizer = tiny_tokenizer()
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=rows or len(tokenizer),
+    model = tiny_decoder(
+        rows or len(tokenizer),
+        seed=seed,
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=tie,
         pad_token_id=tokenizer.pad_token_id,
@@ -74,7 +64,7 @@ def tiny_base(
         bos_token_id=None,
         initializer_range=0.2,
     )
-    model = untie(LlamaForCausalLM(config).eval()).requires_grad_(False)
+    model = untie(model).requires_grad_(False)
     return BaseModel(
         "tiny", model, tokenizer, len(tokenizer), torch.device("cpu"), torch.float32, weights_fingerprint(model)
     )

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import hashlib
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ __all__ = [
     "PACKAGED",
     "BaseModel",
     "ModelError",
+    "cache_argument",
     "cache_dir",
     "fetch_model",
     "is_fetched",
@@ -243,6 +245,12 @@ def untie(model: PreTrainedModel) -> PreTrainedModel:
     if head.weight is embedding.weight or head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
     return model
+
+
+def cache_argument(body: nn.Module) -> str:
+    """Name of the argument that takes keys and values, which transformers renamed between releases."""
+    names = inspect.signature(inspect.unwrap(body.forward)).parameters
+    return "cache" if "cache" in names else "past_key_values"
 
 
 def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:

@@ -3,7 +3,8 @@
 Run:  python tests/bench/anchors.py --model MODEL --data FOLDER/python.jsonl.gz --out OUT
 
 Every finished variant is one line of OUT/<label>-<corpus>-<strategy>.jsonl, written at once, and a variant that is
-there already is skipped, so a run may be cut and continued. A variant is written
+there already is skipped, so a run may be cut and continued: copy the files measured so far to OUT first. A variant
+that fails is reported and left out, and the exit status is 1 at the end. A variant is written
 `<input rows>_<objective>[@<schedule>][@n<N>]`, with the schedule `ours` (--rate, --epochs) or `thesis` (4.2e-4,
 8 epochs and a warm restart of 4). Names of groups stand for lists: essential, pareto, others, random, inits, thesis,
 sweep.
@@ -19,6 +20,8 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -231,7 +234,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="packaged name, folder or GGUF file")
     parser.add_argument("--label", help="name of the model in the results; default: from the path")
@@ -256,11 +259,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=9.0, help="start no variant that would end later than this")
     parser.add_argument("--save-rows", nargs="*", default=["mean_kl_last", "mean_ce", "mean_kl_first"])
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    began, args = time.perf_counter(), parse()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is not there yet; 1 where a variant failed, else 0."""
+    began, args = time.perf_counter(), parse(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     names = [name for group in args.variants for name in GROUPS.get(group, [group])]
     for name in names:
@@ -268,10 +272,11 @@ def main() -> None:
     base = load_base_model(args.model, device=args.device, dtype=args.dtype)
     print(json.dumps(base.describe()), f"loaded in {time.perf_counter() - began:.0f} s", flush=True)
     bench = Bench(args, base)
-    done = {row["name"] for row in runs.read_jsonl(bench.out)} if bench.out.exists() else set()
+    rows = runs.read_jsonl(bench.out) if bench.out.exists() else []
+    done = {row["name"] for row in rows}
     about = {"device": device_name(base.device), "dtype": str(base.dtype).removeprefix("torch.")}
     about |= {"versions": runs.installed_versions(["torch", "transformers"]), "python": platform.python_version()}
-    slowest = 0.0
+    slowest, failed = max((row["seconds"] for row in rows), default=0.0), 0
     for name in names:
         start = time.perf_counter()
         if name in done:
@@ -281,12 +286,12 @@ def main() -> None:
             break
         try:
             row = bench.measure(name)
-        except RuntimeError as error:
-            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+        except Exception:  # one bad variant must not cost the others their machine time
+            failed += 1
+            print(f"{name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             continue
         seconds = time.perf_counter() - start
-        if "untrained" not in name:
-            slowest = max(slowest, seconds)
+        slowest = max(slowest, seconds)
         runs.append_jsonl(bench.out, row | about | {"seconds": round(seconds, 1)})
         print(
             f"{name:28s} KL identical {row['kl_identical_all']:.4f} (after divergence {row['kl_identical']:.4f}) "
@@ -296,7 +301,8 @@ def main() -> None:
             flush=True,
         )
     shutil.rmtree(bench.scratch, ignore_errors=True)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,8 +3,10 @@
     python tests/bench/finetune.py prepare --model MODEL --out DATA            (no GPU: texts and new tokens)
     python tests/bench/finetune.py measure --model MODEL --data DATA --out OUT (one GPU, no network)
 
-``measure`` writes, after each part, OUT/finetune.json (variants: bits per byte, time, memory) and
-OUT/finetune-<device>.json (throughput by stage and shape, as a share of a matrix-product ceiling of the same run).
+``measure`` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and, by device,
+OUT/finetune-DEVICE.json (tokens per second by stage and shape, as a share of a matrix-product ceiling of the same
+run). What OUT holds already is not measured again, and with --scratch FOLDER a variant that was cut goes on at its last
+epoch. A part that fails is noted with its error, and tried again by the next call.
 
 FLOP per token, recomputation not counted (P linear weights of the blocks, H head weights that count, R adapter
 weights, A = 2 · T · layers · heads · head width for the causal half of both attention products):
@@ -18,13 +20,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from anchors import read_splits
 from bench_parts import SHAPES, free, matmul_ceiling, random_model, short_device
 from bench_parts import facts as bench_facts
 
@@ -43,20 +49,18 @@ PROMPT = (
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Write texts and the extension, so that the measurement needs nothing but this folder and the model."""
+    """Write texts and the extension, so that the measurement needs nothing but this folder and the model.
+
+    With --corpus and --strategy added they are those of anchors.py, and its rows fit.
+    """
     from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
 
-    pairs = corpus.pairs_from_packages()
-    sizes = {
-        "tokenizer": min(options.pairs, len(pairs) // 3),
-        "train": min(options.pairs, len(pairs) // 2),
-        "validation": options.validation,
-    }
-    splits = corpus.split_pairs(pairs, sizes, seed=0)
+    splits = read_splits(options.corpus) if options.corpus else _package_splits(options)
     tokenizer = models.load_tokenizer(options.model)
-    texts = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["tokenizer"]]
-    proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy="merges")
-    extend_tokenizer(tokenizer, proposals, "merges").save(options.out / "extension")
+    # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
+    texts = [corpus.render(pair, "thesis").text for pair in splits["tokenizer"]]
+    proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy=options.strategy)
+    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
     for name in ("train", "validation"):
         runs.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
     held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
@@ -65,26 +69,45 @@ def prepare(options: argparse.Namespace) -> None:
     print(f"{options.out}: {len(splits['train'])} training texts, {len(proposals)} new tokens")
 
 
+def _package_splits(options: argparse.Namespace) -> dict[str, list[corpus.Pair]]:
+    pairs = corpus.pairs_from_packages()
+    sizes = {
+        "tokenizer": min(options.pairs, len(pairs) // 3),
+        "train": min(options.pairs, len(pairs) // 2),
+        "validation": options.validation,
+    }
+    return corpus.split_pairs(pairs, sizes, seed=0)
+
+
 def measure(options: argparse.Namespace) -> None:
-    """Ceiling, throughput by shape, then the variants; everything found so far is on disk at any time."""
+    """Ceiling, the variants, then throughput by shape; everything found so far is on disk at any time."""
     options.started = time.perf_counter()
-    options.scratch = Path(tempfile.mkdtemp(prefix="vocabx-bench-"))  # weights stay out of the results
+    options.scratch = options.scratch or Path(tempfile.mkdtemp(prefix="vocabx-bench-"))  # weights are no results
     options.out.mkdir(parents=True, exist_ok=True)
     ceiling = matmul_ceiling(options.size)
     facts = bench_facts() | {"ceiling_flops": ceiling}
     print(f"{facts['device']}: matrix products {ceiling / 1e12:.0f} TFLOP/s", flush=True)
-    bench: dict[str, Any] = {**facts, "workloads": []}
-    for shape in options.shapes:
-        for key in ("a", "b"):
-            for compiled in options.compiled:
-                if not _time_left(options, 60):
-                    break
-                row = throughput(shape, key, ceiling, options, compiled=compiled)
-                bench["workloads"].append(row)
-                runs.write_json(options.out / f"finetune-{short_device()}.json", bench)
-                print({k: v for k, v in row.items() if k != "step_seconds"}, flush=True)
     if options.model:
         measure_variants(facts, options)
+    measure_throughput(facts, options)
+
+
+def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> None:
+    """Stages a and b at each shape, with and without compiled blocks."""
+    path = options.out / f"finetune-{short_device()}.json"
+    rows = runs.read_json(path)["workloads"] if path.exists() else []
+    done = {(row["shape"], row["stage"], row["compiled"]): row for row in rows if "error" not in row}
+    for place in ((s, k, c) for s in options.shapes for k in ("a", "b") for c in options.compiled):
+        if place in done or not _time_left(options, 75):
+            continue
+        shape, key, compiled = place
+        try:
+            row = throughput(shape, key, facts["ceiling_flops"], options, compiled=compiled)
+        except Exception as error:
+            row = {"error": _report(f"{shape}, stage {key}", error)}
+        done[place] = {"shape": shape, "stage": key, "compiled": compiled, **row}
+        runs.write_json(path, {**facts, "workloads": list(done.values())})
+        print({k: v for k, v in done[place].items() if k != "step_seconds"}, flush=True)
 
 
 def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace, *, compiled: bool) -> dict[str, Any]:
@@ -93,9 +116,9 @@ def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace
     while True:
         try:
             return measured(shape, key, ceiling, options, budget, compiled)
-        except OutOfMemory as error:
+        except OutOfMemory:
             if budget <= options.length:
-                return {"shape": shape, "stage": key, "error": str(error)}
+                raise
             budget //= 2
         free()
 
@@ -124,15 +147,13 @@ def measured(
     seconds = [record["seconds"] for record in records][options.warmup :]
     rate = records[-1]["tokens"] / statistics.median(seconds)
     return {
-        "shape": shape,
-        "stage": key,
-        "compiled": compiled,
         "T": options.length,
         "tokens_per_batch": budget,
         "tokens_per_step": per_step,
         "tokens_per_s": rate,
         "flops_per_token": flops,
         "ceiling_share": rate * flops / ceiling,
+        "ceiling_flops": ceiling,
         "peak_bytes": result.peak_bytes,
         "weight_bytes": weights,
         "trainable": result.trainable,
@@ -170,90 +191,127 @@ def random_texts(limit: int, length: int, count: int) -> ExampleSet:
     return ExampleSet(tuple(Example(row, 1) for row in ids), 0, 0)
 
 
-def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None:
-    """Every stage of one variant, the control without expansion, and the ablation of stage a."""
-    from vocabx_utils.vocabulary.tokens import load_extension
+PLAN = {
+    "expanded a+b": ("a", "b"),
+    "expanded a+c": ("c",),  # goes on from stage a of the first
+    "base b": ("b",),
+    "expanded b": ("b",),
+    "base c": ("c",),
+}
 
-    base = models.load_base_model(options.model)
-    extension = load_extension(options.data / "extension")
-    input_rows, head_rows, start = start_rows(base, extension, options)
-    sets = tuple(
-        TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in runs.read_json(options.data / "texts.json")
-    )
-    report = {**facts, "model": base.name, "new_tokens": extension.N, "start": start, "variants": {}}
-    after_a: Any = None
-    plan = {
-        "expanded a+b": ("a", "b"),
-        "base b": ("b",),
-        "expanded b": ("b",),
-        "expanded a+c": ("c",),
-        "base c": ("c",),
-    }
-    for name, keys in plan.items():
-        if not _time_left(options, 45):
-            report["variants"][name] = {"skipped": "out of time"}
+
+def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None:
+    """Every stage of one variant, the controls without expansion, and the ablation of stage a."""
+    path = options.out / f"{options.label or Path(options.model).name.removesuffix('.gguf')}.json"
+    variants = runs.read_json(path)["variants"] if path.exists() else {}
+    if all("stages" in variants.get(name, {}) for name in PLAN):
+        return
+    setting = Setting(options)
+    about = {"model": setting.base.name, "new_tokens": setting.extension.N, "start": setting.start}
+    for name, keys in PLAN.items():
+        longest = max((found["seconds"] for found in variants.values() if "seconds" in found), default=90.0)
+        if "stages" in variants.get(name, {}) or not _time_left(options, longest):
             continue
+        try:
+            variants[name] = setting.tune(name, keys, facts["ceiling_flops"])
+        except Exception as error:
+            variants[name] = {"error": _report(name, error)}
+        runs.write_json(path, {**facts, **about, "variants": variants})
+        free()
+
+
+class Setting:
+    """What all variants share: the base, the new tokens, the texts."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from vocabx_utils.vocabulary.tokens import load_extension
+
+        self.options, self.base = options, models.load_base_model(options.model)
+        self.extension = load_extension(options.data / "extension")
+        self.input_rows, self.head_rows, self.start = start_rows(self.base, self.extension, options)
+        self.sets = tuple(
+            TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in runs.read_json(options.data / "texts.json")
+        )
+
+    def tune(self, name: str, keys: tuple[str, ...], ceiling: float) -> dict[str, Any]:
+        """Run one variant, with smaller batches where memory does not suffice."""
+        while True:
+            try:
+                return self._tune(name, keys, ceiling)
+            except OutOfMemory:
+                if self.options.variant_batch // 2 < self.options.length:
+                    raise
+                self.options.variant_batch //= 2
+            free()
+
+    def _tune(self, name: str, keys: tuple[str, ...], ceiling: float) -> dict[str, Any]:
+        options, base, extension = self.options, self.base, self.extension
         expanded = name.startswith("expanded")
         limit = extension.V + extension.N if expanded else base.vocab_size
         tokenizer = extension.tokenizer if expanded else base.tokenizer
         new_ids = range(extension.V, limit) if expanded else range(limit, limit)
-        model = models.with_extra_rows(base, input_rows[: len(new_ids)], head_rows[: len(new_ids)])
+        model = models.with_extra_rows(base, self.input_rows[: len(new_ids)], self.head_rows[: len(new_ids)])
         if name == "expanded a+c":
-            for matrix, rows in zip(stages.matrices_of(model), after_a, strict=True):
-                matrix.data.copy_(rows)
+            after_a = options.scratch / _folder("expanded a+b") / "a" / "embeddings.safetensors"
+            keys = keys if after_a.exists() else ("a", *keys)
+            if after_a.exists():
+                stored = runs.read_tensors(after_a)
+                for matrix, rows in zip(stages.matrices_of(model), (stored["input"], stored["head"]), strict=True):
+                    matrix.data.copy_(rows)
         config = FineTuneConfig(
             stages=keys, a_epochs=options.epochs, b_epochs=options.epochs, max_length=options.length,
             tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens, a_rate=options.a_rate,
         )  # fmt: skip
-        texts = [
-            encode(
-                [
-                    corpus.render(pair, "thesis", tokenizer)
-                    for pair in corpus.pairs_from_jsonl(options.data / f"{part}.jsonl")
-                ],
-                tokenizer,
-                max_length=options.length,
-            )
-            for part in ("train", "validation")
-        ]
-        observe = Snapshot(tokenizer, limit, new_ids, sets, options.prompt, tokens_per_batch=options.variant_batch)
-        folder = options.scratch / name.replace(" ", "-")
-        kept: dict[str, Any] = {}
-
-        def snapshot(stage: str, tuned: Any, observe: Any = observe, kept: dict[str, Any] = kept) -> dict[str, Any]:
-            if stage == "a":
-                kept["a"] = [matrix.detach().cpu().clone() for matrix in stages.matrices_of(tuned)]
-            return observe(stage, tuned)
-
-        done = fine_tune(model, *texts, folder, config, limit=limit, new_ids=new_ids, observe=snapshot)
-        after_a = kept.get("a", after_a)
+        texts = [self._texts(part, tokenizer) for part in ("train", "validation")]
+        whole = max(4096, options.variant_batch)  # its texts are never cut
+        observe = Snapshot(tokenizer, limit, new_ids, self.sets, options.prompt, tokens_per_batch=whole)
+        began = time.perf_counter()
+        folder = options.scratch / _folder(name)
+        done = fine_tune(model, *texts, folder, config, limit=limit, new_ids=new_ids, observe=observe)
         rows = done.stages.to_dict("records")
         for row in rows:
             flops = flops_per_token(model, row["stage"], config, limit, int(row["tokens"] / row["texts"]))
             row["tokens_per_s"] = row["tokens"] / row["seconds"]
-            row["ceiling_share"] = row["tokens_per_s"] * flops / facts["ceiling_flops"]
+            row["ceiling_share"] = row["tokens_per_s"] * flops / ceiling
         epochs = done.losses[done.losses.kind == "epoch"][["stage", "epoch", "loss", "validation_loss"]]
-        report["variants"][name] = {
+        final = list(done.observed.values())[-1]["bits_per_byte"]
+        print(name, {k: round(v, 4) for k, v in final.items()}, f"{_elapsed(options):.0f} s", flush=True)
+        return {
             "stages": rows,
             "epochs": epochs.astype(object).where(epochs.notna(), None).to_dict("records"),
             "observed": done.observed,
             "train_tokens": texts[0].tokens,
+            "tokens_per_batch": options.variant_batch,
+            "seconds": round(time.perf_counter() - began, 1),
         }
-        runs.write_json(options.out / "finetune.json", report)
-        final = list(done.observed.values())[-1]["bits_per_byte"]
-        print(name, {k: round(v, 4) for k, v in final.items()}, f"{_elapsed(options):.0f} s", flush=True)
-        del model, done
-        free()
+
+    def _texts(self, part: str, tokenizer: Any) -> ExampleSet:
+        pairs = corpus.pairs_from_jsonl(self.options.data / f"{part}.jsonl")
+        rendered = [corpus.render(pair, "thesis", tokenizer) for pair in pairs]
+        return encode(rendered, tokenizer, max_length=self.options.length)
 
 
 def start_rows(base: Any, extension: Any, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor, str]:
     """Rows of phase 1 where given, else subtoken means for the input and the first subtoken for the head."""
     if options.rows:
         rows = runs.read_tensors(options.rows)
-        return rows["input_rows"], rows["head_rows"], options.rows.name
+        prefix = f"{options.variant}." if options.variant else ""
+        found = rows[f"{prefix}input_rows"].float(), rows[f"{prefix}head_rows"].float()
+        if len(found[0]) != extension.N:
+            raise SystemExit(f"{options.rows} holds {len(found[0])} rows, the extension has {extension.N} new tokens")
+        return *found, f"phase 1, {options.variant or options.rows.name}"
     input_rows = torch.stack([base.input_rows[list(t.subtokens)].float().mean(0) for t in extension.tokens])
     head_rows = torch.stack([base.head_rows[t.subtokens[0]].float() for t in extension.tokens])
     return input_rows.cpu(), head_rows.cpu(), "mean of subtokens, head of the first; untrained"
+
+
+def _folder(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def _report(what: str, error: Exception) -> str:
+    print(f"{what} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+    return f"{type(error).__name__}: {error}"
 
 
 def _elapsed(options: argparse.Namespace) -> float:
@@ -268,7 +326,7 @@ def _budgets(text: str) -> dict[str, int]:
     return {name: int(size) for name, size in (part.split("=") for part in text.split(","))}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -276,17 +334,22 @@ def main() -> None:
     first.set_defaults(run=prepare)
     first.add_argument("--model", required=True, help="tokenizer: name, folder, hub id or GGUF file")
     first.add_argument("--out", type=Path, required=True)
+    first.add_argument("--corpus", type=Path, help="corpus of prepare_corpora.py; installed packages without it")
+    first.add_argument("--strategy", choices=["merges", "added"], default="merges")
     first.add_argument("--pairs", type=int, default=3000)
     first.add_argument("--validation", type=int, default=200)
     first.add_argument("--new-tokens", type=int, default=800)
     second = commands.add_parser("measure")
     second.set_defaults(run=measure)
     second.add_argument("--model", default="", help="folder, GGUF file or name; empty for throughput alone")
+    second.add_argument("--label", help="name of the model in the results; default: from the path")
+    second.add_argument("--scratch", type=Path, help="folder for weights and checkpoints, kept between calls")
     second.add_argument("--data", type=Path, help="folder that prepare made")
     second.add_argument("--out", type=Path, required=True)
     second.add_argument("--rows", type=Path, help="rows/epoch_NN.safetensors of phase 1; mean of subtokens without it")
+    second.add_argument("--variant", help="which variant of --rows, where anchors.py wrote it")
     second.add_argument("--shapes", nargs="*", default=["qwen2.5-coder-0.5b", "llama-6.7b"], choices=list(SHAPES))
-    second.add_argument("--compiled", nargs="*", type=lambda text: text == "yes", default=[False, True])
+    second.add_argument("--compiled", nargs="*", type=lambda text: text == "yes", default=[False, True], help="yes, no")
     second.add_argument("--length", type=int, default=1024, help="T")
     second.add_argument("--tokens-per-batch", type=_budgets, default={"qwen2.5-coder-0.5b": 16_384, "llama-6.7b": 4096})
     second.add_argument("--variant-batch", type=int, default=16_384)
@@ -296,9 +359,9 @@ def main() -> None:
     second.add_argument("--epochs", type=int, default=2, help="of stages a and b")
     second.add_argument("--a-rate", type=float, default=1.0e-4)
     second.add_argument("--size", type=int, default=8192, help="of the matrix product")
-    second.add_argument("--minutes", type=float, default=8.0)
+    second.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
     second.add_argument("--prompt", default=PROMPT, help="continued greedily after each stage")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.run(options)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
+from tiny_parts import byte_level_bpe, tiny_decoder
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.benchmarks import Problem
 
@@ -35,23 +37,10 @@ def _finish(backend: Tokenizer, bos: bool) -> PreTrainedTokenizerFast:
 
 def byte_level(kind: str) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer whose pre-tokenizer is GPT-2's (``gpt2``) or like Qwen2.5's (``qwen``)."""
-    backend = Tokenizer(models.BPE())
-    if kind == "qwen":
-        split = pre_tokenizers.Split(Regex(_QWEN), behavior="isolated")
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
-    else:
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=420,
-        special_tokens=["<|begin|>", "<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(CODE * 4, trainer)
-    return _finish(backend, bos=kind != "qwen")
+    split = pre_tokenizers.Split(Regex(_QWEN), behavior="isolated")
+    like_qwen = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    fast = byte_level_bpe(CODE * 4, 420, ["<|begin|>", "<|end|>"], like_qwen if kind == "qwen" else None)
+    return _finish(fast.backend_tokenizer, bos=kind != "qwen")
 
 
 def sentence_piece() -> PreTrainedTokenizerFast:
@@ -68,28 +57,10 @@ def sentence_piece() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tiny_model(kind: str, rows: int) -> LlamaForCausalLM | Qwen2ForCausalLM:
+def tiny_model(kind: str, rows: int) -> Any:
     """Make a two-layer model with random weights large enough that predictions differ."""
-    config_class, model_class = {
-        "llama": (LlamaConfig, LlamaForCausalLM),
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    }[kind]
-    torch.manual_seed(1)
-    config = config_class(
-        vocab_size=rows,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    return model_class(config).eval()
+    ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    return tiny_decoder(rows, kind=kind, seed=1, max_position_embeddings=2048, initializer_range=0.3, **ends)
 
 
 def humaneval_problem(number: int = 0, body: str = "    return a + b\n") -> Problem:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "causal_chart",
     "cosine_chart",
-    "group_chart",
+    "draws_note",
+    "group_curve_chart",
     "layer_chart",
     "lens_chart",
     "map_chart",
@@ -26,6 +27,7 @@ __all__ = [
     "new_axes",
     "share_chart",
     "turn_chart",
+    "whole_epochs",
 ]
 
 
@@ -62,42 +64,44 @@ def cosine_chart(
         ax.plot(part["epoch"], part["mean"], **style, label=f"{position} (n = {part['n'].max()})")
         ax.fill_between(part["epoch"], part["low"], part["high"], color=style["color"], alpha=0.18, lw=0)
     ax.axhline(0, color="0.4", lw=0.8, ls="-", marker="")
-    _whole_epochs(ax)
+    whole_epochs(ax)
     ax.set(xlabel="epoch", ylabel="cosine to the subtoken's row", title=title)
     return ax
 
 
-def _whole_epochs(ax: Axes) -> None:
+def whole_epochs(ax: Axes) -> None:
+    """Put ticks of the horizontal axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def group_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None, label: str = "") -> Axes:
-    """Draw mean cosine by a property of the token (how many subtokens, how frequent), with bootstrap intervals.
+def group_curve_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None, title: str = "") -> Axes:
+    """Draw mean cosine to one subtoken position by epoch, one curve for each group of tokens, with bootstrap bands.
 
     Args:
-        summary: rows of one variant, matrix and epoch from `similarity.summarize`, with `column`.
-        column: the grouping column.
+        summary: rows of one variant, matrix and position from `similarity.summarize`, with `column`.
+        column: the grouping column, such as the number of subtokens; groups are drawn in the order of the rows.
         ax: where to draw.
-        label: of the horizontal axis.
+        title: of the axes.
 
     Returns:
-        The axes; n of each group stands under its name.
+        The axes.
     """
+    import matplotlib as mpl
+
     ax = new_axes(ax)
-    groups = sorted(summary[column].unique())
-    for shift, (position, part) in zip((-0.12, 0, 0.12), summary.groupby("position", sort=False), strict=False):
-        part = part.dropna(subset="mean")
-        style = plots.position_style(str(position)) | {"linestyle": "none"}
-        places = np.array([groups.index(group) for group in part[column]]) + shift
-        ends = np.array([part["mean"] - part["low"], part["high"] - part["mean"]]).clip(min=0)
-        ax.errorbar(places, part["mean"], yerr=ends, **style, label=str(position))
-    counts = summary.groupby(column)["n"].max()
-    ax.set_xticks(range(len(groups)), [f"{group}\nn = {counts[group]}" for group in groups])
-    ax.axhline(0, color="0.4", lw=0.8, ls="-", marker="")
-    ax.set(xlabel=label or column, ylabel="cosine to the subtoken's row")
-    ax.legend()
+    groups = list(dict.fromkeys(summary[column]))
+    for at, group in enumerate(groups):
+        part = summary[summary[column] == group].dropna(subset="mean").sort_values("epoch")
+        if part.empty:
+            continue
+        shade = mpl.colormaps["viridis"](0.85 * at / max(len(groups) - 1, 1))  # darker means fewer, in grey too
+        style = plots.cycle_style(at) | {"color": shade}
+        ax.plot(part["epoch"], part["mean"], **style, label=f"{group} (n = {part['n'].max()})")
+        ax.fill_between(part["epoch"], part["low"], part["high"], color=shade, alpha=0.15, lw=0)
+    whole_epochs(ax)
+    ax.set(xlabel="epoch", title=title)
     return ax
 
 
@@ -109,14 +113,14 @@ def metric_chart(
     label: str = "",
     train_key: str | None = None,
 ) -> Axes:
-    """Draw a validation metric of phase 1 by epoch, one curve for each variant.
+    """Draw a validation metric of phase 1 by epoch, one curve for each variant; beside training data as in the thesis.
 
     Args:
         metrics: lines of `metrics.jsonl` by variant; values that are missing or not finite leave a gap.
         key: which metric.
         ax: where to draw.
         label: of the vertical axis, with its unit.
-        train_key: metric of the training data, drawn dotted.
+        train_key: metric of the training data, drawn solid; validation is dashed then.
 
     Returns:
         The axes.
@@ -124,11 +128,12 @@ def metric_chart(
     ax = new_axes(ax)
     for variant, lines in metrics.items():
         style = plots.variant_style(variant)
-        for name, look in ((key, {}), (train_key, {"linestyle": ":", "lw": 1.0, "alpha": 0.7, "label": None})):
+        held_out = {"linestyle": "--"} if train_key else {}
+        for name, look in ((key, held_out), (train_key, {"linestyle": "-", "lw": 1.0, "alpha": 0.7, "label": None})):
             points = [(line["epoch"], line[name]) for line in lines if name and _finite(line.get(name))]
             if points:
                 ax.plot(*zip(*points, strict=True), **{**style, "label": plots.variant_label(variant), **look})
-    _whole_epochs(ax)
+    whole_epochs(ax)
     ax.set(xlabel="epoch", ylabel=label or key)
     return ax
 
@@ -183,11 +188,29 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
     for value, text in ((test.kl_start, "initial rows"), (test.kl_end, "trained rows")):
         ax.axhline(value, color="0.3", lw=0.9, ls=(0, (4, 3)), marker="")
         ax.annotate(
-            text, (1, value), (-2, 2), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right"
+            text,
+            (0.02, value),
+            (0, 2),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize="small",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
         )
     ax.set_xscale("log", base=2)
     ax.set(xlabel=f"dimensions of the change kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
+
+
+def draws_note(table: pd.DataFrame) -> str:
+    """Say how often random coordinates were drawn, and with that what the band around their curve is.
+
+    Args:
+        table: of a `CausalTest`, of one variant or several.
+    """
+    draws = int(table.loc[table["keep"] == "random", "draw"].nunique())
+    if draws < 2:
+        return "Random coordinates: one draw (no bands)."
+    return f"Random coordinates: mean of {draws} draws; bands: their range."
 
 
 def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
@@ -205,7 +228,7 @@ def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") ->
     for at, (place, part) in enumerate(table.groupby("place", sort=False)):
         style = plots.variant_style(plots.ORDERED[at % len(plots.ORDERED)])
         ax.plot(part["layer"], part["cosine"], **style, label=f"{place} (n = {part['n'].max()})")
-    _whole_epochs(ax)
+    whole_epochs(ax)
     ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=title)
     return ax
 

@@ -127,7 +127,10 @@ def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, c
     from matplotlib.patches import FancyBboxPatch
 
     style = "round,pad=0,rounding_size=0.08"
-    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=1))
+    width_of_edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
+    ax.add_patch(
+        FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=width_of_edge)
+    )
     ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize="small")
 
 

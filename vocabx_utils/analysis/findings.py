@@ -20,7 +20,15 @@ from vocabx_utils.analysis.thesis import CLAIMS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Finding", "direction_finding", "findings_box", "sparsity_finding", "stability_finding", "turn_towards"]
+__all__ = [
+    "Finding",
+    "agreement",
+    "direction_finding",
+    "findings_box",
+    "sparsity_finding",
+    "stability_finding",
+    "turn_towards",
+]
 
 Verdict = Literal["confirmed", "not confirmed", "cannot tell"]
 FEW = 0.1
@@ -148,3 +156,19 @@ def findings_box(findings: Sequence[Finding]) -> str:
     """Spell findings as a Markdown table: what the thesis says, what we see."""
     head = "| claim | what the thesis says | verdict | what we see |\n| --- | --- | --- | --- |\n"
     return head + "\n".join(f"| {f.claim} | {f.text} | **{f.verdict}** | {f.evidence} |" for f in findings)
+
+
+_TOLD: dict[Verdict, str] = {
+    "confirmed": "Agrees with the thesis",
+    "not confirmed": "Does not agree with the thesis",
+    "cannot tell": "This run cannot tell",
+}
+
+
+def agreement(findings: Sequence[Finding]) -> str:
+    """Say plainly what agrees with the thesis, what does not, and what is open: one Markdown line for each."""
+    lines = []
+    for verdict, words in _TOLD.items():
+        claims = " ".join(f"{f.text} ({f.claim})" for f in findings if f.verdict == verdict)
+        lines.append(f"- **{words}:** {claims or 'nothing.'}")
+    return "\n".join(lines)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ORDERED",
     "PALETTE",
+    "cycle_style",
     "note",
     "position_style",
     "save_figure",
@@ -62,6 +63,8 @@ ORDERED = (
     "mean_hidden_last",
 )
 """Variants with a style of their own, in the order of the styles."""
+_ENDINGS = {"_no_a": "without stage a", "_full": "full fine-tuning"}
+_SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
 _PNG_DPI, _SCREEN_DPI, _MIN_ALT = 200, 84, 20
 _CHARACTERS_PER_INCH = 17  # of an x-small note
@@ -115,27 +118,56 @@ def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
 
 
 def variant_label(name: str) -> str:
-    """Spell the name of a phase-1 variant for a legend: `mean_kl_last` becomes `mean init, KL (last)`."""
-    if name == "base":
-        return "base model"
-    init, _, objective = name.partition("_")
+    """Spell the name of a variant for a legend.
+
+    Args:
+        name: of notebook 03, such as `mean_kl_last`; of notebook 04, which adds `_no_a` or `_full`; or of notebook 05,
+            which writes `tuned_` before those of notebook 04.
+
+    Example:
+        >>> variant_label("mean_kl_last"), variant_label("mean_ce_full")
+        ('mean init, KL (last)', 'mean init, CE, full fine-tuning')
+    """
+    stem, added = _stem(name)
+    if stem == "base":
+        return ", ".join(["base model", *added])
+    init, _, objective = stem.partition("_")
     words = objective.split("_")
     spelled = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE", "untrained": "untrained"}.get(words[0], words[0])
     rest = [word.replace("ce", "CE share ") for word in words[1:]]
-    return f"{init} init, {spelled}" + (f" ({', '.join(rest)})" if rest else "")
+    return ", ".join([f"{init} init", spelled + (f" ({', '.join(rest)})" if rest else ""), *added])
+
+
+def _stem(name: str) -> tuple[str, list[str]]:
+    """Name of the phase-1 variant in a name, and what later stages did to it, in words."""
+    added = ["fine-tuned"] if name.startswith("tuned_") else []
+    name = name.removeprefix("tuned_")
+    for ending, words in _ENDINGS.items():
+        if name.endswith(ending):
+            return name.removesuffix(ending), [words]  # says that it is tuned
+    return name, added
 
 
 def variant_style(name: str) -> dict[str, Any]:
     """Return colour, marker and line style of a variant, the same in every figure of the series.
 
     Args:
-        name: variant name; unknown ones get a fixed style that depends on the name alone.
+        name: variant name; unknown ones get a fixed style that depends on the name alone. What notebook 04 makes of a
+            variant keeps its colour and gets another marker and line.
     """
     import zlib
 
-    if name == "base":
-        return {"color": "0.2", "marker": "h", "linestyle": "-"}
-    return _style(ORDERED.index(name) if name in ORDERED else zlib.crc32(name.encode()))
+    stem, added = _stem(name)
+    if stem == "base":
+        return {"color": "0.2", "marker": _MARKERS[-1] if added else "h", "linestyle": ":" if added else "-"}
+    index = ORDERED.index(stem) if stem in ORDERED else zlib.crc32(stem.encode())
+    shift = sum(_SHIFTS[words] for words in added)
+    style = cycle_style(index)
+    marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
+    return style | {
+        "marker": _MARKERS[(marker + shift) % len(_MARKERS)],
+        "linestyle": _LINES[(line + shift) % len(_LINES)],
+    }
 
 
 def position_style(position: str) -> dict[str, Any]:
@@ -146,10 +178,11 @@ def position_style(position: str) -> dict[str, Any]:
     """
     if position not in _POSITIONS:
         raise ValueError(f"Unknown position {position!r}; choose one of {_POSITIONS}.")
-    return _style(_POSITIONS.index(position))
+    return cycle_style(_POSITIONS.index(position))
 
 
-def _style(index: int) -> dict[str, Any]:
+def cycle_style(index: int) -> dict[str, Any]:
+    """Return the colour, marker and line style number `index` (0 or more) of an endless cycle."""
     at, lap = index % len(PALETTE), index // len(PALETTE)
     shifted = (at + 3 * lap) % len(PALETTE)  # a colour that comes round again has another marker and line
     return {"color": PALETTE[at], "marker": _MARKERS[shifted], "linestyle": _LINES[shifted]}

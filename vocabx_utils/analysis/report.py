@@ -111,10 +111,20 @@ def _markdown_page(path: Path) -> Page:
 def _page(path: Path, text: str, body: str) -> Page:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     title = lines[0].lstrip("# ") if lines and lines[0].startswith("#") else path.stem
-    lead = next((line for line in lines[1:] if not line.startswith(("#", "|", "-", "*"))), "")
+    lead = _first_sentence(text)
     body = re.sub(r'(<h\d id=")([^"]+)(")', lambda m: m[1] + m[2].lower() + m[3], body)
     sections = re.findall(r'<h2 id="([^"]+)"[^>]*>(.*?)(?:<a class="anchor-link"[^>]*>.*?</a>)?</h2>', body, re.DOTALL)
     return Page(path.stem, title, lead, path, body, tuple((anchor, _plain(words)) for anchor, words in sections))
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of the first paragraph that is neither heading, table, list nor code."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    for paragraph in paragraphs:
+        if paragraph and not re.match(r"[#|*<\-]|\d+\.", paragraph):
+            return re.split(r"(?<=[.?!])\s", paragraph, maxsplit=1)[0]
+    return ""
 
 
 def _plain(fragment: str) -> str:

@@ -30,11 +30,16 @@ pre{margin:0;padding:.6rem .8rem;overflow-x:auto;line-height:1.4}
 .jp-OutputArea-output pre,.output_area pre{border-left:3px solid var(--line)}
 img{max-width:100%;height:auto;background:#fff;border-radius:4px}
 table{border-collapse:collapse;display:block;overflow-x:auto;max-width:100%;margin:.8rem 0;font-size:.9rem}
-th,td{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:left;vertical-align:top}
+th,td{border:0;border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:left;vertical-align:top}
+table.dataframe{border:0}.dataframe :is(th,td){text-align:right}.dataframe tbody th{text-align:left}
 details{margin:.6rem 0}
 blockquote{border-left:4px solid var(--link);margin:1rem 0;padding:.2rem 1rem;background:var(--box)}
 .equation{overflow-x:auto;overflow-y:hidden;padding:.3rem 0}
 .file{border-bottom:1px dotted var(--soft)}
+@media (max-width:64rem){.side nav{max-height:40vh;overflow-y:auto}}
+@media (max-width:40rem){.output_png img,.output_svg img{max-width:none}
+.output_markdown table:not([style]) td,.text_cell table:not([style]) td,.text table td{min-width:6.5rem}
+.output_markdown table:not([style]) td:last-child{min-width:15rem}}
 @media (min-width:64rem){body{display:grid;grid-template-columns:17rem 1fr}
 .side{border:0;border-right:1px solid var(--line);height:100vh;position:sticky;top:0;overflow-y:auto}
 main{padding:1.4rem 2.4rem 4rem}}

@@ -23,9 +23,11 @@ __all__ = [
     "bootstrap_mean",
     "cosine",
     "cosines_by_epoch",
+    "frequency_groups",
     "mean_init_cosines",
     "nearest_rows",
     "neighbour_text",
+    "remarks",
     "subtoken_cosines",
     "summarize",
 ]
@@ -210,7 +212,8 @@ def summarize(
 
     Args:
         table: result of `cosines_by_epoch`, or a part of it.
-        by: grouping columns; add `subtokens` for the length of tokens or `count_group` for their frequency.
+        by: grouping columns; add `subtokens` for the length of tokens or `frequency` for how often they
+            occur (`frequency_groups`).
         draws: bootstrap samples over tokens.
         level: coverage of the band.
         seed: of the resampling.
@@ -225,6 +228,65 @@ def summarize(
         mean, low, high, n = bootstrap_mean(group["cosine"].to_numpy(), draws=draws, level=level, seed=seed)
         rows.append((*key, mean, low, high, n, len(group) - n))
     return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "n", "missing"])
+
+
+def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
+    """Sort tokens into groups of about equal size by how often they occur; equal counts stay together.
+
+    Args:
+        counts: occurrences, one value for each row of a table.
+        groups: how many at most; fewer where many tokens occur equally often.
+
+    Returns:
+        An ordered categorical with the index of `counts`: names such as `3-7`, smallest first.
+
+    Raises:
+        ValueError: fewer than one group.
+
+    Example:
+        >>> import pandas as pd
+        >>> frequency_groups(pd.Series([1, 1, 2, 9, 30, 31])).tolist()
+        ['1', '1', '2-9', '2-9', '30-31', '30-31']
+    """
+    import pandas as pd
+
+    if groups < 1:
+        raise ValueError(f"groups is {groups}; expected 1 or more.")
+    values = counts.to_numpy()
+    inner = np.quantile(values, np.arange(1, groups) / groups, method="higher") if len(values) else []
+    place = np.searchsorted(np.unique(inner), values, side="right")
+    names = {}
+    for at in np.unique(place):
+        low, high = values[place == at].min(), values[place == at].max()
+        names[at] = f"{low}" if low == high else f"{low}-{high}"
+    named = [names[at] for at in place]
+    return pd.Series(pd.Categorical(named, list(names.values()), ordered=True), counts.index)
+
+
+def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
+    """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken.
+
+    Args:
+        table: result of `cosines_by_epoch`.
+        histories: the variants it was made from.
+
+    Returns:
+        One sentence for each peculiarity; one that says that there is none if there is none.
+    """
+    said = []
+    for history in histories:
+        if history.missing:
+            epochs = ", ".join(map(str, history.missing))
+            said.append(f"{history.variant}: no checkpoint of epoch {epochs}; its curves skip it.")
+    ends = table[table["position"] == "first"]
+    for (variant, matrix, epoch), part in ends.groupby(["variant", "matrix", "epoch"], sort=False):
+        if lost := int(part["cosine"].isna().sum()):
+            what = f"{lost} of {len(part)} {matrix} rows (or the rows of their subtokens) are zero or not numbers"
+            said.append(f"{variant}, epoch {epoch}: {what}; they have no direction and are left out.")
+    tokens = table.drop_duplicates("token")
+    if single := int((tokens["subtokens"] == 1).sum()):
+        said.append(f"{single} of {len(tokens)} tokens have one subtoken, which is their first and their last.")
+    return said or ["Every row has a direction, no epoch is missing, every token has two subtokens or more."]
 
 
 def mean_init_cosines(matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:

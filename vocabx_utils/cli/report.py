@@ -20,7 +20,8 @@ __all__ = ["figures", "report"]
 @click.option("--pdf", is_flag=True, help="Write PDF beside SVG and PNG.")
 def figures(run_name: str, out: Path | None, pdf: bool) -> None:
     """Draw every figure of the series from a run."""
-    from vocabx_utils.analysis.figures import FIGURES, draw_figures
+    from vocabx_utils.analysis.drawings import draw_figures
+    from vocabx_utils.analysis.figures import FIGURES
     from vocabx_utils.cli.strip_figures import STRIP_FIGURES
     from vocabx_utils.paths import project_root, show_path
 

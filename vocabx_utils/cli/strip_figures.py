@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vocabx_utils.analysis.figures import Drawing, FigureSpec
-from vocabx_utils.analysis.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, AlignmentExample
+from vocabx_utils.analysis.drawings import Drawing, FigureSpec
+from vocabx_utils.analysis.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
 from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["STRIP_FIGURES"]
 
 _LONGEST_LINE = 70
+_PROCESS_TEXT = "def calculate_sum(a, b):"
 
 
 def _telling_line(run: Run) -> tuple[Extension, AlignedText]:
@@ -39,6 +40,35 @@ def _tokenization(run: Run) -> Drawing:
 
     strip = aligned_strip(*_telling_line(run))
     return Drawing(_root(draw_strip(strip, indices=True)), f"Two tokenizations of one line of code. {strip.summary}")
+
+
+def _tokenization_process(run: Run) -> Drawing:
+    """The thesis's example under the tokenizers of the run, below the thesis's own tokens and ids."""
+    from vocabx_utils.analysis.plots import note
+    from vocabx_utils.vocabulary.strip_figures import draw_token_ids
+    from vocabx_utils.vocabulary.tokens import load_extension
+
+    extension = load_extension(run.require("01", "extension/original").parent)
+    published = [piece for piece, _ in TOKENIZATION_TABLE], [number for _, number in TOKENIZATION_TABLE]
+    rows: list[tuple[str, list[str], list[int], set[int]]] = [("thesis", *published, set())]
+    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.tokenizer)):
+        coded = tokenizer(_PROCESS_TEXT, add_special_tokens=False, return_offsets_mapping=True)
+        pieces = [_PROCESS_TEXT[start:stop] for start, stop in coded["offset_mapping"]]
+        new = {at for at, number in enumerate(coded["input_ids"]) if number >= extension.V}
+        rows.append((name, pieces, coded["input_ids"], new))
+    ax = draw_token_ids(rows)
+    sizes = [len(row[1]) for row in rows]
+    note(
+        ax,
+        f"One text, n = {sizes[1]} original and {sizes[2]} extended tokens; below each its id; {chr(0x25C6)} new. The "
+        "thesis's table (tab:tokenization_process) leaves out the end of the text; its ids are of another tokenizer.",
+    )
+    alt = (
+        f"The text {_PROCESS_TEXT} cut into tokens with their ids: {sizes[0]} tokens in the thesis's table, "
+        f"{sizes[1]} under the original and {sizes[2]} under the extended tokenizer of run {run.name}, "
+        f"{len(rows[2][3])} of them new."
+    )
+    return Drawing(_root(ax), alt)
 
 
 def _loss_pipeline(run: Run) -> Drawing:
@@ -97,6 +127,7 @@ def _root(ax: object) -> Figure:
 
 STRIP_FIGURES: tuple[FigureSpec, ...] = (
     FigureSpec("tokenization", "fig:tokenization", _tokenization),
+    FigureSpec("tokenization_process", "tab:tokenization_process", _tokenization_process),
     FigureSpec("loss_pipeline", "fig:complete_loss_pipeline", _loss_pipeline),
     FigureSpec("alignment_example", "alg:token-mapping", _alignment_example),
     FigureSpec("position_mapping", "tab:awedist_mappings", _position_mapping),

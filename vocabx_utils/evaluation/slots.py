@@ -8,7 +8,6 @@ same code runs without graphs. Only the attention and the cache are replaced, th
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, Cache
+
+from vocabx_utils.models import cache_argument
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -181,7 +182,7 @@ class SlotDecoder:
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, self.length)
         self.body: Any = model.get_decoder()
         self.head: Any = model.get_output_embeddings()
-        self.cache_name = _cache_argument(self.body)
+        self.cache_name = cache_argument(self.body)
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.positions = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.step = torch.zeros(1, dtype=torch.long, device=self.device)
@@ -393,12 +394,6 @@ def _kernels(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     if device.type != "cuda":
         return contextlib.nullcontext()
     return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
-
-
-def _cache_argument(body: torch.nn.Module) -> str:
-    """Return the name of the cache argument, which transformers renamed between releases."""
-    names = inspect.signature(inspect.unwrap(body.forward)).parameters
-    return "cache" if "cache" in names else "past_key_values"
 
 
 def _rounded(value: int, step: int) -> int:

@@ -26,7 +26,7 @@ class Position:
         step: steps of that epoch that are done.
         steps: steps done over all epochs.
         skipped: steps that were skipped because they held nothing to learn from.
-        totals: (6,) float64 running sums of this epoch.
+        totals: (3,) float64 running sums of this epoch: input loss, head loss, KL of every compared position.
         losses: (S, 2) float64 losses of every step so far: input side, head side.
     """
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
 from vocabx_utils.training.extended import ExtendedModel
@@ -89,7 +90,7 @@ def continuations(
     found: list[tuple[Tensor, ...]] = []
     for part in micro_batches([len(e.extended_ids) for e in examples.examples], range(len(examples)), token_budget):
         batch = collate(examples, part, "last", teacher.rows).to(model.device)
-        hidden = model.hidden(batch.ids, new_at=batch.new_at)[0].reshape(-1, model.base.width)
+        hidden = teacher.prefixes.hidden(model, batch.ids, part)[0].flatten(0, 1)
         at = batch.positions[: len(batch.merged)]
         ids = batch.ids.reshape(-1)[at]
         chosen = torch.nonzero(batch.merged & (ids >= model.vocab_size)).squeeze(1)
@@ -137,14 +138,15 @@ def sample_after(
         ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
         mask[line, width - len(prefix) :] = 1
     weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
+    cache, unread = DynamicCache(), ids
     for _ in range(length):
-        hidden, _layer = model.hidden(ids.to(model.device), mask.to(model.device))
+        hidden, _layer = model.hidden(unread.to(model.device), mask.to(model.device), cache=cache)
         logits = _logits(model, hidden[:, -1], weights).cpu()
         chosen = (
             logits.argmax(-1, keepdim=True)
             if greedy
             else torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)
         )
-        ids = torch.cat([ids, chosen], 1)
+        ids, unread = torch.cat([ids, chosen], 1), chosen
         mask = torch.cat([mask, torch.ones_like(chosen)], 1)
     return [row[width:].tolist() for row in ids]

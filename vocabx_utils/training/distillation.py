@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 
+_POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Starts = dict[tuple[int, ...], tuple[dict[str, float], validation.TokenScores]]
 """Validations by checksums of the rows, for one set of examples and one model."""
 
@@ -258,7 +259,7 @@ class Trainer:
         self.check_every = 1 if model.device.type == "cpu" else 8
 
     def _zeros(self) -> Tensor:
-        return torch.zeros(2, dtype=torch.float64, device=self.model.device)
+        return torch.zeros(3, dtype=torch.float64, device=self.model.device)
 
     @property
     def epochs(self) -> int:
@@ -332,7 +333,7 @@ class Trainer:
             indices: training examples of the step, over all processes.
 
         Returns:
-            (2,) loss of the input side and of the head side, float64, still on the device.
+            The losses of the input and of the head side and the summed KL, float64, still on the device.
         """
         factor = rate_factor(self.position.steps, self.cycles, self.config.warmup)
         for optimizer in self.optimizers.values():
@@ -364,7 +365,7 @@ class Trainer:
         model, data = self.model, self.data
         anchor = None if objective.match is None else objective.anchor
         batch = collate(data.train, part, anchor, data.train_teacher.rows).to(model.device)
-        hidden, layer = model.hidden(batch.ids, layer=objective.layer, new_at=batch.new_at)
+        hidden, layer = data.train_teacher.prefixes.hidden(model, batch.ids, part, layer=objective.layer)
         flat = hidden.reshape(-1, hidden.shape[-1])
         by_kl = objective.match == "kl" and len(batch.teacher_rows) > 0
         terms = phase1_loss(
@@ -387,7 +388,7 @@ class Trainer:
             distance, _ = hidden_distance(mine, theirs, objective.match, kl_scale)
             loss = loss + distance
         (loss + terms.head_loss).backward()
-        return torch.stack([loss.detach(), terms.head_loss.detach()]).double()
+        return torch.stack([loss.detach(), terms.head_loss.detach(), terms.kl.sum()]).double()
 
     def _check_losses(self) -> None:
         """Move pending losses to the log; stop at the first that is not finite."""
@@ -395,12 +396,12 @@ class Trainer:
         for (epoch, number, indices, _), pair in zip(self.pending, values, strict=True):
             if not torch.isfinite(pair).all():
                 raise NonFiniteLossError(
-                    f"{self.variant.name}: loss {pair.tolist()} (input side, head side) at step {number + 1} of epoch "
-                    f"{epoch}, examples {indices} of the training set. The last good checkpoint in "
+                    f"{self.variant.name}: loss {pair[:2].tolist()} (input side, head side) at step {number + 1} of "
+                    f"epoch {epoch}, examples {indices} of the training set. The last good checkpoint in "
                     f"{runs.show_path(self.folder)} stands; lower learning_rate ({self.config.learning_rate:g}) "
                     "or look at those examples, then run again under another run name."
                 )
-        self.position.losses = torch.cat([self.position.losses, values])
+        self.position.losses = torch.cat([self.position.losses, values[:, :2]])
         self.pending.clear()
 
     def _save(self) -> None:
@@ -416,13 +417,17 @@ class Trainer:
         data, teacher = self.data, self.data.validation_teacher
         scores, per_token = self._validate(epoch)
         steps = max(1, self.position.step)
-        train = (self.position.totals / steps).tolist() if epoch else [math.nan, math.nan]
+        train = (self.position.totals / steps).tolist() if epoch else [math.nan] * 3
         if not self.group.leads:
             return
         name = f"epoch_{epoch:02d}.safetensors"
         runs.write_tensors(self.folder / "rows" / name, self.rows)
         runs.write_tensors(self.folder / "tokens" / name, per_token.tensors())
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
+        objective, compared = self.variant.objective, int(self.facts.compared.sum())
+        if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
+            # the same mean as that metric of the validation, over the positions that this anchor compares
+            row[f"train_{_POOLED[objective.anchor]}"] = float(self.position.totals[2]) / compared
         row["base_bpb"] = validation.base_bits_per_byte(teacher, data.validation)
         row["seconds"] = round(seconds, 3)
         # JSON has no NaN: a mean over no position is null

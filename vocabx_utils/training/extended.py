@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import Cache
 
-from vocabx_utils.models import BaseModel
+from vocabx_utils.models import BaseModel, cache_argument
 
 __all__ = ["ExtendedModel", "LogitTransform", "UnsupportedModelError", "logit_transform", "rows_checksum"]
 
@@ -183,6 +184,7 @@ class ExtendedModel(nn.Module):
         *,
         layer: int = -1,
         new_at: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run the blocks once.
 
@@ -190,23 +192,27 @@ class ExtendedModel(nn.Module):
 
         Args:
             ids: (B, T) token ids below V + N.
-            attention_mask: (B, T), 1 at real tokens; needed for left padding only.
+            attention_mask: (B, T), 1 at real tokens; needed for left padding only. With a cache it covers the tokens
+                in there too.
             layer: which hidden state to return beside the last: -1 the last (after the final norm), otherwise
                 an index into the family's ``hidden_states`` (0 is the embedding).
             new_at: see `embed`.
+            cache: keys and values of what stands before ``ids``; those of ``ids`` are added to it.
 
         Returns:
             (B, T, D) final hidden states and (B, T, D) those of ``layer``.
         """
         positions = None
         if attention_mask is not None:
-            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-        output = self._frozen[0].base_model(
+            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        body = self._frozen[0].base_model
+        output = body(
             inputs_embeds=self.embed(ids, new_at),
             attention_mask=attention_mask,
             position_ids=positions,
             output_hidden_states=layer != -1,
-            use_cache=False,
+            use_cache=cache is not None,
+            **({} if cache is None else {cache_argument(body): cache}),
         )
         final = output.last_hidden_state
         return final, final if layer == -1 else output.hidden_states[layer]

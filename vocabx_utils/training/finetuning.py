@@ -30,7 +30,7 @@ from vocabx_utils.training.tuned import Tuned
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FineTuned", "OutOfMemory", "StageRun", "fine_tune", "run_stage"]
+__all__ = ["FineTuned", "Measured", "OutOfMemory", "StageRun", "fine_tune", "run_stage"]
 
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
 _NOT_IN_KEY = (
@@ -52,6 +52,19 @@ Observe = Callable[[str, PreTrainedModel], dict[str, Any]]
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What one model gives, whichever variant asks: the end of a stage is the start of what comes after it.
+
+    Attributes:
+        observed: what ``observe`` returned, None if it was not asked.
+        validation_loss: mean nats per learned token.
+    """
+
+    observed: dict[str, Any] | None
+    validation_loss: float
+
+
+@dataclass(frozen=True)
 class FineTuned:
     """A finished variant.
 
@@ -67,6 +80,12 @@ class FineTuned:
     stages: pd.DataFrame
     observed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def measured(self, stage: str) -> Measured:
+        """The model after a stage, or before the first ("start"), for variants that begin with the same one."""
+        epochs = self.losses[self.losses.kind == "epoch"]
+        epoch = epochs.iloc[0] if stage == "start" else epochs[epochs.stage == stage].iloc[-1]
+        return Measured(self.observed.get(stage), float(epoch.validation_loss))
+
 
 def fine_tune(
     model: PreTrainedModel,
@@ -79,6 +98,7 @@ def fine_tune(
     new_ids: range = range(0),
     origin: dict[str, Any] | None = None,
     observe: Observe | None = None,
+    start: Measured | None = None,
 ) -> FineTuned:
     """Run the stages of a configuration one after the other, continuing whatever was done before.
 
@@ -92,6 +112,7 @@ def fine_tune(
         new_ids: ids of the new tokens, ``range(V, V + N)``; empty for the base model.
         origin: where the model comes from (base, extension, rows); export reads it again, and it is part of the key.
         observe: called with "start" and each finished stage's key; what it returns is stored as JSON.
+        start: the model as it comes, where another variant has measured it already.
 
     Returns:
         The finished variant.
@@ -115,12 +136,15 @@ def fine_tune(
         claimed = runs.claim(folder, key)
     if claimed != "finished":
         observe = None if config.sharded else observe
-        _observe("start", model, folder / "start", observe, processes)
+        known = start.observed if start else None
+        _observe("start", model, folder / "start", observe if known is None else lambda *_: known, processes)
+        loss = start.validation_loss if start else None
         for stage in plan:
             shared = (train, validation, folder, config, limit, new_ids, observe, processes)
-            model, ran = _finish_stage(model, stage, *shared)
+            model, ran = _finish_stage(model, stage, *shared, loss)
             if ran and config.sharded:
                 break  # weights that were sharded do not come back together: the next launch does the next stage
+            loss = runs.read_json(folder / stage.key / "result.json")["validation_loss"]
         done = [stage.key for stage in plan if (folder / stage.key / "result.json").exists()]
         if processes.is_main_process and len(done) == len(plan):
             counts = train.occurrences(new_ids.start, len(new_ids))
@@ -140,6 +164,7 @@ def run_stage(
     *,
     limit: int,
     new_ids: range = range(0),
+    start_loss: float | None = None,
 ) -> tuple[Any, StageRun]:
     """Train one stage with a new optimiser, from its checkpoint when there is one.
 
@@ -152,6 +177,7 @@ def run_stage(
         config: batch sizes, clipping, precision, seed.
         limit: V + N.
         new_ids: ids of the new tokens.
+        start_loss: validation loss of the model as it comes, measured here unless given.
 
     Returns:
         The model (in evaluation mode, frozen) and what the stage did.
@@ -169,7 +195,7 @@ def run_stage(
     if accelerator.is_main_process:
         runs.write_json(folder / "trainable.json", stages.trainable_table(tuned).to_dict("records"))
     _prepare(model, config, stage)
-    loop = Loop(accelerator, tuned, stage, train, validation, folder, config)
+    loop = Loop(accelerator, tuned, stage, train, validation, folder, config, start_loss)
     if config.sharded:  # now that each process holds its part only
         frozen_before = stages.checksums(tuned)
     result = loop.run(len(frozen_before))
@@ -196,6 +222,7 @@ def _finish_stage(
     new_ids: range,
     observe: Observe | None,
     processes: PartialState,
+    start_loss: float | None,
 ) -> tuple[Any, bool]:
     """Load a finished stage, or run and store it; an adapter of an earlier stage is merged first.
 
@@ -203,12 +230,14 @@ def _finish_stage(
         The model, and whether the stage ran now.
     """
     if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
+        model, start_loss = model.merge_and_unload(), None  # merging rounds in the dtype of the weights
     place = folder / stage.key
     if (place / "result.json").exists():
         return load_stage(model, place, new_ids=new_ids), False
     place.mkdir(parents=True, exist_ok=True)
-    trained, result = run_stage(model, stage, train, validation, place, config, limit=limit, new_ids=new_ids)
+    trained, result = run_stage(
+        model, stage, train, validation, place, config, limit=limit, new_ids=new_ids, start_loss=start_loss
+    )
     if processes.is_main_process and not config.sharded:
         save_stage(trained, stage, place, new_ids=new_ids, refreeze=config.c_refreeze)
     _observe(stage.key, trained, place, observe, processes)

@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus
 from vocabx_utils.training.batches import Example, collate, plan_epoch
+from vocabx_utils.training.fullhead import token_losses
 from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.tuned import Tuned
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_CHUNK_BYTES = 128 << 20  # logits held at once
 
 __all__ = [
     "Snapshot",
@@ -37,7 +41,6 @@ __all__ = [
     "forgetting_table",
     "forgetting_texts",
     "new_row_mass",
-    "text_bits",
 ]
 
 
@@ -80,20 +83,22 @@ class Snapshot:
     def __call__(self, stage: str, model: PreTrainedModel) -> dict[str, Any]:
         """Bits per byte by set, the probability that goes to new rows, and the continued prompt."""
         model.eval()
-        bits = {
-            texts.name: text_bits(
-                model, self.tokenizer, texts.texts, limit=self.limit, tokens_per_batch=self.tokens_per_batch
-            )
-            for texts in self.sets
-        }
-        seen: dict[str, Any] = {
-            "bits_per_byte": {texts.name: float(bits[texts.name].sum()) / texts.bytes for texts in self.sets},
+        sizes = {group.name: [len(text.encode()) for text in group.texts] for group in self.sets}
+        bits: dict[str, np.ndarray] = {}
+        seen: dict[str, Any] = {}
+        if self.sets:  # all of them in one pass, which serves both measures
+            texts = [text for group in self.sets for text in group.texts]
+            read = _read_once(model, self.tokenizer, texts, self.limit, self.tokens_per_batch)
+            ends = np.cumsum([len(group.texts) for group in self.sets])
+            bits = dict(zip(sizes, np.split(read.bits(), ends[:-1]), strict=True))
+            if len(self.new_ids):
+                seen["new_row_mass"] = read.new_mass(self.new_ids, len(self.sets[0].texts[:4]))
+        seen |= {
+            "bits_per_byte": {name: float(values.sum()) / sum(sizes[name]) for name, values in bits.items()},
             "bits": {name: [round(float(value), 3) for value in values] for name, values in bits.items()},
-            "bytes": {texts.name: [len(text.encode()) for text in texts.texts] for texts in self.sets},
-            "sources": {texts.name: texts.source for texts in self.sets},
+            "bytes": sizes,
+            "sources": {group.name: group.source for group in self.sets},
         }
-        if len(self.new_ids) and self.sets:
-            seen["new_row_mass"] = new_row_mass(model, self.tokenizer, self.sets[0].texts[:4], new_ids=self.new_ids)
         if self.prompt:
             seen["text"] = continue_text(
                 model, self.tokenizer, self.prompt, limit=self.limit, max_new_tokens=self.max_new_tokens
@@ -121,47 +126,17 @@ def bits_per_byte(
     Raises:
         ValueError: no text, or one that does not fit ``tokens_per_batch``.
     """
-    bits = text_bits(model, tokenizer, texts, limit=limit, tokens_per_batch=tokens_per_batch)
+    bits = _read_once(model, tokenizer, texts, limit, tokens_per_batch).bits()
     return float(bits.sum()) / sum(len(text.encode()) for text in texts)
 
 
-def text_bits(
+def new_row_mass(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     texts: Sequence[str],
     *,
-    limit: int,
+    new_ids: range,
     tokens_per_batch: int = 4096,
-) -> np.ndarray:
-    """Negative log2-likelihood of each text, so that variants can be compared text by text.
-
-    Args:
-        model: plain or peft model.
-        tokenizer: the model's.
-        texts: scored one by one, each from its first byte; none may be empty.
-        limit: V + N.
-        tokens_per_batch: padded tokens of one forward pass.
-
-    Returns:
-        float64 (number of texts,).
-
-    Raises:
-        ValueError: no text, an empty one, or one that does not fit ``tokens_per_batch``.
-    """
-    if not texts or not all(texts):
-        raise ValueError("bits per byte need at least one text, and none may be empty")
-    examples = _with_start(tokenizer, texts)
-    tuned = Tuned(_plain_model(model), limit, _dtype(model)).eval()
-    bits = np.zeros(len(examples))
-    plan = plan_epoch(examples, tokens_per_step=tokens_per_batch, tokens_per_batch=tokens_per_batch)
-    for batch in (batch for step in plan for batch in step.batches):
-        ids, targets = (part.to(model.device) for part in collate(examples, batch))
-        bits[list(batch)] = tuned.row_losses(ids, targets).double().cpu().numpy() / math.log(2)
-    return bits
-
-
-def new_row_mass(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], *, new_ids: range
 ) -> float:
     """Mean probability that the head gives to all new tokens together, over every position of the texts.
 
@@ -170,19 +145,12 @@ def new_row_mass(
         tokenizer: the model's.
         texts: a few texts.
         new_ids: ids of the new tokens; rows behind them are left out.
+        tokens_per_batch: padded tokens of one forward pass.
 
     Returns:
         A share from 0 to 1. Far above the share of new tokens in such texts, it tells of rows that are too strong.
     """
-    tuned = Tuned(_plain_model(model), new_ids.stop, _dtype(model)).eval()
-    shares = []
-    with torch.no_grad():
-        for example in _with_start(tokenizer, texts):
-            ids = torch.from_numpy(example.ids)[None].to(model.device)
-            weight = tuned.head()
-            logits = (tuned.hidden(ids)[0] @ weight.T.to(tuned.dtype)).float()
-            shares.append(torch.softmax(logits, -1)[:, new_ids.start :].sum(-1))
-    return float(torch.cat(shares).mean())
+    return _read_once(model, tokenizer, texts, new_ids.stop, tokens_per_batch).new_mass(new_ids, len(texts))
 
 
 def continue_text(
@@ -260,6 +228,53 @@ def forgetting_table(observed: Mapping[str, Mapping[str, Mapping[str, Any]]]) ->
     return pd.DataFrame(rows, columns=["variant", "stages", "set", "before", "after", "change"])
 
 
+@dataclass(frozen=True)
+class _ReadTexts:
+    """Texts that a model has read once: their ids, final hidden states (T, D) of each, the head rows that count."""
+
+    examples: list[Example]
+    states: list[Tensor]
+    head: Tensor
+
+    def bits(self) -> np.ndarray:
+        """Negative log2-likelihood of each text, float64."""
+        states = torch.cat([part[:-1] for part in self.states])
+        targets = torch.from_numpy(np.concatenate([example.ids[1:] for example in self.examples]))
+        losses = token_losses(states, self.head, targets.to(states.device), chunk_bytes=_CHUNK_BYTES)
+        parts = losses.split([example.targets for example in self.examples])
+        return torch.stack([part.sum() for part in parts]).double().cpu().numpy() / math.log(2)
+
+    @torch.no_grad()
+    def new_mass(self, new_ids: range, count: int) -> float:
+        """Mean probability of all new tokens together, over every position of the first ``count`` texts."""
+        head = self.head.to(self.states[0].dtype)
+        shares = [
+            torch.softmax((states @ head.T).float(), -1)[:, new_ids.start :].sum(-1) for states in self.states[:count]
+        ]
+        return float(torch.cat(shares).mean())
+
+
+@torch.no_grad()
+def _read_once(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Sequence[str],
+    limit: int,
+    tokens_per_batch: int,
+) -> _ReadTexts:
+    if not texts or not all(texts):
+        raise ValueError("bits per byte need at least one text, and none may be empty")
+    examples = _with_start(tokenizer, texts)
+    tuned = Tuned(_plain_model(model), limit, matrices_of(model)[1].dtype).eval()
+    states = [torch.empty(0)] * len(examples)
+    plan = plan_epoch(examples, tokens_per_step=tokens_per_batch, tokens_per_batch=tokens_per_batch)
+    for batch in (batch for step in plan for batch in step.batches):
+        hidden, _ = tuned.states(collate(examples, batch)[0].to(model.device))
+        for row, number in enumerate(batch):
+            states[number] = hidden[row, : len(examples[number].ids)]
+    return _ReadTexts(examples, states, tuned.head())
+
+
 def _with_start(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[Example]:
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
@@ -272,10 +287,6 @@ def _plain_model(model: Any) -> PreTrainedModel:
     """The model inside a peft wrapper (adapters stay active), or the model itself."""
     plain: PreTrainedModel = model.get_base_model() if hasattr(model, "peft_config") else model
     return plain
-
-
-def _dtype(model: Any) -> torch.dtype:
-    return matrices_of(model)[1].dtype
 
 
 def _trim(texts: Iterable[str], max_texts: int, max_chars: int) -> tuple[str, ...]:

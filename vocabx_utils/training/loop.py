@@ -66,6 +66,7 @@ class Loop:
         validation: encoded validation texts.
         folder: the stage's folder.
         config: batch sizes, clipping, seed.
+        start_loss: validation loss of the model as it comes, where an earlier stage measured it.
     """
 
     def __init__(
@@ -77,16 +78,17 @@ class Loop:
         validation: ExampleSet,
         folder: Path,
         config: FineTuneConfig,
+        start_loss: float | None = None,
     ) -> None:
         self.accelerator, self.stage, self.train, self.config = accelerator, stage, train, config
+        self.start_loss = start_loss
         self.validation, self.folder = validation, folder
         self.tuned = tuned
         if config.sharded:
             _shard(tuned, accelerator)
         parameters = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
-        fused = accelerator.device.type == "cuda"
         self.optimiser = torch.optim.AdamW(
-            parameters, lr=stage.learning_rate, weight_decay=config.weight_decay, fused=fused or None
+            parameters, lr=stage.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         self.trainable = sum(parameter.numel() for parameter in parameters)
         self.module = tuned if config.sharded else accelerator.prepare(tuned)
@@ -105,12 +107,16 @@ class Loop:
         first = self._resume()
         self.module.train()
         if not self.records:
-            self._validate(0, 0)
+            self._validate(0, 0, self.start_loss)
         done = 0
         _reset_peak()
         with _memory_advice(self.config, self.folder):
-            for step, epoch, last in self._walk(first):
+            steps = self._walk(first)
+            for step, epoch, last in steps:
                 record = self._step(step, done + first, epoch)
+                if self.accelerator.is_main_process:
+                    rate = record["tokens"] / record["seconds"]
+                    steps.set_postfix_str(f"loss {record['loss']:.4f}, {rate:,.0f} tokens/s", refresh=False)
                 self._write({**record, "step": done + first + 1})
                 done += 1
                 if last:
@@ -132,7 +138,8 @@ class Loop:
             seed=self.config.seed * 1_000_003 + epoch,
         )
 
-    def _walk(self, first: int) -> Iterator[tuple[Step, int, bool]]:
+    def _walk(self, first: int) -> Any:
+        """Steps that are left, each with its epoch and whether it ends one; with a progress line in one process."""
         flat = [
             (step, epoch, number == len(plan) - 1)
             for epoch, plan in enumerate(self.epochs)
@@ -140,9 +147,8 @@ class Loop:
         ]
         title = f"{self.folder.parent.name} {self.stage.key}: {self.stage.title}"
         if not self.accelerator.is_main_process:
-            yield from flat[first:]
-            return
-        yield from runs.progress(flat[first:], desc=title, unit="step")
+            return flat[first:]
+        return runs.progress(flat[first:], desc=title, unit="step")
 
     def _step(self, step: Step, number: int, epoch: int) -> dict[str, Any]:
         """One optimiser step over all batches of ``step``, each token weighing the same."""
@@ -169,9 +175,11 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         mean = float(self.accelerator.reduce(total, "sum")) / step.targets  # type: ignore[arg-type]
         if not torch.isfinite(torch.tensor(mean)):
+            texts = sorted(k for batch in step.batches for k in batch)
             raise RuntimeError(
-                f"stage {self.stage.key}, step {number + 1}: the loss is {mean}; lower the learning rate "
-                f"({self.stage.learning_rate:g}) and run again, the last checkpoint is kept in {self.folder}"
+                f"stage {self.stage.key}, step {number + 1}: the loss over training texts {texts} is {mean}; lower the "
+                f"learning rate ({self.stage.learning_rate:g}) or look at those texts and run again; the last "
+                f"checkpoint is kept in {self.folder}"
             )
         tokens = sum(len(self.train.examples[k].ids) for batch in step.batches for k in batch)
         return {
@@ -196,8 +204,8 @@ class Loop:
         with nullcontext() if last else self.accelerator.no_sync(self.module):
             yield
 
-    def _validate(self, epoch: int, step: int) -> None:
-        loss = validation_loss(self.module, self.check, self.validation, self.accelerator)
+    def _validate(self, epoch: int, step: int, known: float | None = None) -> None:
+        loss = validation_loss(self.module, self.check, self.validation, self.accelerator) if known is None else known
         past = [r for r in self.records if r["kind"] == "step" and r["epoch"] == epoch - 1]
         learned = sum(r["targets"] for r in past)
         mean = sum(r["loss"] * r["targets"] for r in past) / learned if learned else None
@@ -208,6 +216,7 @@ class Loop:
                 "epoch": epoch,
                 "loss": mean,
                 "validation_loss": loss,
+                "validation_targets": sum(plan.targets for plan in self.check),
                 "step": step,
             }
         )

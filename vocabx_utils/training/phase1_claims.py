@@ -6,53 +6,55 @@ is compared with; smaller ones, and results that are missing, give "cannot tell"
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vocabx_utils import runs
 from vocabx_utils.training.claims import Answer, Verdict
 
 __all__ = [
     "MARGIN",
     "Results",
-    "from_metrics",
     "judge_c1",
     "judge_c2",
     "judge_c3",
     "judge_c4",
     "judge_c5",
+    "judge_c7",
     "judge_c12",
     "judge_c13",
     "judge_c17",
-    "read_bench",
+    "judge_each",
     "unseen",
 ]
 
 MARGIN = 0.02
+_UNSEEN = "not measured here: "
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 """Metrics by variant, one mapping an epoch, epoch 0 first."""
 
 
-def read_bench(folder: Path) -> list[dict[str, Any]]:
-    """Read what `tests/bench/anchors.py` measured, one mapping a variant; empty where there is nothing."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        rows += runs.read_jsonl(path)
-    for path in sorted(folder.glob("*.json")):
-        content = runs.read_json(path)
-        rows += content if isinstance(content, list) else content.get("variants", [])
-    return [row for row in rows if "name" in row and "kl_last" in row]
+def judge_each(judge: Callable[[Any], Verdict], settings: Mapping[str, Any]) -> list[Verdict]:
+    """Let one judge look at several settings.
 
+    Args:
+        judge: one of the functions below that takes results.
+        settings: results by setting, this run first.
 
-def from_metrics(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Read ``metrics.jsonl`` of variants below a stage folder."""
-    return {name: runs.read_jsonl(folder / name / "metrics.jsonl") for name in names}
+    Returns:
+        Verdicts whose claim names the setting; where a setting lacks what the judge needs there is none, except where
+        all of them lack it.
+    """
+    said = {title: judge(results) for title, results in settings.items()}
+    seen = {title: verdict for title, verdict in said.items() if not verdict.reason.startswith(_UNSEEN)}
+    return [
+        Verdict(f"{verdict.claim} ({title})", verdict.answer, verdict.reason)
+        for title, verdict in (seen or dict(list(said.items())[:1])).items()
+    ]
 
 
 def unseen(claim: str, what: str) -> Verdict:
     """The verdict where nothing was measured."""
-    return Verdict(claim, "cannot tell", f"not measured here: {what}")
+    return Verdict(claim, "cannot tell", f"{_UNSEEN}{what}")
 
 
 def _sign(end: float, start: float) -> int:
@@ -133,7 +135,7 @@ def judge_c4(cosines: Mapping[str, Mapping[str, float]]) -> Verdict:
             found.append(f"{name} first {row['first']:.3f}, last {row['last']:.3f}")
             holds.append(row[high] > row[low])
     if "random_ce" not in cosines or len(holds) < 2:
-        return Verdict(claim, "cannot tell", "; ".join([*found, "needs random_ce beside random_kl"]))
+        return unseen(claim, "; ".join(["random_ce beside random_kl", *found]))
     answer: Answer = "confirmed" if all(holds) else "not confirmed"
     return Verdict(claim, answer, "; ".join(found))
 
@@ -152,6 +154,21 @@ def judge_c5(start: float, end: float, expected: float, orthogonal: float) -> Ve
         f"{orthogonal:.3f} for orthogonal subtokens)"
     )
     return Verdict(claim, "confirmed" if abs(end - start) < 0.1 * abs(start) else "not confirmed", reason)
+
+
+def judge_c7(results: Results) -> Verdict:
+    """C7: phase 1 helps later. Judged by held-out likelihood alone, against both untrained starts.
+
+    Whether it helps a model answer is asked by notebook 05; bits per byte say whether it starts from a better place.
+    """
+    claim = "C7 phase 1 helps (bits per byte of held-out texts)"
+    starts = {name: results[name][-1]["bpb"] for name in ("mean_untrained", "random_untrained") if name in results}
+    ends = {name: results[name][-1]["bpb"] for name in ("mean_ce", "mean_kl_first", "mean_kl_last") if name in results}
+    if "mean_untrained" not in starts or not ends:
+        return unseen(claim, "a trained and an untrained variant")
+    signs = [_sign(end, min(starts.values())) for end in ends.values()]
+    reason = "; ".join(f"{name} {value:.3f}" for name, value in (starts | ends).items())
+    return Verdict(claim, _answer([None if sign == 0 else sign < 0 for sign in signs]), reason)
 
 
 def judge_c12(gains: Mapping[int, Mapping[str, float]]) -> Verdict:

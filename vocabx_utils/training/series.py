@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -20,14 +20,14 @@ from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.models import BaseModel
 from vocabx_utils.training.batches import encode
-from vocabx_utils.training.finetuning import FineTuned, fine_tune
+from vocabx_utils.training.finetuning import FineTuned, Measured, fine_tune
 from vocabx_utils.training.forgetting import Snapshot, TextSet
 from vocabx_utils.training.variants import STAGE, open_start, run_texts
 
 if TYPE_CHECKING:
     from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["Plan", "Texts", "choose_texts", "plan_variants", "tune_variant"]
+__all__ = ["Plan", "Texts", "choose_texts", "plan_variants", "tune_variant", "tune_variants"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,40 @@ def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) ->
     return Texts(train, validation)
 
 
+def tune_variants(
+    run: runs.Run,
+    plans: Sequence[Plan],
+    base: BaseModel,
+    extension: Extension | None,
+    texts: Texts,
+    config: FineTuneConfig,
+    **options: Any,
+) -> dict[str, FineTuned]:
+    """Tune variants one after the other; a model that several of them start from is measured once.
+
+    Args:
+        run: the run.
+        plans: the variants; one that starts from another comes after it.
+        base: the original model; left as it is.
+        extension: the extension of notebook 01; None is enough for the base model.
+        texts: training and validation texts.
+        config: settings.
+        options: text sets and prompt, see ``tune_variant``.
+
+    Returns:
+        Losses, stages and what was observed, by variant.
+    """
+    tuned: dict[str, FineTuned] = {}
+    measured: dict[str, Measured] = {}
+    for plan in plans:
+        start = measured.get(plan.start)
+        done = tune_variant(run, plan, base, extension, texts, config, measured=start, **options)
+        measured.setdefault(plan.start, done.measured("start"))
+        measured |= {f"{plan.name}:{stage}": done.measured(stage) for stage in done.stages.stage}
+        tuned[plan.name] = done
+    return tuned
+
+
 def tune_variant(
     run: runs.Run,
     plan: Plan,
@@ -88,6 +122,7 @@ def tune_variant(
     sets: Sequence[TextSet] = (),
     prompt: str = "",
     max_new_tokens: int = 48,
+    measured: Measured | None = None,
 ) -> FineTuned:
     """Tune one variant below ``04_fine_tuning``, or read it back when it is finished.
 
@@ -101,6 +136,7 @@ def tune_variant(
         sets: text sets measured before and after each stage; none, no measurement.
         prompt: continued greedily after each stage.
         max_new_tokens: length of the continuation.
+        measured: the variant's start, where another variant has measured that model already.
 
     Returns:
         Losses, stages and what was observed.
@@ -130,6 +166,7 @@ def tune_variant(
         new_ids=start.new_ids,
         origin=start.origin,
         observe=observe if sets or prompt else None,
+        start=measured,
     )
 
 

@@ -268,16 +268,17 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
         )
 
 
-def _checksum(tensor: Tensor, piece: int = 1 << 24) -> tuple[int, int]:
+def _checksum(tensor: Tensor) -> tuple[int, int]:
     if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
         tensor = tensor.to_local()
     bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     width = 4 if len(bits) % 4 == 0 else 1
     words = bits.view(torch.int32) if width == 4 else bits
+    piece = 1 << (17 if tensor.device.type == "cpu" else 24)  # fits the cache of a core; on a GPU each piece waits
+    places = torch.arange(1, min(piece, len(words)) + 1, device=words.device)
     plain = weighted = 0
     for start in range(0, len(words), piece):
         part = words[start : start + piece].to(torch.int64)
-        places = torch.arange(1, len(part) + 1, device=part.device)
         plain = (plain + int(part.sum())) % 2**64
-        weighted = (weighted * 31 + int((part * places).sum())) % 2**64
+        weighted = (weighted * 31 + int(part.mul_(places[: len(part)]).sum())) % 2**64
     return plain, weighted

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from vocabx_utils.models import BaseModel
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
 from vocabx_utils.training.extended import logit_transform, rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
+from vocabx_utils.training.prefixes import PREFIX_BYTES, Prefixes
 
 __all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
 
@@ -44,12 +45,14 @@ class TeacherCache:
         states: (R, D), memory-mapped on the host or a copy on the device.
         base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte.
         base_targets: how many targets that were.
+        prefixes: what the blocks make of the tokens before each first divergence, the same for teacher and students.
     """
 
     rows: tuple[Ints, ...]
     states: Tensor
     base_nats: float
     base_targets: int
+    prefixes: Prefixes
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +62,7 @@ class TeacherCache:
         """Copy to a GPU if that takes at most ``share`` of its free memory; otherwise stay on the host."""
         if device.type != "cuda" or self.nbytes > share * torch.cuda.mem_get_info(device)[0]:
             return self
-        return TeacherCache(self.rows, self.states.to(device), self.base_nats, self.base_targets)
+        return replace(self, states=self.states.to(device))
 
     def take(self, rows: Tensor, device: torch.device) -> Tensor:
         """Return (K, D) states of some rows on a device."""
@@ -77,6 +80,7 @@ def teacher_cache(
     rank: int = 0,
     world: int = 1,
     barrier: Callable[[], None] = lambda: None,
+    prefix_bytes: int = PREFIX_BYTES,
 ) -> TeacherCache:
     """Open the cache of these examples, running the teacher if there is none for exactly this input.
 
@@ -90,6 +94,7 @@ def teacher_cache(
         rank: this process among ``world``; each runs the teacher on its share and writes its rows of the one file.
         world: number of processes.
         barrier: waits for all processes.
+        prefix_bytes: what the beginnings before each first divergence may take in memory; see `Prefixes`.
 
     Returns:
         The cache, memory-mapped.
@@ -120,7 +125,9 @@ def teacher_cache(
     if base.dtype == torch.bfloat16:
         states = states.view(torch.bfloat16)
     targets = sum(len(e.original_ids) - 1 for e in examples.examples)
-    return TeacherCache(tuple(rows), states, runs.read_json(folder / "key.json")["base_nats"], targets)
+    nats = runs.read_json(folder / "key.json")["base_nats"]
+    prefixes = Prefixes(base, examples, token_budget=token_budget, limit=prefix_bytes)
+    return TeacherCache(tuple(rows), states, nats, targets, prefixes)
 
 
 def _layout(examples: ExampleSet) -> tuple[list[Ints], int]:

@@ -16,7 +16,7 @@ from vocabx_utils.training.objectives import LossTerms, phase1_loss
 __all__ = ["time_schemes"]
 
 
-def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 3) -> tuple[float, float]:
+def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 2) -> tuple[float, float]:
     """Time a step with one student forward for both sides, and with one for each side.
 
     In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state.
@@ -35,7 +35,7 @@ def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], rep
     scale = 1.0 / len(batch.targets)
 
     def states() -> Tensor:
-        hidden, _ = model.hidden(batch.ids, new_at=batch.new_at)
+        hidden, _ = data.train_teacher.prefixes.hidden(model, batch.ids, indices)
         return hidden.reshape(-1, hidden.shape[-1])[batch.positions]
 
     def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:

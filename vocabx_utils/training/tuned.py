@@ -74,25 +74,25 @@ class Tuned(nn.Module):
         """Sum of the cross-entropy over the targets that count, float32, in nats."""
         if not torch.is_grad_enabled():
             return self.row_losses(ids, targets).sum()
-        states, weight = self._states(ids)
+        states, weight = self.states(ids)
         learn_from = 0 if self.new_head is None else self.new_ids.start
-        return linear_cross_entropy(states.to(self.dtype), weight, targets.flatten(), learn_from=learn_from)
+        flat = states.flatten(0, 1).to(self.dtype)
+        return linear_cross_entropy(flat, weight, targets.flatten(), learn_from=learn_from)
 
     @torch.no_grad()
     def row_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each row of a batch, summed over its targets that count: float32 (B,), in nats."""
-        states, weight = self._states(ids)
+        states, weight = self.states(ids)
         keep = targets >= 0
         losses = torch.zeros(targets.shape, dtype=torch.float32, device=targets.device)
-        losses[keep] = token_losses(states[keep.flatten()], weight, targets[keep])
+        losses[keep] = token_losses(states[keep], weight, targets[keep])
         return losses.sum(dim=1)
 
-    def _states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden states (B · T, D) and the head rows that count, under autocast where the model is bf16."""
+    def states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Final hidden states (B, T, D) and the head rows that count, under autocast where the model is bf16."""
         cast = torch.autocast(ids.device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
         with cast:
-            states = self.hidden(ids).flatten(0, 1)
-            return states, self.head()
+            return self.hidden(ids), self.head()
 
 
 def _check_shape(model: PreTrainedModel) -> None:

@@ -77,7 +77,8 @@ def evaluate(
     for part in micro_batches(lengths, share, token_budget):
         last = collate(examples, part, "last", teacher.rows).to(device)
         first = collate(examples, part, "first", teacher.rows).to(device)
-        _add_batch(model, teacher, last, first, sums, scores, vocab)
+        hidden, _ = teacher.prefixes.hidden(model, last.ids, part)
+        _add_batch(model, teacher, hidden.flatten(0, 1), last, first, sums, scores, vocab)
     group.sum_([*sums.values(), *scores.tensors().values()])
     totals = {name: float(value) for name, value in sums.items()}
     prefix = sum(e.prefix_pairs for e in examples.examples)
@@ -88,14 +89,13 @@ def evaluate(
 def _add_batch(
     model: ExtendedModel,
     teacher: TeacherCache,
+    flat: Tensor,
     last: Batch,
     first: Batch,
     sums: dict[str, Tensor],
     scores: TokenScores,
     vocab: int,
 ) -> None:
-    hidden, _ = model.hidden(last.ids, new_at=last.new_at)
-    flat = hidden.reshape(-1, hidden.shape[-1])
     ones = torch.ones(len(last.targets), device=flat.device)
     terms = phase1_loss(
         flat[last.positions], model.head, model.head_rows, last.targets,

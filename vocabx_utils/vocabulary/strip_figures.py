@@ -6,7 +6,7 @@ the columns that the anchor keeps, the rows that are cut off, and the loss of ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,12 @@ from vocabx_utils.vocabulary.strips import (
     INK,
     KINDS,
     MARKS,
+    Kind,
     Point,
     Strip,
     StripToken,
     column_places,
+    visible,
 )
 
 if TYPE_CHECKING:
@@ -183,6 +185,62 @@ def _draw_legend(axes: Axes, strip: Strip) -> None:
         "borderaxespad": 0.0,
     }
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.06, 0.0), **style)
+
+
+def draw_token_ids(
+    rows: Sequence[tuple[str, Sequence[str], Sequence[int], Collection[int]]], ax: Axes | None = None
+) -> Axes:
+    """Draw several ways to cut one text into tokens, each token with its id, characters above one another.
+
+    Args:
+        rows: from top to bottom: name, the pieces of the text as they are, their ids, and positions of new tokens.
+        ax: axes to draw on; made if not given.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: a row has not one id for each piece, or the rows do not begin alike.
+    """
+    texts = ["".join(pieces) for _, pieces, _, _ in rows]
+    longest = max(texts, key=len, default="")
+    for (name, pieces, ids, _), text in zip(rows, texts, strict=True):
+        if len(pieces) != len(ids) or not longest.startswith(text):
+            found = f"{len(pieces)} pieces and {len(ids)} ids that spell {text!r}"
+            raise ValueError(f"{name} has {found}; expected one id for each piece, and a beginning of {longest!r}")
+    tokens = [_row_tokens(pieces, ids, new) for _, pieces, ids, new in rows]
+    points = sorted({point for row in tokens for token in row for point in (token.start, token.stop)})
+    at = column_places(tokens, points)
+    width = max(at.values(), default=0)
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        _, ax = plt.subplots(figsize=(0.105 * (width + 26), 0.62 * len(rows) + 0.5))
+    for n, ((name, pieces, ids, _), row) in enumerate(zip(rows, tokens, strict=True)):
+        base = -n * 1.5
+        _write(ax, -0.8, base + _HIGH / 2, name, 8.5, ha="right", family="DejaVu Sans")
+        for token, piece, number in zip(row, pieces, ids, strict=True):
+            left, right = at[token.start], at[token.stop]
+            _box(ax, left + 0.12, base, right - left - 0.24, _HIGH, token.kind)
+            shown = MARKS[token.kind] + drawable(visible(piece.encode()))
+            _write(ax, (left + right) / 2, base + _HIGH / 2, shown, 8.5)
+            _write(ax, (left + right) / 2, base - 0.22, str(number), 7, color="#555555")
+    ax.set_xlim(-21, width + 1)
+    ax.set_ylim(-1.5 * (len(rows) - 1) - 0.5, 0.8)
+    ax.set_axis_off()
+    return ax
+
+
+def _row_tokens(pieces: Sequence[str], ids: Sequence[int], new: Collection[int]) -> list[StripToken]:
+    """Tokens whose text is long enough for the piece and for its id below it."""
+    tokens, start = [], 0
+    for at, (piece, number) in enumerate(zip(pieces, ids, strict=True)):
+        kind: Kind = "new" if at in new else "same"
+        shown = visible(piece.encode())
+        text = shown.ljust(len(str(number)))
+        tokens.append(StripToken(at, text, kind, (start, 0), (start + len(piece), 0)))
+        start += len(piece)
+    return tokens
 
 
 def draw_loss_pipeline(

@@ -1,0 +1,184 @@
+"""The two GPU measurements, end to end on a tiny model: unattended, and continued where a call ended."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tiny_tuning import pairs
+
+from vocabx_utils import corpus, runs
+from vocabx_utils.models import load_base_model
+from vocabx_utils.training.claims import judge_c8, judge_c9
+from vocabx_utils.training.measured import read_bench, read_finetuning, stage_table
+from vocabx_utils.vocabulary.tokens import load_extension
+
+BENCH = Path(__file__).parent / "bench"
+
+
+def script(name: str) -> ModuleType:
+    """Import a script as if it were started: what lies beside it can be imported."""
+    if str(BENCH) not in sys.path:
+        sys.path.append(str(BENCH))
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def anchors_arguments(tmp_path: Path, tiny_folder: Path) -> list[str]:
+    splits = {"tokenizer": pairs(12), "train": pairs(8), "validation": pairs(12)[8:]}
+    with gzip.open(tmp_path / "python.jsonl.gz", "wt", encoding="utf-8") as file:
+        for split, some in splits.items():
+            file.writelines(json.dumps({"split": split, **vars(pair)}) + "\n" for pair in some)
+    options = "--label Tiny --n 6 --train 8 --validation 4 --curve 3 --epochs 1 --thesis-epochs 1 --thesis-restart 1"
+    return [
+        *("--model", str(tiny_folder), "--data", str(tmp_path / "python.jsonl.gz"), "--out", str(tmp_path / "out")),
+        *options.split(),
+    ]
+
+
+def test_anchors_continue_and_feed_the_claims(
+    tmp_path: Path, anchors_arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anchors = script("anchors")
+    first = ["mean_untrained", "mean_kl_last", "mean_kl_first@thesis", "mean_hidden_last"]
+    assert anchors.main([*anchors_arguments, "--variants", *first[:2]]) == 0
+    out = tmp_path / "out" / "Tiny-python-added.jsonl"
+    before = out.read_text()
+    with out.open("a") as file:
+        file.write('{"name": "mean_hidden_last", "kl_la')  # a call that was killed while it wrote
+
+    train, seen = anchors.train_variant, []
+
+    def only_hidden_works(name: str, *rest: Any, **options: Any) -> Any:
+        seen.append(name)
+        if name == "mean_kl_first":
+            raise ValueError("a variant that cannot be trained")
+        return train(name, *rest, **options)
+
+    monkeypatch.setattr(anchors, "train_variant", only_hidden_works)
+    assert anchors.main([*anchors_arguments, "--variants", *first]) == 1
+    assert seen == ["mean_kl_first", "mean_hidden_last"]  # what is there is not measured again, one failure is no end
+    assert "a variant that cannot be trained" in capsys.readouterr().err
+    assert out.read_text().startswith(before)
+    monkeypatch.undo()
+    assert anchors.main([*anchors_arguments, "--variants", *first, "mean_untrained@n3", "mean_kl_last@n3"]) == 0
+
+    rows = read_bench(tmp_path / "out")
+    assert [row["name"] for row in rows] == [
+        "mean_untrained", "mean_kl_last", "mean_hidden_last", "mean_kl_first@thesis", "mean_untrained@n3",
+        "mean_kl_last@n3",
+    ]  # fmt: skip
+    assert {row["model"] for row in rows} == {"Tiny"} and [row["n"] for row in rows][-1] == 3
+    assert [len(row["curve"]) for row in rows] == [1, 2, 2, 3, 1, 2]
+
+
+def test_anchors_start_nothing_that_would_end_too_late(
+    tmp_path: Path, anchors_arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.append_jsonl(tmp_path / "out" / "Tiny-python-added.jsonl", {"name": "mean_ce", "seconds": 500.0})
+    assert script("anchors").main([*anchors_arguments, "--variants", "mean_untrained", "--minutes", "8"]) == 0
+    assert "left out: 8 minutes would not do" in capsys.readouterr().out
+
+
+def test_groups_are_spelled_as_the_trainer_reads_them() -> None:
+    anchors = script("anchors")
+    names = [name for group in anchors.GROUPS.values() for name in group]
+    assert len(names) == len(set(names)) and all(anchors.spelled(name, 800) for name in names)
+    with pytest.raises(SystemExit, match="unknown mark @thsis"):
+        anchors.spelled("mean_ce@thsis", 800)
+
+
+def test_fine_tuning_starts_from_the_rows_that_anchors_wrote(
+    tmp_path: Path, tiny_folder: Path, anchors_arguments: list[str]
+) -> None:
+    """The same corpus, tokens and rows on both sides, so that stage a goes on where phase 1 ended."""
+    anchors, finetune = script("anchors"), script("finetune")
+    assert anchors.main([*anchors_arguments, "--variants", "mean_kl_last"]) == 0
+    options = f"--corpus {tmp_path / 'python.jsonl.gz'} --strategy added --validation 4 --new-tokens 6"
+    finetune.main(["prepare", "--model", str(tiny_folder), "--out", str(tmp_path / "data"), *options.split()])
+    extension = load_extension(tmp_path / "data" / "extension")
+    rows = tmp_path / "out" / "Tiny-python-added-rows.safetensors"
+    given = argparse.Namespace(rows=rows, variant="mean_kl_last")
+    input_rows, _, start = finetune.start_rows(None, extension, given)
+    base = load_base_model(tiny_folder, device="cpu")
+    means = torch.stack([base.input_rows[list(token.subtokens)].mean(0) for token in extension.tokens])
+    assert start == "phase 1, mean_kl_last"
+    assert torch.cosine_similarity(input_rows, means).min() > 0.9  # one epoch at this rate moves them a little
+    with pytest.raises(SystemExit, match="the extension has 5 new tokens"):
+        finetune.start_rows(None, SimpleNamespace(N=5), given)
+
+
+def test_fine_tuning_continues_and_feeds_the_claims(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finetune = script("finetune")
+    monkeypatch.setattr(corpus, "pairs_from_packages", lambda: pairs(60))
+    data, out = tmp_path / "data", tmp_path / "out"
+    prepare = "--pairs 20 --validation 4 --new-tokens 5"
+    finetune.main(["prepare", "--model", str(tiny_folder), "--out", str(data), *prepare.split()])
+    options = (
+        "--label Tiny --shapes tiny --compiled no --length 128 --tokens-per-batch tiny=256 --variant-batch 512 "
+        "--step-tokens 1024 --steps 3 --warmup 1 --epochs 1 --size 64"
+    )
+    arguments = ["measure", "--model", str(tiny_folder), "--data", str(data), "--out", str(out)]
+    arguments += [*options.split(), "--prompt", "", "--scratch", str(tmp_path / "scratch")]
+
+    tune, calls = finetune.fine_tune, []
+
+    def some_fail(model: Any, *rest: Any, **settings: Any) -> Any:
+        calls.append(rest[3].stages)
+        if len(calls) == 1:
+            raise finetune.OutOfMemory("with batches of 512")
+        if len(calls) == 4:
+            raise RuntimeError("the machine was taken back")
+        return tune(model, *rest, **settings)
+
+    monkeypatch.setattr(finetune, "fine_tune", some_fail)
+    finetune.main(arguments)
+    assert calls == [("a", "b"), ("a", "b"), ("c",), ("b",), ("b",), ("c",)]
+    first = runs.read_json(out / "Tiny.json")["variants"]
+    assert list(read_finetuning(out)) == ["Tiny"] and "base b" not in read_finetuning(out)["Tiny"]
+    assert first["base b"] == {"error": "RuntimeError: the machine was taken back"}
+    assert first["expanded a+b"]["tokens_per_batch"] == 256  # halved, since memory did not suffice
+
+    throughput = (out / "finetune-cpu.json").read_bytes()
+    calls[:] = [()] * 4
+    finetune.main(arguments)
+    assert calls[4:] == [("b",)]
+    variants = runs.read_json(out / "Tiny.json")["variants"]
+    assert {name: value for name, value in variants.items() if name != "base b"} == {
+        name: value for name, value in first.items() if name != "base b"
+    }
+    assert (out / "finetune-cpu.json").read_bytes() == throughput
+    for name, found in variants.items():
+        observed = found["observed"]
+        assert set(observed) == {"start", *(row["stage"] for row in found["stages"])}, name
+        assert all(row["seconds"] > 0 and row["peak_bytes"] > 0 for row in found["stages"])
+        assert set(observed["start"]["bits_per_byte"]) == {"domain", "other language", "English prose"}
+    rows = json.loads(throughput)["workloads"]
+    assert [(row["shape"], row["stage"], row["compiled"]) for row in rows] == [
+        ("tiny", "a", False),
+        ("tiny", "b", False),
+    ]
+
+    (read,) = read_finetuning(out).values()
+    table = stage_table(read)
+    assert list(table.loc["expanded a+c"].index) == ["start", "c1", "c2"]
+    assert table.loc[("expanded a+c", "start"), "domain"] == table.loc[("expanded a+b", "a"), "domain"]
+    assert table.loc[("expanded b", "b"), "seconds"] > 0 and table["seconds"].isna().sum() == len(read)
+    assert {"English prose", "other language", "peak GB", "validation loss"} <= set(table)
+    assert judge_c8(read["expanded a+b"]["observed"], read["expanded b"]["observed"]).reason.endswith("n = 4)")
+    assert "domain" in judge_c9(read["expanded a+b"]["observed"], read["expanded a+c"]["observed"]).reason

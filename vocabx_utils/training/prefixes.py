@@ -1,0 +1,137 @@
+"""The tokens before an example's first divergence, run once: no new token stands there, so nothing ever changes.
+
+A block looks only backwards. What it makes of these positions is the same for the teacher and for every student at
+every step, so their keys, values and final states are kept and they cost neither a forward nor a backward pass.
+
+Shapes: B examples, T extended ids, P of them before the divergence, D width; L blocks with H key heads of width d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from vocabx_utils.models import BaseModel, cache_argument
+from vocabx_utils.training.examples import ExampleSet, micro_batches
+from vocabx_utils.training.extended import ExtendedModel
+
+__all__ = ["PREFIX_BYTES", "Prefixes"]
+
+PREFIX_BYTES = 2 << 30  # bytes that the keys, values and states of one split may take
+_GROUPS = 3
+
+
+class Prefixes:
+    """Keys, values and final states of the shared beginnings of a split; read at the first use.
+
+    Args:
+        base: the base model.
+        examples: the split.
+        token_budget: tokens of one pass, padding included.
+        limit: bytes that may be kept; a split that needs more is run from its first token, like a model that keeps
+            no keys. 0 keeps nothing: blocks that a compiler has fused run faster whole than with keys beside them.
+    """
+
+    def __init__(
+        self, base: BaseModel, examples: ExampleSet, *, token_budget: int = 8192, limit: int = PREFIX_BYTES
+    ) -> None:
+        self.base, self.examples, self.token_budget, self.limit = base, examples, token_budget, limit
+        self.lengths = [min(e.prefix_pairs, len(e.extended_ids) - 1) for e in examples.examples]
+        self.kept: dict[int, tuple[Tensor, Tensor]] | None = None
+
+    def hidden(
+        self, model: ExtendedModel, ids: Tensor, indices: Sequence[int], *, layer: int = -1
+    ) -> tuple[Tensor, Tensor]:
+        """Run the blocks over a batch, from a little before the first divergence on.
+
+        Args:
+            model: student of the same base model.
+            ids: (B, T) right-padded ids of the examples.
+            indices: which examples.
+            layer: see `ExtendedModel.hidden`.
+
+        Returns:
+            What `ExtendedModel.hidden` returns; of another layer than the last, positions that were kept are 0.
+        """
+        if self.kept is None:
+            self.kept = self._read()
+        groups = self._groups(indices, ids.shape[1]) if self.kept else [(0, list(range(len(indices))))]
+        finals, others = [], []
+        for length, rows in groups:
+            batch = ids[rows]
+            if length == 0:
+                final, other = model.hidden(batch, layer=layer)
+            else:
+                states, cache = self._take([indices[row] for row in rows], length)
+                final, other = model.hidden(batch[:, length:], layer=layer, cache=cache)
+                final, other = (torch.cat(pair, 1) for pair in ((states, final), (torch.zeros_like(states), other)))
+            finals.append(final)
+            others.append(other)
+        place = torch.tensor([row for _, rows in groups for row in rows], device=ids.device).argsort()
+        final = torch.cat(finals)[place]
+        return final, final if layer == -1 else torch.cat(others)[place]
+
+    def skipped(self, indices: Sequence[int], width: int) -> int:
+        """Count the positions of a batch that cost no pass."""
+        if not self.kept:
+            return 0
+        return sum(length * len(rows) for length, rows in self._groups(indices, width))
+
+    def _groups(self, indices: Sequence[int], width: int) -> list[tuple[int, list[int]]]:
+        """Rows of a batch by the number of positions that are kept for all of a group, so that few are run twice."""
+        lengths = [self.lengths[index] for index in indices]
+        rows = sorted(range(len(indices)), key=lambda row: (lengths[row], row))
+        cuts = [0]
+        while len(cuts) < _GROUPS:
+            saved = {cut: _skipped(lengths, rows, sorted({*cuts, cut})) for cut in range(1, len(rows))}
+            best = max(saved, key=lambda cut: saved[cut], default=0)
+            if best == 0 or saved[best] - _skipped(lengths, rows, cuts) < width:
+                break  # less than a row is saved: not worth a smaller pass
+            cuts = sorted({*cuts, best})
+        return [
+            (lengths[rows[start]], rows[start:stop])
+            for start, stop in zip(cuts, [*cuts[1:], len(rows)], strict=True)
+        ]  # fmt: skip
+
+    def _take(self, chosen: Sequence[int], length: int) -> tuple[Tensor, DynamicCache]:
+        assert self.kept is not None
+        kept = [self.kept[index] for index in chosen]
+        states = torch.stack([final[:length] for _, final in kept])
+        both = torch.stack([keys_values[:, :, :, :length] for keys_values, _ in kept], 2)  # (L, 2, B, H, P, d)
+        return states, DynamicCache([(keys, values) for keys, values in both])
+
+    @torch.no_grad()
+    def _read(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Run the base model over all prefixes; nothing where they do not fit or the model keeps no keys."""
+        kept: dict[int, tuple[Tensor, Tensor]] = {}
+        if self.limit == 0:
+            return kept
+        body = self.base.model.base_model
+        chosen = [index for index, length in enumerate(self.lengths) if length]
+        # Always all of them in the same batches: a continued run has to meet the same bits.
+        for part in micro_batches(self.lengths, chosen, self.token_budget):
+            ids = torch.zeros(len(part), max(self.lengths[i] for i in part), dtype=torch.long)
+            for row, index in enumerate(part):
+                length = self.lengths[index]
+                ids[row, :length] = torch.from_numpy(self.examples.examples[index].extended_ids[:length])
+            cache = DynamicCache()
+            output = body(input_ids=ids.to(self.base.device), use_cache=True, **{cache_argument(body): cache})
+            held = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
+            if not held or any(keys is None or keys.shape[2] != ids.shape[1] for keys, _ in held):
+                return {}
+            both = torch.stack([torch.stack(pair) for pair in held])  # type: ignore[arg-type]  # (L, 2, B, H, P, d)
+            each = (both[:, :, 0, :, 0].numel() + output.last_hidden_state.shape[-1]) * both.element_size()
+            if each * sum(self.lengths) > self.limit:
+                return {}
+            for row, index in enumerate(part):
+                length = self.lengths[index]
+                kept[index] = both[:, :, row, :, :length].clone(), output.last_hidden_state[row, :length].clone()
+        return kept
+
+
+def _skipped(lengths: Sequence[int], rows: Sequence[int], cuts: Sequence[int]) -> int:
+    """Positions that need no pass if the rows, shortest prefix first, are cut at these places."""
+    return sum(lengths[rows[start]] * (stop - start) for start, stop in zip(cuts, [*cuts[1:], len(rows)], strict=True))
