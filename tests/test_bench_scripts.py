@@ -154,7 +154,7 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     assert first["base b"] == {"error": "RuntimeError: the machine was taken back"}
     assert first["expanded a+b"]["tokens_per_batch"] == 256  # halved, since memory did not suffice
 
-    throughput = (out / "throughput.json").read_bytes()
+    throughput = (out / "finetune-cpu.json").read_bytes()
     calls[:] = [()] * 4
     finetune.main(arguments)
     assert calls[4:] == [("b",)]
@@ -162,7 +162,7 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     assert {name: value for name, value in variants.items() if name != "base b"} == {
         name: value for name, value in first.items() if name != "base b"
     }
-    assert (out / "throughput.json").read_bytes() == throughput
+    assert (out / "finetune-cpu.json").read_bytes() == throughput
     for name, found in variants.items():
         observed = found["observed"]
         assert set(observed) == {"start", *(row["stage"] for row in found["stages"])}, name

@@ -182,7 +182,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, mon
 
 def test_a_row_that_should_have_moved_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B42: an optimiser that forgets one row."""
-    monkeypatch.setattr(distillation._Trainer, "_step", lambda self, indices: torch.zeros(2, dtype=torch.float64))
+    monkeypatch.setattr(distillation.Trainer, "step", lambda self, indices: torch.zeros(2, dtype=torch.float64))
     with pytest.raises(RowsNotTrainedError, match="did not change"):
         train("mean_kl_last", tmp_path)
 

@@ -3,7 +3,7 @@
     python tests/bench/finetune.py prepare --model MODEL --out DATA            (no GPU: texts and new tokens)
     python tests/bench/finetune.py measure --model MODEL --data DATA --out OUT (one GPU, no network)
 
-``measure`` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and OUT/throughput.json
+``measure`` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and OUT/finetune-DEVICE.json
 (tokens per second by stage and shape, as a share of a matrix-product ceiling measured in the same run). What OUT holds
 already is not measured again, and with --scratch FOLDER a variant that was cut goes on at its last epoch. A part that
 fails is noted with its error, and tried again by the next call.
@@ -19,8 +19,6 @@ stage c2 forward whole, backward through the second half only                   
 from __future__ import annotations
 
 import argparse
-import datetime
-import gc
 import statistics
 import sys
 import tempfile
@@ -33,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 from anchors import read_splits
+from bench_parts import SHAPES, free, matmul_ceiling, random_model, short_device
+from bench_parts import facts as bench_facts
 
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.config import FineTuneConfig
@@ -46,20 +46,6 @@ PROMPT = (
     "### Instruction:\nCompute the mean of column b for each group of column a of a data frame.\n\n"
     "### Answer:\n```python\n"
 )
-SHAPES = {
-    "qwen2.5-coder-0.5b": dict(
-        model_type="qwen2", hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2, vocab_size=151_936, max_position_embeddings=4096,
-    ),
-    "llama-6.7b": dict(
-        model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=32, vocab_size=32_256, max_position_embeddings=4096,
-    ),
-    "tiny": dict(
-        model_type="llama", hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=512, max_position_embeddings=2048,
-    ),
-}  # fmt: skip
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -99,12 +85,7 @@ def measure(options: argparse.Namespace) -> None:
     options.scratch = options.scratch or Path(tempfile.mkdtemp(prefix="vocabx-bench-"))  # weights are no results
     options.out.mkdir(parents=True, exist_ok=True)
     ceiling = matmul_ceiling(options.size)
-    facts = {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "ceiling_flops": ceiling,
-        "versions": runs.installed_versions(("torch", "transformers", "peft", "accelerate")),
-        "date": datetime.date.today().isoformat(),
-    }
+    facts = bench_facts() | {"ceiling_flops": ceiling}
     print(f"{facts['device']}: matrix products {ceiling / 1e12:.0f} TFLOP/s", flush=True)
     if options.model:
         measure_variants(facts, options)
@@ -113,7 +94,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Stages a and b at each shape, with and without compiled blocks."""
-    path = options.out / "throughput.json"
+    path = options.out / f"finetune-{short_device()}.json"
     rows = runs.read_json(path)["workloads"] if path.exists() else []
     done = {(row["shape"], row["stage"], row["compiled"]): row for row in rows if "error" not in row}
     for place in ((s, k, c) for s in options.shapes for k in ("a", "b") for c in options.compiled):
@@ -129,39 +110,24 @@ def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> No
         print({k: v for k, v in done[place].items() if k != "step_seconds"}, flush=True)
 
 
-def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
-    """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
-    device = models.pick_device("auto")
-    a, b = (torch.randn(size, size, device=device, dtype=models.pick_dtype("auto", device)) for _ in range(2))
-    best = float("inf")
-    for _ in range(3):
-        a @ b
-        _synchronise()
-        started = time.perf_counter()
-        for _ in range(repeats):
-            a @ b
-        _synchronise()
-        best = min(best, (time.perf_counter() - started) / repeats)
-    return 2 * size**3 / best
-
-
 def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace, *, compiled: bool) -> dict[str, Any]:
     """Tokens per second of one stage at a shape with random weights and texts of exactly T tokens."""
     budget = options.tokens_per_batch.get(shape, 16_384)
     while True:
         try:
-            return _throughput(shape, key, ceiling, options, budget, compiled)
+            return measured(shape, key, ceiling, options, budget, compiled)
         except OutOfMemory:
             if budget <= options.length:
                 raise
             budget //= 2
-        _free()
+        free()
 
 
-def _throughput(
+def measured(
     shape: str, key: str, ceiling: float, options: argparse.Namespace, budget: int, compiled: bool
 ) -> dict[str, Any]:
-    _free()
+    """Time a stage at one size of batch; processes that were launched together share each step."""
+    free()
     model = random_model(shape)
     limit = model.config.vocab_size
     per_step = max(budget, options.step_tokens)
@@ -219,22 +185,6 @@ def flops_per_token(model: Any, key: str, config: FineTuneConfig, limit: int, le
     }[key]
 
 
-def random_model(shape: str) -> Any:
-    """A plain untied model of a shape, with random weights made on the device."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    device = models.pick_device("auto")
-    config = AutoConfig.for_model(**SHAPES[shape], tie_word_embeddings=False)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(models.pick_dtype("auto", device))
-    try:
-        with device:
-            model = AutoModelForCausalLM.from_config(config)
-    finally:
-        torch.set_default_dtype(default)
-    return models.untie(model).eval().requires_grad_(False)
-
-
 def random_texts(limit: int, length: int, count: int) -> ExampleSet:
     """Texts of exactly ``length`` random ids: no padding, nothing to learn but the cost is real."""
     ids = np.random.default_rng(0).integers(0, limit, (count, length))
@@ -267,7 +217,7 @@ def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None
         except Exception as error:
             variants[name] = {"error": _report(name, error)}
         runs.write_json(path, {**facts, **about, "variants": variants})
-        _free()
+        free()
 
 
 class Setting:
@@ -292,7 +242,7 @@ class Setting:
                 if self.options.variant_batch // 2 < self.options.length:
                     raise
                 self.options.variant_batch //= 2
-            _free()
+            free()
 
     def _tune(self, name: str, keys: tuple[str, ...], ceiling: float) -> dict[str, Any]:
         options, base, extension = self.options, self.base, self.extension
@@ -362,18 +312,6 @@ def _folder(name: str) -> str:
 def _report(what: str, error: Exception) -> str:
     print(f"{what} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
     return f"{type(error).__name__}: {error}"
-
-
-def _free() -> None:
-    if torch.cuda.is_available():
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _elapsed(options: argparse.Namespace) -> float:

@@ -40,6 +40,7 @@ __all__ = [
     "NotImprovedError",
     "Phase1Data",
     "RowsNotTrainedError",
+    "Trainer",
     "Variant",
     "VariantResult",
     "parse_variant",
@@ -183,7 +184,7 @@ def train_variant(
     heads = head_rows(variant.head_init(config.head_init), base, tokens, generator)
     model = ExtendedModel(base, rows, heads)
     frozen = (rows_checksum(base.input_rows), rows_checksum(base.head_rows))
-    trainer = _Trainer(variant, model, data, config, folder, group, on_step, {} if starts is None else starts)
+    trainer = Trainer(variant, model, data, config, folder, group, on_step, {} if starts is None else starts)
     trainer.run()
     if (rows_checksum(base.input_rows), rows_checksum(base.head_rows)) != frozen:
         raise RowsNotTrainedError(f"{name}: rows of the original vocabulary changed; they must stay bit-identical")
@@ -202,7 +203,7 @@ def train_variant(
 def _claimed(
     variant: Variant, base: BaseModel, data: Phase1Data, config: Phase1Config, folder: Path, group: Group
 ) -> str:
-    loose = {"variants", "run_name", "model", "device", "dtype", "token_budget", "checkpoint_steps"}
+    loose = {"variants", "run_name", "model", "device", "dtype", "token_budget", "checkpoint_steps", "compile_blocks"}
     loose |= {"require_improvement", "train_limit", "validation_limit", "train_windows", "validation_windows"}
     settings = {k: v for k, v in config.to_dict().items() if k not in loose}
     key = {
@@ -224,8 +225,11 @@ def _finished(folder: Path) -> VariantResult:
     return VariantResult(folder, metrics, sealed["without_examples"], sealed["skipped_steps"])
 
 
-class _Trainer:
-    """The loop over steps; everything that a checkpoint must hold is in `position` and the optimisers."""
+class Trainer:
+    """The loop over steps; everything that a checkpoint must hold is in `position` and the optimisers.
+
+    `train_variant` makes one and runs it; benchmarks take single steps.
+    """
 
     def __init__(
         self,
@@ -298,7 +302,7 @@ class _Trainer:
                 here.skipped += 1
                 losses = self._zeros()
             else:
-                losses = self._step(indices)
+                losses = self.step(indices)
             self.pending.append((here.epoch, number, indices, losses))
             here.step, here.steps = number + 1, here.steps + 1
             tokens += int(self.facts.tokens[indices].sum())
@@ -322,8 +326,15 @@ class _Trainer:
         nothing = self.facts.new_tokens[indices].sum() == 0
         return bool(nothing or (objective.match is not None and self.facts.compared[indices].sum() == 0))
 
-    def _step(self, indices: list[int]) -> Tensor:
-        """One update of both sides; returns the two losses and the summed KL, still on the device."""
+    def step(self, indices: list[int]) -> Tensor:
+        """Update both sides once.
+
+        Args:
+            indices: training examples of the step, over all processes.
+
+        Returns:
+            (3,) loss of the input side, of the head side, and the summed KL, float64, still on the device.
+        """
         factor = rate_factor(self.position.steps, self.cycles, self.config.warmup)
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=False)
@@ -358,7 +369,7 @@ class _Trainer:
         flat = hidden.reshape(-1, hidden.shape[-1])
         by_kl = objective.match == "kl" and len(batch.teacher_rows) > 0
         terms = phase1_loss(
-            flat[batch.positions],
+            flat.index_select(0, batch.positions),  # its gradient needs no sort, as that of an index would
             model.head,
             model.head_rows,
             batch.targets,
@@ -372,7 +383,7 @@ class _Trainer:
         loss = terms.input_loss
         if objective.match in ("hidden", "cosine") and len(batch.teacher_rows) > 0:
             teacher = data.train_teacher if objective.layer == -1 else data.layers[objective.layer]
-            mine = layer.reshape(-1, layer.shape[-1])[batch.positions[: len(batch.teacher_rows)]]
+            mine = layer.reshape(-1, layer.shape[-1]).index_select(0, batch.positions[: len(batch.teacher_rows)])
             theirs = teacher.take(batch.teacher_rows, model.device)
             distance, _ = hidden_distance(mine, theirs, objective.match, kl_scale)
             loss = loss + distance

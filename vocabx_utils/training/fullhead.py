@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vocabx_utils.training.softmax_steps import Compiled
+
 IGNORE = -100
 CHUNK_BYTES = 1 << 30
 
@@ -136,21 +138,7 @@ def _softmax_step(device_type: str) -> Callable[[Tensor, Tensor], tuple[Tensor, 
     """On CUDA the passes over the logits are fused by the compiler; without a working one they run one by one."""
     if device_type != "cuda":
         return _loss_and_error_in_place
-    compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None
-    compiled = torch.compile(_loss_and_error, dynamic=True)
-
-    def step(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal compiled
-        if compiled is not None:
-            try:
-                return compiled(logits, targets)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:  # no compiler on this machine: the slower way gives the same numbers
-                compiled = None
-        return _loss_and_error_in_place(logits, targets)
-
-    return step
+    return Compiled(_loss_and_error, _loss_and_error_in_place)
 
 
 def _chunks(count: int, rows: int, chunk_bytes: int) -> list[slice]:

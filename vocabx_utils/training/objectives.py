@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vocabx_utils.training.extended import LogitTransform
+from vocabx_utils.training.softmax_steps import CACHE_BYTES, Compiled, Scratch, softmax_step, softmax_step_in_place
 
 __all__ = [
     "ANCHORS",
@@ -180,9 +182,11 @@ def phase1_loss(
 
 
 def default_chunk(columns: int, device: torch.device) -> int:
-    """Return how many positions' logits fit a modest buffer: 64 MB on CPU (cache), 512 MB on a GPU."""
-    budget = (512 << 20) if device.type == "cuda" else (64 << 20)
-    return max(16, budget // (4 * columns))
+    """Return how many positions of logits fit a modest buffer: 64 MB on a CPU; 512 MB in whole tiles on a GPU."""
+    if device.type != "cuda":
+        return max(16, (64 << 20) // (4 * columns))
+    rows = (512 << 20) // (4 * columns)
+    return max(16, rows // 128 * 128 or rows)
 
 
 def hidden_distance(
@@ -220,10 +224,12 @@ class _Settings:
     chunk: int
 
 
-def _products(hidden: Tensor, weights: Tensor) -> Tensor:
+def _products(hidden: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
     """Return float32 ``hidden @ weights.T``; on a GPU half-precision inputs keep a float32 result."""
     if hidden.is_cuda and hidden.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(hidden, weights.T, out_dtype=torch.float32)
+    if hidden.dtype == torch.float32 and out is not None:
+        return torch.mm(hidden, weights.T, out=out)
     return (hidden @ weights.T).float()
 
 
@@ -240,10 +246,11 @@ class _Phase1Loss(torch.autograd.Function):
         kl = hidden.new_zeros(compared, dtype=torch.float32)
         ce = hidden.new_zeros(hidden.shape[0], dtype=torch.float32)
         new_weights = new_head.to(hidden.dtype)
+        steps = _Steps(s, hidden.device, wanted=wants_hidden)
         edges = sorted({*range(0, compared, s.chunk), *range(compared, hidden.shape[0], s.chunk), hidden.shape[0]})
         for start, stop in pairwise(edges):
             part = slice(start, stop)
-            _chunk(hidden, new_weights, s, part, stop <= compared, kl, ce, grad_hidden, grad_head)
+            _chunk(hidden, new_weights, s, part, stop <= compared, steps, kl, ce, grad_hidden, grad_head)
         ctx.save_for_backward(grad_hidden, grad_head)
         ce_sum = (ce * s.ce_coefficient).sum()
         input_loss = s.kl_coefficient * kl.sum() + s.ce_weight * ce_sum
@@ -264,6 +271,7 @@ def _chunk(
     s: _Settings,
     part: slice,
     with_teacher: bool,
+    steps: _Steps,
     kl: Tensor,
     ce: Tensor,
     grad_hidden: Tensor | None,
@@ -271,58 +279,92 @@ def _chunk(
 ) -> None:
     """Fill the results of the positions ``part``; they either all have a teacher or all have none."""
     states, vocab = hidden[part], s.head.shape[0]
-    old = s.transform.apply_(_products(states, s.head))  # (c, V)
+    targets, has_target = s.targets[part], s.targets[part] >= 0
+    weight = torch.where(has_target, s.ce_coefficient[part], 0.0)  # d head_loss / d ce
+    old = steps.logits(states, "old")  # (c, V)
     new = s.transform.apply_(_products(states, new_weights))  # (c, N)
-    targets, coefficient = s.targets[part], s.ce_coefficient[part]
-    has_target = targets >= 0
-    safe = targets.clamp(min=0)
-    to_all = torch.logaddexp(torch.logsumexp(old, -1), torch.logsumexp(new, -1)) if new.shape[1] else None
-    if to_all is None:
-        to_all = torch.logsumexp(old, -1)
-    old_logit = old.gather(1, safe.clamp(max=vocab - 1)[:, None]).squeeze(1)
-    is_new = safe >= vocab
-    chosen = old_logit
-    if new.shape[1]:
-        new_logit = new.gather(1, (safe - vocab).clamp(min=0)[:, None]).squeeze(1)
-        chosen = torch.where(is_new, new_logit, old_logit)
-    ce[part] = torch.where(has_target, to_all - chosen, 0.0)
-
-    weight = torch.where(has_target, coefficient, 0.0)  # d head_loss / d ce
-    old_gradient: Tensor | None = None
+    chosen = old.gather(1, targets.clamp(0, vocab - 1)[:, None]).squeeze(1)
+    lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(chosen, -torch.inf)
+    teacher = None
     if with_teacher:
-        old_gradient = _add_kl(old, s, part, kl, wanted=grad_hidden is not None)
-    if grad_hidden is None and grad_head is None:
-        return
-    if grad_hidden is not None and s.ce_weight > 0:
-        probabilities = (old - to_all[:, None]).exp_().mul_(weight[:, None] * s.ce_weight)
-        at_old = torch.where(is_new, 0.0, -weight * s.ce_weight)[:, None]
-        probabilities.scatter_add_(1, safe.clamp(max=vocab - 1)[:, None], at_old)
-        old_gradient = probabilities if old_gradient is None else old_gradient.add_(probabilities)
-    new_gradient = None
+        assert s.teacher_hidden is not None
+        teacher = steps.logits(s.teacher_hidden[part], "teacher")
+    lse, divergence, old_gradient = steps.softmax(old, teacher, lse_new, targets, weight)
+    if divergence is not None:
+        kl[part] = s.temperature**2 * divergence
+    to_all = torch.logaddexp(lse, lse_new)
     if new.shape[1]:
+        at = (targets - vocab).clamp(min=0)[:, None]
+        chosen = torch.where(targets >= vocab, new.gather(1, at).squeeze(1), chosen)
         new_gradient = (new - to_all[:, None]).exp_().mul_(weight[:, None])
-        at_new = torch.where(is_new, -weight, 0.0)[:, None]
-        new_gradient.scatter_add_(1, (safe - vocab).clamp(min=0)[:, None], at_new)
+        new_gradient.scatter_add_(1, at, torch.where(targets >= vocab, -weight, 0.0)[:, None])
         s.transform.chain_(new_gradient, new)
-    if grad_head is not None and new_gradient is not None:
-        grad_head.addmm_(new_gradient.T, states.float())
+        if grad_head is not None:
+            grad_head.addmm_(new_gradient.T, states.float())
+    ce[part] = torch.where(has_target, to_all - chosen, 0.0)
     if grad_hidden is not None and old_gradient is not None:
-        s.transform.chain_(old_gradient, old)
-        grad_hidden[part] = old_gradient.to(s.head.dtype) @ s.head
-        if s.ce_weight > 0 and new_gradient is not None:
+        grad_hidden[part] = old_gradient @ s.head
+        if s.ce_weight > 0 and new.shape[1]:
             grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
 
 
-def _add_kl(old: Tensor, s: _Settings, part: slice, kl: Tensor, *, wanted: bool) -> Tensor | None:
-    """Write KL(teacher || student) over V and return its gradient with respect to the student's logits."""
-    assert s.teacher_hidden is not None
-    teacher = s.transform.apply_(_products(s.teacher_hidden[part], s.head))
-    tau = s.temperature
-    log_p = torch.log_softmax(teacher.div_(tau) if tau != 1 else teacher, -1)
-    log_q = torch.log_softmax(old / tau if tau != 1 else old, -1)
-    p = log_p.exp()
-    kl[part] = tau * tau * log_p.sub_(log_q).mul_(p).sum(-1)
-    if not wanted or s.kl_coefficient == 0:
-        return None
-    # d/dz of tau^2 KL(p || softmax(z / tau)) = tau (q - p)
-    return log_q.exp_().sub_(p).mul_(tau * s.kl_coefficient)
+class _Steps:
+    """Logits and the arithmetic on them for the chunks of one pass, with the memory they share."""
+
+    def __init__(self, s: _Settings, device: torch.device, *, wanted: bool) -> None:
+        self.s, self.scratch = s, Scratch()
+        self.compiled = device.type == "cuda"
+        with_kl = wanted and s.kl_coefficient != 0
+        # d/dz of tau^2 KL(p || softmax(z / tau)) = tau (q - p); a tensor, so that a new value compiles nothing anew
+        self.kl_factor = torch.full((), s.temperature * s.kl_coefficient, device=device) if with_kl else None
+        self.tau = torch.full((), s.temperature, device=device) if s.temperature != 1 else None
+        self.with_ce = wanted and s.ce_weight > 0
+
+    def logits(self, states: Tensor, name: str) -> Tensor:
+        """(c, V) float32 logits of the original ids, in memory that the next chunk takes over."""
+        out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.s.head.shape[0])
+        return self.s.transform.apply_(_products(states, self.s.head, out))
+
+    def softmax(
+        self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Run a step over a chunk and carry its gradient on to the products."""
+        factor = weight * self.s.ce_weight if self.with_ce else None
+        transform, dtype = self.s.transform, self.s.head.dtype
+        capped = transform.softcap is not None
+        slope = transform.chain_(torch.ones_like(old), old.clone()) if capped else None  # old is overwritten
+        if self.compiled:
+            found = compiled_step()(
+                old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype
+            )
+        else:
+            found = self._by_blocks(old, teacher, lse_new, targets, factor)
+        lse, kl, gradient = found
+        if gradient is not None and slope is not None:
+            gradient = gradient.float().mul_(slope)
+        elif gradient is not None and transform.scale != 1.0:
+            gradient = gradient.mul_(transform.scale)
+        return lse, kl, None if gradient is None else gradient.to(dtype)
+
+    def _by_blocks(
+        self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, factor: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The step in place, on blocks of rows that fit the cache; the gradient takes the place of ``old``."""
+        size = max(1, CACHE_BYTES // (4 * old.shape[1]))
+        found = []
+        for start in range(0, len(old), size):
+            rows = slice(start, start + size)
+            found.append(
+                softmax_step_in_place(
+                    old[rows], None if teacher is None else teacher[rows], lse_new[rows], targets[rows],
+                    None if factor is None else factor[rows], self.kl_factor, self.tau, torch.float32, self.scratch,
+                )
+            )  # fmt: skip
+        kl = None if teacher is None else torch.cat([part for _, part, _ in found if part is not None])
+        return torch.cat([part for part, *_ in found]), kl, None if found[0][2] is None else old
+
+
+@lru_cache(maxsize=1)
+def compiled_step() -> Compiled:
+    """The steps that a compiler has fused, made on first use."""
+    return Compiled(softmax_step, softmax_step_in_place)

@@ -77,6 +77,11 @@ def prepare_phase1(
             f"the extension of run {run.name!r} starts at id {extension.V}, the model {config.model!r} has "
             f"{base.vocab_size} ids: run notebook 01 with this model, or choose the model it was run with"
         )
+    if config.compile_blocks:
+        from vocabx_utils.training.stages import blocks_of
+
+        for block in blocks_of(base.model):
+            block.compile()
     folder = run.stage("03")
     aligned: dict[str, list[AlignedText]] = {}
     sets: dict[str, ExampleSet] = {}

@@ -1,0 +1,124 @@
+"""What the measurements of phase 1 and of fine-tuning share: shapes, random models, the matrix-product ceiling."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import platform
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vocabx_utils import models, runs
+
+_LLAMA_67B = dict(
+    model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
+    num_key_value_heads=32, max_position_embeddings=4096,
+)  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2.5-coder-0.5b": dict(
+        model_type="qwen2", hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
+        num_key_value_heads=2, vocab_size=151_936, max_position_embeddings=4096,
+    ),
+    "llama-6.7b": dict(vocab_size=32_256, **_LLAMA_67B),
+    "llama-6.7b-v128k": dict(vocab_size=128_256, **_LLAMA_67B),
+    "tiny": dict(
+        model_type="llama", hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=512, max_position_embeddings=2048,
+    ),
+}  # fmt: skip
+
+
+def device_name() -> str:
+    """Full name of the device that is measured."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+
+
+def short_device() -> str:
+    """Part of a file name: ``cpu``, ``h100``, ``h200`` or the device's name in small letters."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    found = re.search(r"[A-Z]+\d+", torch.cuda.get_device_name())
+    return found[0].lower() if found else re.sub(r"\W+", "-", torch.cuda.get_device_name()).lower()
+
+
+def facts() -> dict[str, Any]:
+    """Device, versions and date of a result."""
+    return {
+        "device": device_name(),
+        "versions": runs.installed_versions(("torch", "transformers", "peft", "accelerate")),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
+    """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
+    device = models.pick_device("auto")
+    a, b = (torch.randn(size, size, device=device, dtype=models.pick_dtype("auto", device)) for _ in range(2))
+    best = float("inf")
+    for _ in range(3):
+        a @ b
+        synchronise()
+        started = time.perf_counter()
+        for _ in range(repeats):
+            a @ b
+        synchronise()
+        best = min(best, (time.perf_counter() - started) / repeats)
+    return 2 * size**3 / best
+
+
+def random_model(shape: str) -> Any:
+    """A plain untied model of a shape, with random weights made on the device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    device = models.pick_device("auto")
+    config = AutoConfig.for_model(**SHAPES[shape], tie_word_embeddings=False)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(models.pick_dtype("auto", device))
+    try:
+        with device:
+            model = AutoModelForCausalLM.from_config(config)
+    finally:
+        torch.set_default_dtype(default)
+    return models.untie(model).eval().requires_grad_(False)
+
+
+def free() -> None:
+    """Give memory back and forget the peak."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def synchronise() -> None:
+    """Wait for the device."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Peak:
+    """Peak memory between the start and a reading, in bytes above what was held at the start.
+
+    On CUDA what the allocator handed out; on a CPU the resident set of this process, whose high-water mark Linux lets a
+    process reset (``/proc/self/clear_refs``).
+    """
+
+    def __init__(self) -> None:
+        free()
+        if not torch.cuda.is_available():
+            Path("/proc/self/clear_refs").write_text("5")
+        self.held = torch.cuda.memory_allocated() if torch.cuda.is_available() else _status("VmRSS")
+
+    def bytes(self) -> int:
+        """The peak so far."""
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _status("VmHWM")
+        return max(0, peak - self.held)
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))

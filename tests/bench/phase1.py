@@ -1,0 +1,491 @@
+"""Measure phase 1 against the method as the thesis describes it, and against what the arithmetic allows.
+
+    python tests/bench/phase1.py prepare --model MODEL --out DATA          (no GPU: texts and new tokens)
+    python tests/bench/phase1.py measure --workloads NAME… --model MODEL --data DATA --out results/bench
+    python tests/bench/phase1.py profile --workloads NAME --model MODEL --data DATA
+
+Three engines (`phase1_engines`) take the same steps over the same texts on the same hardware, each in a process
+of its own. ``measure`` writes, after each part, OUT/phase1-<device>.json with one object per workload
+
+    tokens_per_s            student tokens per second, per engine: the median over the timed steps
+    speedup_vs_literal      ours / literal, teacher cached before (its one pass is in the details)
+    peak_ratio_vs_literal   ours / literal, peak memory above the weights; the cached teacher counts as ours'
+    floor_share             ours / floor
+    ceiling_share           achieved FLOP/s of ours / FLOP/s of a large matrix product measured in the same call
+    time_to_quality_ratio   wall time in which ours comes to the validation KL at identical tokens with which literal
+                            ends / literal's wall time, the teacher's pass included; null where text is random
+    device, versions, date
+
+and OUT/phase1-<device>-details.json with everything behind them. Parts that are there are not measured again.
+
+FLOP per student token, recomputation not counted (P linear weights of the blocks, H = V · D, A = 2 · T · layers ·
+heads · head width for the causal half of both attention products, k compared positions per token):
+forward 2P + A + 2H, backward by states 2P + 2A, and at compared positions teacher's head 2H and gradient 2H, new
+rows 4 · N · D                                                     = 4P + 3A + 2H + 4kH + 4ND
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bench_parts import Peak, facts, matmul_ceiling, random_model, short_device, synchronise
+from phase1_engines import Problem, floor, literal, ours
+
+from vocabx_utils import corpus, models, runs
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.training import objectives, stages
+from vocabx_utils.training.examples import ExampleSet, choose_windows, epoch_batches, whole_texts
+from vocabx_utils.training.extended import ExtendedModel
+from vocabx_utils.training.schedule import rate_factor
+from vocabx_utils.training.validation import evaluate
+from vocabx_utils.vocabulary.alignment import AlignedText, align_boundaries, align_texts
+
+ENGINES = ("literal", "ours", "floor")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is measured: a shape with random weights, or a real model with prepared texts.
+
+    Attributes:
+        length: T.
+        batch: texts in a step.
+        micro: tokens in one forward pass, the same for every engine.
+        shape: of `bench_parts.SHAPES`, None for a real model.
+        size: of the matrix product that serves as ceiling.
+        steps, warmup: timed steps and those before.
+    """
+
+    length: int
+    batch: int
+    micro: int
+    shape: str | None = None
+    new_tokens: int = 800
+    size: int = 8192
+    steps: int = 6
+    warmup: int = 4
+    quality: Quality | None = None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How long training runs to compare wall times at equal validation KL."""
+
+    texts: int
+    validation: int
+    length: int
+    epochs: int
+    batch: int
+    window: int
+    literal_rate: float
+    rate: float
+    evaluations: int
+
+
+WORKLOADS = {
+    "qwen-t1024": Workload(1024, 16, 4096, quality=Quality(1500, 150, 1024, 3, 32, 48, 2e-3, 2e-3, 12)),
+    "llama-6.7b-v32k": Workload(2048, 8, 4096, "llama-6.7b"),
+    "llama-6.7b-v128k": Workload(2048, 8, 4096, "llama-6.7b-v128k"),
+    "smollm2-cpu": Workload(256, 4, 1024, size=2048, steps=3, warmup=1,
+                            quality=Quality(40, 16, 128, 2, 8, 24, 1e-2, 1e-2, 4)),
+    "tiny": Workload(64, 4, 128, "tiny", 12, 256, 2, 1),
+}  # fmt: skip
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Write texts and the extension, so that the measurement needs nothing but this folder and the model."""
+    from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+
+    pairs = corpus.pairs_from_packages()
+    part = len(pairs) // 3
+    sizes = {name: min(options.pairs, part) for name in ("tokenizer", "train")}
+    splits = corpus.split_pairs(pairs, sizes | {"validation": min(options.validation, part)}, seed=0)
+    tokenizer = models.load_tokenizer(options.model)
+    texts = {name: [corpus.render(pair, "thesis", tokenizer).text for pair in found] for name, found in splits.items()}
+    proposals = select_tokens(texts["tokenizer"], tokenizer, options.new_tokens, strategy=options.strategy)
+    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
+    texts["documents"] = _joined(texts["train"], options.length, tokenizer)
+    runs.write_json(options.out / "texts.json", {name: texts[name] for name in ("documents", "train", "validation")})
+    print(f"{options.out}: {len(texts['documents'])} documents of {options.length} tokens, {len(proposals)} new tokens")
+
+
+def _joined(texts: list[str], length: int, tokenizer: Any) -> list[str]:
+    """Join texts until each is long enough to be cut to ``length`` tokens under either tokenizer."""
+    documents, current, tokens = [], "", 0
+    for text in texts:
+        current += text
+        tokens += len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        if tokens > 1.4 * length:
+            documents.append(current)
+            current, tokens = "", 0
+    return documents
+
+
+def problem_of(name: str, options: argparse.Namespace) -> Problem:
+    """Load or make the model, and the texts of exactly T tokens."""
+    w = WORKLOADS[name]
+    config = Phase1Config(
+        learning_rate=1e-3, epochs=1, batch_size=w.batch, token_budget=options.micro or w.micro, window=0,
+        max_length=w.length,
+    )  # fmt: skip
+    if w.shape is not None:
+        model = random_model(w.shape)
+        vocab, device = model.config.vocab_size, model.device
+        base = models.BaseModel(w.shape, model, None, vocab, device, model.dtype, models.weights_fingerprint(model))  # type: ignore[arg-type]
+        tokens, texts = _random_texts(vocab, w)
+        return Problem(base, tokens, whole_texts(texts, vocab, w.new_tokens, max_length=w.length), config)
+    from vocabx_utils.vocabulary.tokens import load_extension
+
+    base = models.load_base_model(options.model)
+    extension = load_extension(options.data / "extension")
+    documents = runs.read_json(options.data / "texts.json")["documents"][: w.batch * 8]
+    train = whole_texts(align_texts(extension, documents), extension.V, extension.N, max_length=w.length)
+    return Problem(base, tuple(extension.tokens), train, config)
+
+
+@dataclass(frozen=True)
+class _Token:
+    id: int
+    subtokens: tuple[int, ...]
+
+
+def _random_texts(vocab: int, w: Workload, share: float = 0.02) -> tuple[tuple[_Token, ...], list[AlignedText]]:
+    """Texts of random ids with a share of new tokens of two subtokens; every original id stands for one byte."""
+    generator = np.random.default_rng(0)
+    spelled = generator.integers(0, vocab, (w.new_tokens, 2))
+    texts = []
+    for _ in range(2 * w.batch):
+        ids = generator.integers(0, vocab, w.length)
+        at = generator.random(w.length) < share
+        ids[at] = vocab + generator.integers(0, w.new_tokens, int(at.sum()))
+        original = np.concatenate([spelled[i - vocab] if i >= vocab else [i] for i in ids]).astype(np.int64)
+        left, right = np.arange(1, len(original) + 1), np.cumsum(np.where(at, 2, 1))
+        none = [np.zeros(len(ends), bool) for ends in (left, right)]
+        texts.append(AlignedText(original, ids, left, right, align_boundaries(left, right), *none))
+    return tuple(_Token(vocab + i, tuple(map(int, row))) for i, row in enumerate(spelled)), texts
+
+
+# --- one engine, in a process of its own ----------------------------------------------------------------------------
+
+
+def engine(options: argparse.Namespace) -> None:
+    """Time one engine on one workload and write what was seen to a file."""
+    torch.manual_seed(0)
+    w = WORKLOADS[options.workload]
+    problem = problem_of(options.workload, options)
+    if options.compiled and options.engine != "literal":
+        compile_blocks(problem.base.model)
+    peak = Peak()
+    found: dict[str, Any] = {
+        "engine": options.engine,
+        "compiled": bool(options.compiled and options.engine != "literal"),
+    }
+    began = time.perf_counter()
+    if options.engine == "ours":
+        cache = problem.cache(problem.train)
+        synchronise()
+        found["teacher_seconds"] = time.perf_counter() - began
+        found["teacher_tokens"] = sum(len(e.original_ids) for e in problem.train.examples)
+        found["teacher_bytes"] = cache.nbytes
+        step = ours(problem, cache=cache).step
+    else:
+        step = {"literal": literal, "floor": floor}[options.engine](problem)
+    processor = time.process_time()
+    seconds, tokens = timed(step, problem.train, w)
+    found |= {
+        # of all threads, steps before the timed ones included: tells a busy machine from slow code
+        "cpu_seconds": time.process_time() - processor,
+        "tokens_per_s": statistics.median(t / s for t, s in zip(tokens, seconds, strict=True)),
+        "step_seconds": seconds,
+        "step_tokens": tokens,
+        "micro_tokens": problem.config.token_budget,
+        "peak_bytes_above_weights": peak.bytes(),
+        "weight_bytes": sum(p.numel() * p.element_size() for p in problem.base.model.parameters()),
+        "flops_per_token": flops_per_token(problem, w),
+        "threads": torch.get_num_threads(),
+        "vocab": problem.base.vocab_size,
+    }
+    if options.engine == "ours":
+        found["ceiling_flops"] = matmul_ceiling(w.size)
+        found["softmax_fused"] = torch.cuda.is_available() and objectives.compiled_step().compiled is not None
+    runs.write_json(options.result, found)
+
+
+def timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[int]]:
+    """Seconds and tokens of each timed step; the texts come round again where there are too few."""
+    count = max(1, len(train) // w.batch)
+    seconds, tokens = [], []
+    for number in range(w.warmup + w.steps):
+        first = number % count * w.batch
+        indices = list(range(first, min(first + w.batch, len(train))))
+        synchronise()
+        began = time.perf_counter()
+        step(indices)
+        synchronise()
+        seconds.append(time.perf_counter() - began)
+        tokens.append(sum(len(train.examples[i].extended_ids) for i in indices))
+    return seconds[w.warmup :], tokens[w.warmup :]
+
+
+def compile_blocks(model: Any) -> None:
+    """Fuse the small operations of each block."""
+    for block in stages.blocks_of(model):
+        block.compile()
+
+
+def flops_per_token(problem: Problem, w: Workload) -> float:
+    """The formula of the module's first lines."""
+    settings = problem.base.model.config
+    blocks = sum(
+        module.weight.numel()
+        for module in stages.blocks_of(problem.base.model).modules()
+        if isinstance(module, torch.nn.Linear)
+    )
+    head = problem.base.vocab_size * problem.base.width
+    width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
+    attention = 2 * w.length * settings.num_hidden_layers * settings.num_attention_heads * width
+    compared = sum(len(e.pairs["last"]) for e in problem.train.examples) / problem.train.tokens
+    new = len(problem.tokens) * problem.base.width
+    return 4 * blocks + 3 * attention + 2 * head + 4 * compared * head + 4 * new
+
+
+# --- wall time to equal quality -------------------------------------------------------------------------------------
+
+
+def quality(options: argparse.Namespace) -> None:
+    """Train with one set of parts until the validation KL at identical tokens is at a target, and write the curve.
+
+    ``literal`` runs its schedule to the end and sets the target; each further way adds one part: the cached teacher,
+    the boundary as anchor, windows around new tokens instead of whole texts.
+    """
+    q = WORKLOADS[options.workload].quality
+    assert q is not None
+    torch.manual_seed(0)
+    setup = problem_of(options.workload, options)
+    whole, windows, held = _quality_sets(q, options)
+    train = windows if options.way == "windows" else whole
+    rate = q.literal_rate if options.way == "literal" else q.rate
+    config = replace(setup.config, epochs=q.epochs, batch_size=q.batch, learning_rate=rate)
+    problem = replace(setup, train=train, config=config)
+    held_cache = problem.cache(held)
+    _warm_up(replace(problem, train=replace(train, examples=train.examples[: 3 * q.batch])), options.way)
+    batches = [b for epoch in range(1, q.epochs + 1) for b in epoch_batches(train, q.batch, seed=0, epoch=epoch)]
+    every = max(1, len(batches) // q.evaluations)
+    synchronise()
+    clock = time.perf_counter()
+    if options.way == "literal":
+        step = literal(problem)
+        model: ExtendedModel = step.model  # type: ignore[attr-defined]
+    else:
+        trainer = ours(problem, anchor="first" if options.way == "cached" else "last")
+        model = trainer.model
+        trainer.cycles = [len(batches)]
+    synchronise()
+    spent = time.perf_counter() - clock  # the teacher's pass over the training texts is part of ours
+
+    def kl() -> float:
+        return evaluate(model, held, held_cache, token_budget=config.token_budget)[0]["kl_identical"]
+
+    curve = [{"step": 0, "seconds": spent, "tokens": 0, "kl_identical": kl()}]
+    tokens = 0
+    for number, indices in enumerate(batches):
+        clock = time.perf_counter()
+        if options.way == "literal":
+            step(indices, rate_factor(number, [len(batches)], config.warmup))  # type: ignore[call-arg]
+        else:
+            trainer.step(indices)
+            trainer.position.steps += 1
+        synchronise()
+        spent += time.perf_counter() - clock
+        tokens += sum(len(train.examples[i].extended_ids) for i in indices)
+        last = number == len(batches) - 1
+        if (number + 1) % every == 0 or last:
+            curve.append({"step": number + 1, "seconds": spent, "tokens": tokens, "kl_identical": kl()})
+            print(options.way, curve[-1], flush=True)
+            if options.target and curve[-1]["kl_identical"] <= options.target:
+                break
+    reached = None
+    if options.target:
+        reached = next((row["seconds"] for row in curve[1:] if row["kl_identical"] <= options.target), None)
+    final = {"way": options.way, "seconds": spent, "kl_identical": curve[-1]["kl_identical"], "curve": curve}
+    runs.write_json(options.result, final | {"reached_seconds": reached, "train_tokens": train.tokens})
+
+
+def _warm_up(problem: Problem, way: str) -> None:
+    """A few steps of a copy, so that start-up and compilation, which happen once, stay out of the clock."""
+    step: Any = literal(problem) if way == "literal" else ours(problem).step
+    batch = problem.config.batch_size
+    for first in range(0, len(problem.train) - batch + 1, batch):
+        step(list(range(first, first + max(1, batch - first // batch))))
+
+
+def _quality_sets(q: Quality, options: argparse.Namespace) -> tuple[ExampleSet, ExampleSet, ExampleSet]:
+    from vocabx_utils.vocabulary.tokens import load_extension
+
+    extension = load_extension(options.data / "extension")
+    texts = runs.read_json(options.data / "texts.json")
+    train = align_texts(extension, texts["train"][: q.texts])
+    held = align_texts(extension, texts["validation"][: q.validation])
+    size = (extension.V, extension.N)
+    windows = choose_windows(train, *size, window=q.window, limit=10**9, per_token=16)
+    return whole_texts(train, *size, max_length=q.length), windows, whole_texts(held, *size, max_length=q.length)
+
+
+WAYS = ("literal", "cached", "boundary", "windows")
+
+
+# --- everything, and the results ------------------------------------------------------------------------------------
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Run what is not yet in the details, one process a part, and write the results after each."""
+    started = time.perf_counter()
+    options.out.mkdir(parents=True, exist_ok=True)
+    label = options.label or short_device()
+    details_path = options.out / f"phase1-{label}-details.json"
+    details: dict[str, Any] = runs.read_json(details_path) if details_path.exists() else {}
+    for name in options.workloads:
+        found = details.setdefault(name, {})
+        parts: list[tuple[str, str, list[str]]] = [("engines", e, ["engine", "--engine", e]) for e in ENGINES]
+        if WORKLOADS[name].quality and not options.no_quality:
+            parts += [("quality", way, ["quality", "--way", way]) for way in WAYS]
+        for kind, key, command in parts:
+            done = found.setdefault(kind, {})
+            if key in done and "error" not in done[key]:
+                continue
+            left = 60 * options.minutes - (time.perf_counter() - started)
+            if left < options.reserve:
+                print(f"{name} {key} and what follows: {options.minutes:g} minutes would not do", flush=True)
+                return
+            if kind == "quality" and key != "literal":
+                target = done.get("literal", {}).get("kl_identical")
+                if target is None:
+                    continue
+                command = [*command, "--target", str(target)]
+            done[key] = _in_process(name, command, options, left)
+            found.update(facts() | {"dtype": "bfloat16" if torch.cuda.is_available() else "float32"})
+            runs.write_json(details_path, details)
+            rows = {name: summary(row) for name, row in details.items() if "ours" in row.get("engines", {})}
+            runs.write_json(options.out / f"phase1-{label}.json", rows)
+            shown = {k: v for k, v in done[key].items() if not isinstance(v, list)}
+            print(name, key, json.dumps(shown), flush=True)
+    print(json.dumps({name: summary(row) for name, row in details.items()}, indent=1))
+
+
+def _in_process(name: str, command: list[str], options: argparse.Namespace, left: float) -> dict[str, Any]:
+    result = options.out / ".part.json"
+    result.unlink(missing_ok=True)
+    line = [sys.executable, __file__, *command, "--workload", name, "--result", str(result)]
+    for flag, value in (("--model", options.model), ("--data", options.data), ("--micro", options.micro)):
+        line += [flag, str(value)] if value else []
+    line += ["--compiled"] if options.compiled else []
+    try:
+        done = subprocess.run(line, timeout=left, check=False, text=True, stderr=subprocess.PIPE)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not finished in {left:.0f} s"}
+    if done.returncode or not result.exists():
+        tail = (done.stderr or "").strip().splitlines()
+        return {"error": tail[-1][:500] if tail else f"exit status {done.returncode}"}
+    found: dict[str, Any] = runs.read_json(result)
+    result.unlink()
+    return found
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a result, from the parts of a workload; null where a part is missing."""
+    engines = found.get("engines", {})
+    rate = {name: engines.get(name, {}).get("tokens_per_s") for name in ENGINES}
+    own = engines.get("ours", {})
+    peaks = [engines.get(name, {}).get("peak_bytes_above_weights") for name in ("ours", "literal")]
+    flops = own.get("flops_per_token")
+    ways = found.get("quality", {})
+    reached, whole = ways.get("windows", {}).get("reached_seconds"), ways.get("literal", {}).get("seconds")
+    return {
+        "tokens_per_s": rate,
+        "speedup_vs_literal": _ratio(rate["ours"], rate["literal"]),
+        "peak_ratio_vs_literal": _ratio(*peaks),
+        "floor_share": _ratio(rate["ours"], rate["floor"]),
+        "ceiling_share": _ratio(rate["ours"] * flops if flops else None, own.get("ceiling_flops")),
+        "time_to_quality_ratio": _ratio(reached, whole),
+        **{key: found.get(key) for key in ("device", "versions", "date")},
+    }
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def profile(options: argparse.Namespace) -> None:
+    """Print where the time of a step of `ours` goes, by kernel."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    for name in options.workloads:
+        problem = problem_of(name, options)
+        if options.compiled:
+            compile_blocks(problem.base.model)
+        step = ours(problem).step
+        indices = list(range(WORKLOADS[name].batch))
+        for _ in range(4):
+            step(indices)
+        synchronise()
+        cuda = torch.cuda.is_available()
+        with record(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
+            step(indices)
+            synchronise()
+        print(seen.key_averages().table(sort_by="cuda_time_total" if cuda else "cpu_time_total", row_limit=25))
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    first = commands.add_parser("prepare")
+    first.set_defaults(run=prepare)
+    first.add_argument("--model", required=True, help="tokenizer: name, folder, hub id or GGUF file")
+    first.add_argument("--out", type=Path, required=True)
+    first.add_argument("--pairs", type=int, default=2000)
+    first.add_argument("--validation", type=int, default=300)
+    first.add_argument("--new-tokens", type=int, default=800)
+    first.add_argument("--length", type=int, default=1024, help="tokens of a document")
+    first.add_argument("--strategy", choices=["added", "merges"], default="merges")
+    for name, run in (("measure", measure), ("profile", profile), ("engine", engine), ("quality", quality)):
+        command = commands.add_parser(name)
+        command.set_defaults(run=run)
+        command.add_argument("--model", default=models.DEFAULT_MODEL, help="name, folder, hub id or GGUF file")
+        command.add_argument("--data", type=Path, help="folder that prepare made")
+        command.add_argument("--micro", type=int, default=0, help="tokens of one forward pass, for every engine")
+        command.add_argument("--compiled", action="store_true", help="fuse the blocks of ours and of the floor")
+        if name in ("measure", "profile"):
+            command.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), required=True)
+        if name == "measure":
+            command.add_argument("--out", type=Path, default=Path("results/bench"))
+            command.add_argument("--minutes", type=float, default=8.0)
+            command.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
+            command.add_argument("--label", default="", help="part of the file's name; default: the device")
+            command.add_argument("--no-quality", action="store_true")
+        if name in ("engine", "quality"):
+            command.add_argument("--workload", choices=list(WORKLOADS), required=True)
+            command.add_argument("--result", type=Path, required=True)
+    commands.choices["engine"].add_argument("--engine", choices=ENGINES, required=True)
+    commands.choices["quality"].add_argument("--way", choices=WAYS, required=True)
+    commands.choices["quality"].add_argument("--target", type=float, default=0.0)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

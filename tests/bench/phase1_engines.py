@@ -1,0 +1,173 @@
+"""The engines that `phase1.py` compares; each takes the same step over the same texts.
+
+literal  as the thesis describes phase 1: every step runs the teacher, builds both logit matrices whole and in float32
+         at every position, finds the pairs with the look-ahead algorithm (anchor: first token of a group) and makes two
+         backward passes for two optimisers. The frozen base takes no gradient and only new rows are trained, as
+         in `ours`: the comparison is about the method, not about careless code.
+ours     `training.distillation.Trainer` with the teacher cached.
+floor    what no implementation can leave out: the student's forward and backward pass and the bare products with the
+         head (student at every target, teacher and gradient at every compared position, new rows), no softmax.
+
+Shapes: B texts, T tokens, V original ids, N new tokens, D width, P positions, K of them compared.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import AdamW
+
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.models import BaseModel
+from vocabx_utils.training.distillation import Phase1Data, Trainer, parse_variant
+from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
+from vocabx_utils.training.extended import ExtendedModel
+from vocabx_utils.training.group import Group
+from vocabx_utils.training.objectives import default_chunk
+from vocabx_utils.training.teacher import TeacherCache, teacher_cache
+from vocabx_utils.vocabulary.alignment import map_token_sequences
+from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
+
+Step = Callable[[list[int]], Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A base model, what it is to learn, and from which texts."""
+
+    base: BaseModel
+    tokens: tuple[SubtokenLike, ...]
+    train: ExampleSet
+    config: Phase1Config
+
+    def student(self) -> ExtendedModel:
+        """Mean of subtokens for the input rows, first subtoken for the head."""
+        generator = torch.Generator().manual_seed(0)
+        rows = input_rows("mean", self.base, self.tokens, generator)
+        return ExtendedModel(self.base, rows, head_rows("first", self.base, self.tokens, generator))
+
+    def cache(self, examples: ExampleSet, folder: Path | None = None, group: Group | None = None) -> TeacherCache:
+        """The teacher's states, in a folder that nobody else uses unless processes share one."""
+        folder, group = folder or Path(tempfile.mkdtemp(prefix="vocabx-teacher-")), group or Group()
+        return teacher_cache(
+            self.base, examples, folder, token_budget=self.config.token_budget, tell=lambda _: None,
+            rank=group.rank, world=group.world, barrier=group.barrier,
+        ).to(self.base.device)  # fmt: skip
+
+
+def ours(
+    problem: Problem, *, anchor: str = "last", cache: TeacherCache | None = None, group: Group | None = None
+) -> Trainer:
+    """The package's own trainer, ready for `Trainer.step`."""
+    cache = cache or problem.cache(problem.train)
+    data = Phase1Data(problem.train, problem.train, cache, cache)
+    variant = parse_variant(f"mean_kl_{anchor}")
+    return Trainer(variant, problem.student(), data, problem.config, Path(), group or Group(), None, {})
+
+
+def literal(problem: Problem) -> Step:
+    """Both optimisers and one step of the thesis's pipeline."""
+    base, model, config = problem.base, problem.student(), problem.config
+    optimizers = [
+        AdamW([rows], lr=config.learning_rate, weight_decay=0.0) for rows in (model.input_rows, model.head_rows)
+    ]
+    examples = problem.train.examples
+    lengths = [len(example.extended_ids) for example in examples]
+
+    def step(indices: list[int], factor: float = 1.0) -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=False)
+            optimizer.param_groups[0]["lr"] = config.learning_rate * factor
+        targets = sum(lengths[i] - 1 for i in indices)
+        for part in micro_batches(lengths, indices, config.token_budget):
+            original, extended = (
+                _padded([getattr(examples[i], side) for i in part], base.device)
+                for side in ("original_ids", "extended_ids")
+            )
+            pairs = [
+                map_token_sequences(examples[i].original_ids.tolist(), examples[i].extended_ids.tolist()).pairs(
+                    "first"
+                )[0]
+                for i in part
+            ]
+            with torch.no_grad():
+                teacher = base.model(input_ids=original, use_cache=False).logits[..., : model.vocab_size].float()
+            hidden, _ = model.hidden(extended)
+            student = (hidden @ model.head.T).float()
+            new = (hidden.detach() @ model.head_rows.to(hidden.dtype).T).float()
+            line = torch.from_numpy(np.repeat(np.arange(len(part)), [len(p) for p in pairs])).to(base.device)
+            left, right = torch.from_numpy(np.concatenate(pairs)).to(base.device).unbind(1)
+            log_p = functional.log_softmax(teacher[line, left], -1)
+            log_q = functional.log_softmax(student[line, right], -1)
+            # the mean runs over the pairs of the whole step, which this part does not know: over its share of tokens
+            share = len(line) * len(indices) / len(part)
+            (functional.kl_div(log_q, log_p, log_target=True, reduction="sum") / share).backward(retain_graph=True)
+            logits = torch.cat([student.detach(), new], -1)[:, :-1]
+            goal = _padded([examples[i].extended_ids[1:] for i in part], base.device, fill=-100)
+            loss = functional.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100, reduction="sum")
+            (loss / targets).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    step.model = model  # type: ignore[attr-defined]
+    return step
+
+
+def floor(problem: Problem) -> Step:
+    """The student's passes and the bare products, over the same batches."""
+    base, model, config = problem.base, problem.student(), problem.config
+    examples = problem.train
+    lengths = [len(example.extended_ids) for example in examples.examples]
+    rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
+    chunk = default_chunk(base.vocab_size, base.device)
+    head, new = model.head, model.head_rows.detach().to(base.dtype)
+    states = torch.randn(chunk, base.width, device=base.device, dtype=base.dtype)
+    gradient = torch.rand(chunk, base.vocab_size, device=base.device, dtype=base.dtype) / base.vocab_size
+    few = torch.rand(chunk, len(new), device=base.device, dtype=base.dtype)
+
+    def products(hidden: Tensor, compared: int) -> Tensor:
+        result = torch.zeros_like(hidden)
+        for start in range(0, len(hidden), chunk):
+            part = hidden[start : start + chunk]
+            size, with_teacher = len(part), max(0, min(chunk, compared - start))
+            _product(part, head)
+            _product(part, new)
+            _product(part.T, few[:size].T)
+            if with_teacher:
+                _product(states[:with_teacher], head)
+                result[start : start + with_teacher] = gradient[:with_teacher] @ head
+        return result
+
+    def step(indices: list[int]) -> None:
+        for part in micro_batches(lengths, indices, config.token_budget):
+            batch = collate(examples, part, "last", rows).to(base.device)
+            hidden, _ = model.hidden(batch.ids, new_at=batch.new_at)
+            flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.positions)
+            with torch.no_grad():
+                gradients = products(flat, len(batch.teacher_rows))
+            flat.backward(gradients)
+        model.zero_grad()
+
+    return step
+
+
+def _product(states: Tensor, weights: Tensor) -> Tensor:
+    """``states @ weights.T`` with a float32 result."""
+    if states.is_cuda and states.dtype != torch.float32:
+        return torch.mm(states, weights.T, out_dtype=torch.float32)
+    return states @ weights.T
+
+
+def _padded(rows: list[Any], device: torch.device, fill: int = 0) -> Tensor:
+    ids = np.full((len(rows), max(len(row) for row in rows)), fill, np.int64)
+    for line, row in enumerate(rows):
+        ids[line, : len(row)] = row
+    return torch.from_numpy(ids).to(device)

@@ -1,0 +1,308 @@
+"""Write the tables and figures of docs/performance.md from results/bench/*.json; what is not there is "not measured".
+
+    python tests/bench/report.py [--results results/bench] [--docs docs]
+
+Only text between ``<!-- name -->`` and ``<!-- end -->`` is replaced, so no number of that page is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from bench_parts import SHAPES
+from phase1 import WORKLOADS
+
+from vocabx_utils import runs
+from vocabx_utils.analysis.plots import save_figure, theme
+from vocabx_utils.training.objectives import default_chunk
+
+GOALS: dict[str, dict[str, float]] = {
+    "qwen-t1024": {
+        "speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35,
+        "time_to_quality_ratio": 0.25,
+    },
+    "llama-6.7b-v32k": {"ceiling_share": 0.55},
+    "llama-6.7b-v128k": {"ceiling_share": 0.55},
+    "smollm2-cpu": {"speedup_vs_literal": 1.4},
+}  # fmt: skip
+LOWER = {"peak_ratio_vs_literal", "time_to_quality_ratio"}  # better where smaller
+LARGE = {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8, "vocab": 128_256}  # Llama-3 70B
+MISSING = "not measured"
+GIB = 1 << 30
+
+
+def read(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
+    """Results by device: files ``<stem>-<device>.json``, details left out."""
+    found = {}
+    for path in sorted(folder.glob(f"{stem}-*.json")):
+        if not path.stem.endswith("-details"):
+            found[path.stem.removeprefix(f"{stem}-")] = runs.read_json(path)
+    return found
+
+
+def phase1_table(results: dict[str, dict[str, Any]]) -> str:
+    """One line per workload and device, and one "not measured" for each workload without any."""
+    keys = ("speedup_vs_literal", "peak_ratio_vs_literal", "floor_share", "ceiling_share", "time_to_quality_ratio")
+    lines = [
+        "| workload | device | tokens/s: literal | ours | floor | ours / literal | peak ratio | of floor | of ceiling "
+        "| time to quality |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in GOALS:
+        rows = [(device, found[name]) for device, found in results.items() if name in found]
+        for _, row in rows:
+            rates = [_number(row["tokens_per_s"].get(engine), 0) for engine in ("literal", "ours", "floor")]
+            shown = [_against(row.get(key), GOALS[name].get(key), key in LOWER) for key in keys]
+            lines.append(f"| {name} | {row['device']} | " + " | ".join(rates + shown) + " |")
+        if not rows:
+            goals = [_goal(GOALS[name].get(key), key in LOWER) for key in keys]
+            lines.append(f"| {name} | {MISSING} | | | | " + " | ".join(goals) + " |")
+    return "\n".join(lines)
+
+
+def parts_table(details: dict[str, dict[str, Any]]) -> str:
+    """What each part of ours does to the wall time until literal's last KL."""
+    lines = [
+        "| workload | device | literal ends after, s | at KL | cached teacher, s | + boundary anchor, s "
+        "| + windows, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, workload in WORKLOADS.items():
+        if workload.quality is None:
+            continue
+        rows = [found[name] for found in details.values() if found.get(name, {}).get("quality")]
+        for row in rows:
+            ways = row["quality"]
+            first = ways.get("literal", {})
+            reached = [_reached(ways.get(way)) for way in ("cached", "boundary", "windows")]
+            shown = [_number(first.get("seconds"), 1), _number(first.get("kl_identical"), 4), *reached]
+            lines.append(f"| {name} | {row['device']} | " + " | ".join(shown) + " |")
+        if not rows:
+            lines.append(f"| {name} | {MISSING} | | | | | |")
+    return "\n".join(lines)
+
+
+def _reached(row: dict[str, Any] | None) -> str:
+    if not row or "error" in row:
+        return MISSING
+    if row["reached_seconds"] is None:
+        return f"not within {row['seconds']:.1f} (KL {row['kl_identical']:.4f})"
+    return f"{row['reached_seconds']:.1f}"
+
+
+def finetune_table(results: dict[str, dict[str, Any]]) -> str:
+    """Stages a and b by shape."""
+    goals = {"qwen2.5-coder-0.5b": 0.30, "llama-6.7b": 0.45}
+    lines = [
+        "| shape | stage | device | blocks fused | tokens/s | of ceiling | peak, GiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, goal in goals.items():
+        for stage in ("a", "b"):
+            rows = [
+                (found["device"], row)
+                for found in results.values()
+                for row in found["workloads"]
+                if (row["shape"], row["stage"]) == (shape, stage) and "error" not in row
+            ]
+            for device, row in rows:
+                numbers = [_number(row["tokens_per_s"], 0), _against(row["ceiling_share"], goal, False)]
+                fused = "yes" if row["compiled"] else "no"
+                peak = _number(row["peak_bytes"] / GIB, 1)
+                lines.append(f"| {shape} | {stage} | {device} | {fused} | " + " | ".join([*numbers, peak]) + " |")
+            if not rows:
+                lines.append(f"| {shape} | {stage} | {MISSING} | | | {_goal(goal, False)} | |")
+    return "\n".join(lines)
+
+
+def scaling_table(results: dict[str, dict[str, Any]]) -> str:
+    """Tokens per second by number of cards at the same global step."""
+    rows = [(part, row) for found in results.values() for part, row in found.items()]
+    if not rows:
+        return f"Two cards against one: {MISSING} (to reach: 1.8 times)."
+    lines = ["| part | device | tokens/s by processes | speed-up |", "|---|---|---|---|"]
+    for part, row in rows:
+        rates = ", ".join(f"{count}: {rate:,.0f}" for count, rate in row["tokens_per_s"].items())
+        lines.append(f"| {part} | {row['device']} | {rates} | {_against(row['speedup'], 1.8, False)} |")
+    return "\n".join(lines)
+
+
+def arithmetic_table(length: dict[str, int]) -> str:
+    """FLOP per token by part, calculated, with every position compared."""
+    lines = [
+        "| shape | T | blocks 4P | attention 3A | student's head 2H | teacher's head and gradient 4H "
+        "| literal / ours |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for shape, tokens in length.items():
+        blocks, head, attention = sizes(SHAPES[shape], tokens)
+        ours = 4 * blocks + 3 * attention + 6 * head
+        literal = ours + 2 * blocks + attention  # the teacher's blocks once more
+        parts = [4 * blocks, 3 * attention, 2 * head, 4 * head]
+        shown = " | ".join(f"{part / 1e9:.2f} G ({part / ours:.0%})" for part in parts)
+        lines.append(f"| {shape} | {tokens:,} | {shown} | {literal / ours:.2f} |")
+    return "\n".join(lines)
+
+
+def sizes(shape: dict[str, Any], tokens: int) -> tuple[float, float, float]:
+    """P, H and A of the FLOP formula from a shape."""
+    width, heads = shape["hidden_size"], shape["num_attention_heads"]
+    kv = shape["num_key_value_heads"] / heads
+    layer = width * width * (2 + 2 * kv) + 3 * width * shape["intermediate_size"]
+    return (
+        layer * shape["num_hidden_layers"],
+        width * shape["vocab_size"],
+        2 * tokens * shape["num_hidden_layers"] * width,
+    )
+
+
+def large_table(new: int = 800, tokens: int = 4096, cards: tuple[int, ...] = (2, 4, 8)) -> str:
+    """Bytes per card of a 70B base whose blocks are sharded, calculated."""
+    s = LARGE
+    layer = s["width"] ** 2 * (2 + 2 * s["kv_heads"] / s["heads"]) + 3 * s["width"] * s["inner"]
+    matrices = 2 * 2 * s["vocab"] * s["width"]
+    rows = 2 * new * s["width"] * 4 * 4  # float32 rows, gradients and both Adam moments
+    # saved for the backward pass, in bf16: two norms, q, k, v, attention's output, three inner states
+    saved = tokens * s["layers"] * 2 * (6 * s["width"] + 2 * s["width"] * s["kv_heads"] / s["heads"] + 3 * s["inner"])
+    kept = tokens * s["layers"] * 2 * s["width"]  # block inputs alone, with recomputation
+    chunk = default_chunk(s["vocab"], torch.device("cuda")) * s["vocab"] * (4 + 4 + 2)
+    lines = [
+        "| cards | blocks, sharded | one gathered block, twice | both matrices, whole | new rows with Adam "
+        "| chunk of logits | saved states | saved with recomputation | sum | sum with recomputation |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for count in cards:
+        parts = [2 * layer * s["layers"] / count, 2 * 2 * layer, matrices, rows, chunk]
+        shown = [*parts, saved, kept, sum(parts) + saved, sum(parts) + kept]
+        lines.append(f"| {count} | " + " | ".join(f"{part / GIB:.1f}" for part in shown) + " |")
+    total = (layer * s["layers"] + 2 * s["vocab"] * s["width"]) / 1e9
+    head = f"GiB per card, {total:.1f} billion parameters in bf16, N = {new}, micro-batch of {tokens:,} tokens:\n\n"
+    return head + "\n".join(lines)
+
+
+def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
+    """Wall seconds against tokens read, as measured, for each way of training; False without a measurement."""
+    panels = [
+        (f"{name}, {row['device']}", row["quality"])
+        for found in details.values()
+        for name, row in found.items()
+        if any("curve" in way for way in row.get("quality", {}).values())
+    ]
+    if not panels:
+        return False
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 3.4), squeeze=False)
+    ends = []
+    for ax, (title, ways) in zip(axes[0], panels, strict=True):
+        for way, row in ways.items():
+            if "curve" not in row:
+                continue
+            ax.plot(
+                [p["tokens"] for p in row["curve"]], [p["seconds"] for p in row["curve"]], marker="o", ms=3, label=way
+            )
+            ends.append(f"{way} {row['curve'][-1]['tokens']:,} tokens in {row['seconds']:.0f} s")
+        ax.set(title=title, xlabel="student tokens read", ylabel="wall time, s (teacher's pass included)")
+        ax.legend()
+    alt = "Line chart of measured wall seconds against tokens read in phase 1, by way of training: " + "; ".join(ends)
+    save_figure(figure, "cost", alt + ".", folder)
+    plt.close(figure)
+    return True
+
+
+def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: int = 4096) -> None:
+    """Bytes of logits against V: calculated lines, and measured peaks where there are some."""
+    vocab = np.geomspace(16_000, 260_000, 40)
+    literal = 4 * 4.0 * positions * vocab  # logits and log-probabilities of teacher and student, float32
+    device = torch.device("cuda")
+    ours = np.array([default_chunk(int(v), device) * v * (4 + 4 + 2) for v in vocab])
+    figure, ax = plt.subplots(figsize=(6, 3.6))
+    ax.loglog(vocab, literal / GIB, marker="", label=f"literal, logits of {positions:,} positions (calculated)")
+    ax.loglog(vocab, ours / GIB, marker="", label="ours, one chunk on a GPU (calculated)")
+    marks = {"literal": "s", "ours": "o"}
+    measured = []
+    for found in details.values():
+        for name, row in found.items():
+            for engine, mark in marks.items():
+                peak = row.get("engines", {}).get(engine, {}).get("peak_bytes_above_weights")
+                columns = row.get("engines", {}).get(engine, {}).get("vocab")
+                if peak and columns and name in GOALS:
+                    ax.loglog([columns], [peak / GIB], mark, color="black", mfc="none")
+                    measured.append(f"{name} {engine} {peak / GIB:.2f} GiB")
+    ax.set(xlabel="V, original ids", ylabel="GiB")
+    ax.plot([], [], "s", color="black", mfc="none", label="literal, whole peak above weights (measured)")
+    ax.plot([], [], "o", color="black", mfc="none", label="ours, whole peak above weights (measured)")
+    ax.legend(fontsize="small")
+    ends = (
+        f"from {literal[0] / GIB:.1f} to {literal[-1] / GIB:.1f} GiB, ours stays at {ours.max() / GIB:.1f} GiB or less"
+    )
+    peaks = "; ".join(measured) or "none"
+    alt = f"Line chart of memory against V, calculated: literal grows {ends}. Measured peaks: {peaks}."
+    save_figure(figure, "memory", alt, folder)
+    plt.close(figure)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def _goal(goal: float | None, lower: bool) -> str:
+    return "" if goal is None else f"(to reach: {'at most' if lower else 'at least'} {goal:g})"
+
+
+def _against(value: float | None, goal: float | None, lower: bool) -> str:
+    if value is None or goal is None:
+        return f"{_number(value, 2)} {_goal(goal, lower)}".strip()
+    reached = value <= goal if lower else value >= goal
+    return f"{value:.2f} {'✓' if reached else '✗'} {_goal(goal, lower)}"
+
+
+def write(results: Path, docs: Path) -> None:
+    """Fill the page and draw both figures."""
+    theme("paper")
+    details = {
+        path.stem.removeprefix("phase1-").removesuffix("-details"): runs.read_json(path)
+        for path in sorted(results.glob("phase1-*-details.json"))
+    }
+    drawn = cost_figure(details, docs / "figures")
+    memory_figure(details, docs / "figures")
+    lengths = {"qwen2.5-coder-0.5b": 1024, "llama-6.7b": 2048, "llama-6.7b-v128k": 2048}
+    cost = "![Wall time against tokens, measured](figures/cost.svg)" if drawn else f"Cost against tokens: {MISSING}."
+    parts = {
+        "phase1": phase1_table(read(results, "phase1")),
+        "parts": parts_table(details),
+        "finetune": finetune_table(read(results, "finetune")),
+        "scaling": scaling_table(read(results, "scaling")),
+        "arithmetic": arithmetic_table(lengths),
+        "large": large_table(),
+        "cost": cost,
+    }
+    page = docs / "performance.md"
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text, found = re.subn(
+            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, p=part: f"{m[1]}{p}\n{m[2]}", text, flags=re.S
+        )
+        if found != 1:
+            raise SystemExit(f"{page}: expected one <!-- {name} --> … <!-- end -->, found {found}")
+    page.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results/bench"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    write(options.results, options.docs)
+
+
+if __name__ == "__main__":
+    main()

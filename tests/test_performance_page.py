@@ -1,0 +1,55 @@
+"""docs/performance.md holds what the committed result files hold, and says so where they hold nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "bench"))
+    return importlib.import_module("report")
+
+
+def page(report: Any, results: Path, folder: Path) -> str:
+    folder.mkdir()
+    shutil.copy(ROOT / "docs" / "performance.md", folder)
+    report.write(results, folder)
+    return (folder / "performance.md").read_text(encoding="utf-8")
+
+
+def test_the_committed_page_is_what_the_files_say(report: Any, tmp_path: Path) -> None:
+    committed = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert page(report, ROOT / "results" / "bench", tmp_path / "docs") == committed
+
+
+def test_numbers_come_from_files_and_goals_are_judged(report: Any, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    empty = page(report, results, tmp_path / "empty")
+    assert empty.count("not measured |") >= 4 and not (tmp_path / "empty" / "figures" / "cost.svg").exists()
+    row = {
+        "tokens_per_s": {"literal": 1000.0, "ours": 2345.0, "floor": None}, "speedup_vs_literal": 2.5,
+        "peak_ratio_vs_literal": 0.3, "floor_share": None, "ceiling_share": 0.4, "time_to_quality_ratio": 0.1,
+        "device": "Some GPU", "versions": {}, "date": "2000-01-01",
+    }  # fmt: skip
+    (results / "phase1-x.json").write_text(json.dumps({"qwen-t1024": row}))
+    curve = [{"tokens": n, "seconds": 1.0 + n} for n in (0, 10)]
+    ways = {"literal": {"seconds": 20.0, "kl_identical": 0.5, "curve": curve}, "windows": {"error": "no"}}
+    details = {"qwen-t1024": {"device": "Some GPU", "quality": ways, "engines": {}}}
+    (results / "phase1-x-details.json").write_text(json.dumps(details))
+    (results / "scaling-x.json").write_text(
+        json.dumps({"phase1 a": {"tokens_per_s": {"1": 10.0, "2": 19.0}, "speedup": 1.9, "device": "Some GPU"}})
+    )
+    full = page(report, results, tmp_path / "full")
+    assert "| qwen-t1024 | Some GPU | 1,000 | 2,345 | not measured | 2.50 ✓" in full
+    assert "0.30 ✗ (to reach: at most 0.25)" in full and "1.90 ✓" in full
+    assert (tmp_path / "full" / "figures" / "cost.svg").exists()

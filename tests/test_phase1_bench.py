@@ -1,0 +1,62 @@
+"""The benchmark of phase 1 runs on its smallest workload and says what it must say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parent / "bench"
+KEYS = {
+    "tokens_per_s", "speedup_vs_literal", "peak_ratio_vs_literal", "floor_share", "ceiling_share",
+    "time_to_quality_ratio", "device", "versions", "date",
+}  # fmt: skip
+
+
+@pytest.fixture
+def phase1(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("phase1")
+
+
+def test_three_engines_on_the_tiny_workload(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "phase1.py"), "measure", "--workloads", "tiny", "--out", str(tmp_path)]
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(BENCH.parent.parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, env=env, timeout=300)
+    found = json.loads((tmp_path / "phase1-cpu.json").read_text())["tiny"]
+    assert set(found) == KEYS
+    assert set(found["tokens_per_s"]) == {"literal", "ours", "floor"} and min(found["tokens_per_s"].values()) > 0
+    details = json.loads((tmp_path / "phase1-cpu-details.json").read_text())["tiny"]["engines"]
+    assert details["ours"]["step_tokens"] == details["literal"]["step_tokens"] == details["floor"]["step_tokens"]
+    again = subprocess.run(command, check=True, env=env, timeout=300, capture_output=True, text=True)
+    assert "tiny literal" not in again.stdout  # what is there is not measured again
+
+
+def test_the_engines_train_alike(phase1: Any) -> None:
+    """One step of `literal` and of `ours` moves the new head rows alike: same cross-entropy over the same positions."""
+    import argparse
+
+    import torch
+    from phase1_engines import literal, ours
+
+    problem = phase1.problem_of("tiny", argparse.Namespace(micro=0))
+    step, trainer = literal(problem), ours(problem)
+    before = step.model.head_rows.detach().clone()
+    step([0, 1, 2, 3])
+    trainer.step([0, 1, 2, 3])
+    moved = [rows.detach() - before for rows in (step.model.head_rows, trainer.model.head_rows)]
+    gradients = [rows.grad for rows in (step.model.head_rows, trainer.model.head_rows)]
+    assert moved[0].any()
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
+
+
+def test_a_missing_part_is_null(phase1: Any) -> None:
+    found = phase1.summary({"engines": {"ours": {"tokens_per_s": 3.0, "flops_per_token": 2.0, "ceiling_flops": 12.0}}})
+    assert set(found) == KEYS
+    assert found["ceiling_share"] == 0.5 and found["speedup_vs_literal"] is None

@@ -1,0 +1,171 @@
+"""Row-wise arithmetic on logits, twice: for a compiler to fuse, and in place for where there is none.
+
+Between the products with the head, a chunk of float32 logits is read and written many times if every operation is a
+pass of its own: over 100,000 columns those passes cost more than the products. Fused, the logits of student
+and teacher are read twice and the gradient is written once. Without a compiler the same steps run in place on blocks
+of rows that stay in the processor's cache, in memory that is allocated once.
+
+Shapes: r rows, V original ids. Everything is float32 except the returned gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo as dynamo
+from torch import Tensor
+
+__all__ = ["CACHE_BYTES", "Compiled", "Scratch", "softmax_step", "softmax_step_in_place"]
+
+CACHE_BYTES = 2 << 20  # of one block of rows: four of them share the cache
+
+
+class Compiled:
+    """A function that runs through the compiler on CUDA as long as that works, and else another with its results.
+
+    Args:
+        fused: traced and compiled at the first call.
+        plain: takes over when the compiler is missing or fails.
+    """
+
+    def __init__(self, fused: Callable[..., Any], plain: Callable[..., Any]) -> None:
+        self.plain = plain
+        # one graph for each kind of objective; past the limit the compiler would silently give up
+        dynamo.config.recompile_limit = max(64, dynamo.config.recompile_limit)
+        self.compiled: Callable[..., Any] | None = torch.compile(fused)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call one of the two; the first dimension of every tensor may differ from call to call."""
+        if self.compiled is not None:
+            for tensor in arguments:
+                if isinstance(tensor, Tensor) and tensor.ndim:
+                    dynamo.maybe_mark_dynamic(tensor, 0)
+            try:
+                return self.compiled(*arguments)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # no compiler on this machine: the slower way gives the same numbers
+                warnings.warn(f"no compiler, slower steps are used: {str(error)[:200]}", stacklevel=2)
+                self.compiled = None
+        return self.plain(*arguments)
+
+
+class Scratch:
+    """Memory for the blocks of one pass, allocated once: on a CPU fresh pages cost more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Tensor] = {}
+
+    def take(self, name: str, like: Tensor, rows: int, columns: int) -> Tensor:
+        """Return ``rows`` x ``columns`` float32, whose content is undefined."""
+        held = self.held.get(name)
+        if held is None or held.shape[0] < rows or held.shape[1] != columns:
+            held = torch.empty(rows, columns, dtype=torch.float32, device=like.device)
+            self.held[name] = held
+        return held[:rows]
+
+
+def softmax_step(
+    old: Tensor,
+    teacher: Tensor | None,
+    lse_new: Tensor,
+    targets: Tensor,
+    ce_factor: Tensor | None,
+    kl_factor: Tensor | None,
+    tau: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Turn logits into losses and the gradient of the old logits; nothing is changed in place.
+
+    Args:
+        old: (r, V) the student's logits of the original ids.
+        teacher: (r, V) the teacher's, or None.
+        lse_new: (r,) log-sum-exp of the student's logits of the new ids.
+        targets: (r,) next ids; those outside 0 … V-1 have no column here.
+        ce_factor: (r,) weight of each row's cross-entropy in the gradient, or None.
+        kl_factor: () weight of each row's KL in the gradient, or None.
+        tau: () temperature, or None for 1.
+        dtype: of the gradient.
+
+    Returns:
+        (r,) log-sum-exp of ``old``; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, V) gradient
+        with respect to ``old``, or None where no factor asks for one.
+    """
+    lse, shifted, log_sum = _normaliser(old)
+    kl: Tensor | None = None
+    gradient: Tensor | None = None
+    if teacher is not None:
+        if tau is not None:
+            _, shifted, log_sum = _normaliser(old / tau)
+        _, goal, goal_log_sum = _normaliser(teacher if tau is None else teacher / tau)
+        log_p, log_q = goal - goal_log_sum, shifted - log_sum
+        p = log_p.exp()
+        kl = (p * (log_p - log_q)).sum(-1)
+        if kl_factor is not None:
+            gradient = (log_q.exp() - p) * kl_factor
+    if ce_factor is not None:
+        to_all = torch.logaddexp(lse, lse_new)
+        columns = torch.arange(old.shape[1], device=old.device)
+        hit = (columns == targets[:, None]).float()
+        ce_gradient = ((old - to_all[:, None]).exp() - hit) * ce_factor[:, None]
+        gradient = ce_gradient if gradient is None else gradient + ce_gradient
+    return lse, kl, None if gradient is None else gradient.to(dtype)
+
+
+def _normaliser(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-sum-exp (r,), logits minus their maximum (r, V), and the log of the sum of their exponentials (r, 1)."""
+    top = logits.amax(-1, keepdim=True)
+    shifted = logits - top
+    log_sum = shifted.exp().sum(-1, keepdim=True).log()
+    return (top + log_sum).squeeze(-1), shifted, log_sum
+
+
+def softmax_step_in_place(
+    old: Tensor,
+    teacher: Tensor | None,
+    lse_new: Tensor,
+    targets: Tensor,
+    ce_factor: Tensor | None,
+    kl_factor: Tensor | None,
+    tau: Tensor | None,
+    dtype: torch.dtype,
+    scratch: Scratch | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Do what `softmax_step` does, with as few passes and as little memory as single operations allow.
+
+    ``old`` and ``teacher`` are overwritten; a float32 gradient is returned in the memory of ``old``.
+    """
+    scratch = scratch or Scratch()
+    shape = old.shape
+    q = torch.softmax(old, -1, out=scratch.take("q", old, *shape))
+    top = old.amax(-1)
+    lse = top - q.amax(-1).log()
+    kl: Tensor | None = None
+    probabilities = q
+    if teacher is not None:
+        if tau is not None:
+            probabilities = scratch.take("ce", old, *shape).copy_(q) if ce_factor is not None else q
+            old, teacher = old.div_(tau), teacher.div_(tau)
+            q = torch.softmax(old, -1, out=scratch.take("q", old, *shape))
+            top = old.amax(-1)
+        p = torch.softmax(teacher, -1, out=scratch.take("p", old, *shape))
+        # log p - log q, with the maxima subtracted first: equal logits give exactly 0
+        apart = (teacher.amax(-1) - top) - (p.amax(-1).log() - q.amax(-1).log())
+        kl = teacher.sub_(old).sub_(apart[:, None]).mul_(p).sum(-1)
+        if kl_factor is not None:
+            old = torch.sub(q, p, out=old).mul_(kl_factor)
+    if ce_factor is not None:
+        to_all = torch.logaddexp(lse, lse_new)
+        row_factor = (ce_factor * (lse - to_all).exp())[:, None]
+        if teacher is not None and kl_factor is not None:
+            old.addcmul_(probabilities, row_factor)
+        else:
+            old = torch.mul(probabilities, row_factor, out=old)
+        inside = (targets >= 0) & (targets < shape[1])
+        at_target = torch.where(inside, -ce_factor, 0.0)[:, None]
+        old.scatter_add_(1, targets.clamp(0, shape[1] - 1)[:, None], at_target)
+    wanted = ce_factor is not None or (teacher is not None and kl_factor is not None)
+    return lse, kl, old.to(dtype) if wanted else None
