@@ -88,8 +88,8 @@ def random_model(shape: str) -> Any:
 
 def free() -> None:
     """Give memory back and forget the peak."""
-    gc.collect()
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
@@ -108,6 +108,7 @@ class Peak:
     """
 
     def __init__(self) -> None:
+        gc.collect()
         free()
         if not torch.cuda.is_available():
             Path("/proc/self/clear_refs").write_text("5")

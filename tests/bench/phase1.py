@@ -21,7 +21,7 @@ and OUT/phase1-<device>-details.json with everything behind them. Parts that are
 FLOP per student token, recomputation not counted (P linear weights of the blocks, H = V · D, A = 2 · T · layers ·
 heads · head width for the causal half of both attention products, k compared positions per token):
 forward 2P + A + 2H, backward by states 2P + 2A, and at compared positions teacher's head 2H and gradient 2H, new
-rows 4 · N · D                                                     = 4P + 3A + 2H + 4kH + 4ND
+rows 4 · N · D; the blocks only at the share r of tokens that they do run over      = r(4P + 3A) + 2H + 4kH + 4ND
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from phase1_engines import Problem, floor, literal, ours
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.training import objectives, stages
-from vocabx_utils.training.examples import ExampleSet, choose_windows, epoch_batches, whole_texts
+from vocabx_utils.training.examples import ExampleSet, choose_windows, epoch_batches, micro_batches, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.schedule import rate_factor
+from vocabx_utils.training.teacher import TeacherCache
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_boundaries, align_texts
 
@@ -188,6 +189,7 @@ def engine(options: argparse.Namespace) -> None:
     problem = problem_of(options.workload, options)
     if options.compiled and options.engine != "literal":
         compile_blocks(problem.base.model)
+        problem = replace(problem, prefix_bytes=0)
     peak = Peak()
     found: dict[str, Any] = {
         "engine": options.engine,
@@ -200,12 +202,15 @@ def engine(options: argparse.Namespace) -> None:
         found["teacher_seconds"] = time.perf_counter() - began
         found["teacher_tokens"] = sum(len(e.original_ids) for e in problem.train.examples)
         found["teacher_bytes"] = cache.nbytes
-        step = ours(problem, cache=cache).step
+        trainer = ours(problem, cache=cache)
+        step = trainer.step
     else:
         step = {"literal": literal, "floor": floor}[options.engine](problem)
     processor = time.process_time()
     seconds, tokens = timed(step, problem.train, w)
+    skipped = skipped_share(problem, cache, w) if options.engine == "ours" else 0.0
     found |= {
+        "skipped_share": skipped,
         # of all threads, steps before the timed ones included: tells a busy machine from slow code
         "cpu_seconds": time.process_time() - processor,
         "tokens_per_s": statistics.median(t / s for t, s in zip(tokens, seconds, strict=True)),
@@ -214,7 +219,7 @@ def engine(options: argparse.Namespace) -> None:
         "micro_tokens": problem.config.token_budget,
         "peak_bytes_above_weights": peak.bytes(),
         "weight_bytes": sum(p.numel() * p.element_size() for p in problem.base.model.parameters()),
-        "flops_per_token": flops_per_token(problem, w),
+        "flops_per_token": flops_per_token(problem, w, skipped),
         "threads": torch.get_num_threads(),
         "vocab": problem.base.vocab_size,
     }
@@ -246,7 +251,19 @@ def compile_blocks(model: Any) -> None:
         block.compile()
 
 
-def flops_per_token(problem: Problem, w: Workload) -> float:
+def skipped_share(problem: Problem, cache: TeacherCache, w: Workload) -> float:
+    """Share of student tokens before a first divergence that the blocks did not run over, in steps as timed."""
+    lengths = [len(example.extended_ids) for example in problem.train.examples]
+    parts = [
+        part
+        for first in range(0, len(lengths) - w.batch + 1, w.batch)
+        for part in micro_batches(lengths, range(first, first + w.batch), problem.config.token_budget)
+    ]
+    read = sum(lengths[i] for part in parts for i in part)
+    return sum(cache.prefixes.skipped(part, max(lengths[i] for i in part)) for part in parts) / read if read else 0.0
+
+
+def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
     """The formula of the module's first lines."""
     settings = problem.base.model.config
     blocks = sum(
@@ -259,7 +276,7 @@ def flops_per_token(problem: Problem, w: Workload) -> float:
     attention = 2 * w.length * settings.num_hidden_layers * settings.num_attention_heads * width
     compared = sum(len(e.pairs["last"]) for e in problem.train.examples) / problem.train.tokens
     new = len(problem.tokens) * problem.base.width
-    return 4 * blocks + 3 * attention + 2 * head + 4 * compared * head + 4 * new
+    return (1 - skipped) * (4 * blocks + 3 * attention) + 2 * head + 4 * compared * head + 4 * new
 
 
 # --- wall time to equal quality -------------------------------------------------------------------------------------
@@ -437,6 +454,7 @@ def profile(options: argparse.Namespace) -> None:
         problem = problem_of(name, options)
         if options.compiled:
             compile_blocks(problem.base.model)
+            problem = replace(problem, prefix_bytes=0)
         step = ours(problem).step
         indices = list(range(WORKLOADS[name].batch))
         for _ in range(4):

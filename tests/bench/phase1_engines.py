@@ -5,8 +5,9 @@ literal  as the thesis describes phase 1: every step runs the teacher, builds bo
          backward passes for two optimisers. The frozen base takes no gradient and only new rows are trained, as
          in `ours`: the comparison is about the method, not about careless code.
 ours     `training.distillation.Trainer` with the teacher cached.
-floor    what no implementation can leave out: the student's forward and backward pass and the bare products with the
-         head (student at every target, teacher and gradient at every compared position, new rows), no softmax.
+floor    what no implementation can leave out: the student's forward and backward pass (from the first divergence on, as
+         in `ours`) and the bare products with the head (student at every target, teacher and gradient at every
+         compared position, new rows), no softmax.
 
 Shapes: B texts, T tokens, V original ids, N new tokens, D width, P positions, K of them compared.
 """
@@ -32,6 +33,7 @@ from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
 from vocabx_utils.training.objectives import default_chunk
+from vocabx_utils.training.prefixes import PREFIX_BYTES, Prefixes
 from vocabx_utils.training.teacher import TeacherCache, teacher_cache
 from vocabx_utils.vocabulary.alignment import map_token_sequences
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
@@ -47,6 +49,7 @@ class Problem:
     tokens: tuple[SubtokenLike, ...]
     train: ExampleSet
     config: Phase1Config
+    prefix_bytes: int = PREFIX_BYTES  # 0 where the blocks are fused
 
     def student(self) -> ExtendedModel:
         """Mean of subtokens for the input rows, first subtoken for the head."""
@@ -59,7 +62,7 @@ class Problem:
         folder, group = folder or Path(tempfile.mkdtemp(prefix="vocabx-teacher-")), group or Group()
         return teacher_cache(
             self.base, examples, folder, token_budget=self.config.token_budget, tell=lambda _: None,
-            rank=group.rank, world=group.world, barrier=group.barrier,
+            prefix_bytes=self.prefix_bytes, rank=group.rank, world=group.world, barrier=group.barrier,
         ).to(self.base.device)  # fmt: skip
 
 
@@ -128,6 +131,7 @@ def floor(problem: Problem) -> Step:
     lengths = [len(example.extended_ids) for example in examples.examples]
     rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
     chunk = default_chunk(base.vocab_size, base.device)
+    prefixes = Prefixes(base, examples, token_budget=config.token_budget, limit=problem.prefix_bytes)
     head, new = model.head, model.head_rows.detach().to(base.dtype)
     states = torch.randn(chunk, base.width, device=base.device, dtype=base.dtype)
     gradient = torch.rand(chunk, base.vocab_size, device=base.device, dtype=base.dtype) / base.vocab_size
@@ -149,7 +153,7 @@ def floor(problem: Problem) -> Step:
     def step(indices: list[int]) -> None:
         for part in micro_batches(lengths, indices, config.token_budget):
             batch = collate(examples, part, "last", rows).to(base.device)
-            hidden, _ = model.hidden(batch.ids, new_at=batch.new_at)
+            hidden, _ = prefixes.hidden(model, batch.ids, part)
             flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.positions)
             with torch.no_grad():
                 gradients = products(flat, len(batch.teacher_rows))

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,7 @@ def _phase1(name: str, options: argparse.Namespace) -> float:
     problem = phase1.problem_of(name, options)
     if options.compiled:
         phase1.compile_blocks(problem.base.model)
+        problem = replace(problem, prefix_bytes=0)
     with join_group() as group:
         cache = problem.cache(problem.train, options.scratch / "teacher", group)
         seconds, tokens = phase1.timed(ours(problem, cache=cache, group=group).step, problem.train, w)

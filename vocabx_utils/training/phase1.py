@@ -18,6 +18,7 @@ from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
+from vocabx_utils.training.prefixes import PREFIX_BYTES
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.variants import run_texts
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
@@ -95,6 +96,7 @@ def prepare_phase1(
         return teacher_cache(
             base, sets[split], place, layer=layer, token_budget=config.token_budget, tell=tell,
             rank=group.rank, world=group.world, barrier=group.barrier,
+            prefix_bytes=0 if config.compile_blocks else PREFIX_BYTES,
         ).to(base.device)  # fmt: skip
 
     objectives = [parse_variant(name).objective for name in config.variants]

@@ -24,7 +24,7 @@ from vocabx_utils.models import BaseModel
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
 from vocabx_utils.training.extended import logit_transform, rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
-from vocabx_utils.training.prefixes import Prefixes
+from vocabx_utils.training.prefixes import PREFIX_BYTES, Prefixes
 
 __all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
 
@@ -80,6 +80,7 @@ def teacher_cache(
     rank: int = 0,
     world: int = 1,
     barrier: Callable[[], None] = lambda: None,
+    prefix_bytes: int = PREFIX_BYTES,
 ) -> TeacherCache:
     """Open the cache of these examples, running the teacher if there is none for exactly this input.
 
@@ -93,6 +94,7 @@ def teacher_cache(
         rank: this process among ``world``; each runs the teacher on its share and writes its rows of the one file.
         world: number of processes.
         barrier: waits for all processes.
+        prefix_bytes: what the beginnings before each first divergence may take in memory; see `Prefixes`.
 
     Returns:
         The cache, memory-mapped.
@@ -124,7 +126,7 @@ def teacher_cache(
         states = states.view(torch.bfloat16)
     targets = sum(len(e.original_ids) - 1 for e in examples.examples)
     nats = runs.read_json(folder / "key.json")["base_nats"]
-    prefixes = Prefixes(base, examples, token_budget=token_budget)
+    prefixes = Prefixes(base, examples, token_budget=token_budget, limit=prefix_bytes)
     return TeacherCache(tuple(rows), states, nats, targets, prefixes)
 
 
