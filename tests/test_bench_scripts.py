@@ -16,6 +16,7 @@ import torch
 from tiny_tuning import pairs
 
 from vocabx_utils import corpus, runs
+from vocabx_utils.evaluation.prompts import resolve_prefill
 from vocabx_utils.models import load_base_model
 from vocabx_utils.training.claims import judge_c8, judge_c9
 from vocabx_utils.training.measured import read_bench, read_finetuning, stage_table
@@ -182,3 +183,19 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     assert {"English prose", "other language", "peak GB", "validation loss"} <= set(table)
     assert judge_c8(read["expanded a+b"]["observed"], read["expanded b"]["observed"]).reason.endswith("n = 4)")
     assert "domain" in judge_c9(read["expanded a+b"]["observed"], read["expanded a+c"]["observed"]).reason
+
+
+def test_the_evaluation_page_shows_the_committed_results() -> None:
+    root = BENCH.parents[1]
+    page = (root / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    for table in script("answers").tables(root / "results" / "bench").split("\n\n"):
+        assert table in page
+
+
+def test_no_score_is_below_its_floor() -> None:
+    answers = runs.read_json(BENCH.parents[1] / "results" / "bench" / "answers.json")
+    floors = script("answers").FLOORS
+    for name, floor in floors.items():
+        style = f"chat/{resolve_prefill(name, 'chat', 'auto')}"
+        found = [row["passed"] for setting, row in answers[name].items() if setting.startswith(style)]
+        assert len(found) == 1 and found[0] >= floor

@@ -12,16 +12,20 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, kept_ids, load_benchmark
+from vocabx_utils.evaluation.benchmarks import BENCHMARKS, KEPT_FOLDER, Problem, kept_ids, load_benchmark
 from vocabx_utils.evaluation.execution import execute
-from vocabx_utils.evaluation.prompts import build_prompt, extract_answer
+from vocabx_utils.evaluation.prompts import build_prompt, extract_answer, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
+from vocabx_utils.evaluation.statistics import wilson_interval
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.runs import read_json, write_json
 
+ROOT = Path(__file__).resolve().parents[2]
 # Qwen2.5-Coder-0.5B-Instruct q4_k_m, greedy, quick prompts: passed of all problems
 FLOORS = {"humaneval": 91, "mbpp": 161, "bigcodebench": 117, "ds1000": 69}
 
@@ -39,16 +43,48 @@ def extract_again(rows: list[dict[str, Any]], problems: list[Problem], source: s
     return fresh
 
 
+def tables(folder: Path) -> str:
+    """Return the tables of ``docs/evaluation.md`` in Markdown: references, answers, sandbox."""
+    lines = ["| benchmark | kept | of | dropped because |", "| --- | ---: | ---: | --- |"]
+    for name in BENCHMARKS:
+        found = read_json(KEPT_FOLDER / f"{name}.json")
+        reasons = Counter(re.split(r"[:(]", text)[0].strip() for text in found["dropped"].values())
+        why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "–"
+        lines.append(f"| {name} | {found['n_kept']} | {found['n_total']} | {why} |")
+    lines += [
+        "",
+        "| benchmark | prompt | passed | of | rate | 95 % interval |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    answers = read_json(folder / "answers.json")
+    for name, setting, row in ((n, setting, answers[n][setting]) for n in BENCHMARKS for setting in sorted(answers[n])):
+        interval = wilson_interval(row["passed"], row["problems"])
+        chosen = "/".join(setting.split("/")[:2]) == f"chat/{resolve_prefill(name, 'chat', 'auto')}"
+        prompt = f"**{setting}**" if chosen else setting
+        rate = f"{interval.estimate:.1%} | {interval.low:.1%} to {interval.high:.1%}"
+        lines.append(f"| {name} | {prompt} | {row['passed']} | {row['problems']} | {rate} |")
+    lines += ["", "| mode | seconds | CPU seconds | second attempts |", "| --- | ---: | ---: | ---: |"]
+    modes = read_json(folder / "sandbox.json")["bigcodebench"]["modes"]
+    lines += [
+        f"| {mode} | {row['seconds']:.0f} | {row['cpu_seconds']:.0f} | {row['second_attempts']} |"
+        for mode, row in modes.items()
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Execute benchmark by benchmark and print one line each, then the classes of failures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("samples", type=Path)
+    parser.add_argument("samples", type=Path, nargs="?", help="left out: only print the tables of docs/evaluation.md")
     parser.add_argument("--benchmarks", default=",".join(BENCHMARKS))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tokenizer", help="extract again: hub id, folder or .gguf of the model that answered")
     parser.add_argument("--fast", action="store_true", help="fork in warm jails")
     parser.add_argument("--report", type=Path, help="JSON file to add the counts to, by benchmark and prompt setting")
     args = parser.parse_args()
+    if args.samples is None:
+        print(tables(ROOT / "results" / "bench"))
+        return
     opener = gzip.open if args.samples.suffix == ".gz" else open
     with opener(args.samples, "rt", encoding="utf-8") as file:
         groups = split_by_benchmark(json.loads(line) for line in file)

@@ -3,10 +3,10 @@
     python tests/bench/finetune.py prepare --model MODEL --out DATA            (no GPU: texts and new tokens)
     python tests/bench/finetune.py measure --model MODEL --data DATA --out OUT (one GPU, no network)
 
-``measure`` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and, by device,
-OUT/finetune-DEVICE.json (tokens per second by stage and shape, as a share of a matrix-product ceiling of the same
-run). What OUT holds already is not measured again, and with --scratch FOLDER a variant that was cut goes on at its last
-epoch. A part that fails is noted with its error, and tried again by the next call.
+``measure`` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and OUT/finetune-DEVICE.json
+(tokens per second by stage and shape, as a share of a matrix-product ceiling measured in the same run). What OUT holds
+already is not measured again, and with --scratch FOLDER a variant that was cut goes on at its last epoch. A part that
+fails is noted with its error, and tried again by the next call.
 
 FLOP per token, recomputation not counted (P linear weights of the blocks, H head weights that count, R adapter
 weights, A = 2 · T · layers · heads · head width for the causal half of both attention products):

@@ -39,8 +39,8 @@ def _phase1(run: Run, key: str, label: str, title: str, train_key: str | None = 
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     counts = next(iter(metrics.values()))[-1]
     places = sum(counts.get(name, 0) for name in _COUNTED[key])
-    dotted = " Dotted: training data." if train_key else ""
-    plots.note(ax, f"Validation, n = {places:,.0f} positions, one run for each variant (no bands).{dotted}")
+    both = " Training solid, validation dashed." if train_key else ""
+    plots.note(ax, f"Validation, n = {places:,.0f} positions, one run for each variant (no bands).{both}")
     ends = [f"{plots.variant_label(v)} {m[0][key]:.3f} to {m[-1][key]:.3f}" for v, m in metrics.items() if key in m[-1]]
     return Drawing(fig, f"Line chart of {title} by epoch on validation data; first to last: {'; '.join(ends)}.")
 

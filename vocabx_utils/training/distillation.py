@@ -333,7 +333,7 @@ class Trainer:
             indices: training examples of the step, over all processes.
 
         Returns:
-            The losses of the input and of the head side and the summed KL, float64, still on the device.
+            (3,) loss of the input side, of the head side, and the summed KL, float64, still on the device.
         """
         factor = rate_factor(self.position.steps, self.cycles, self.config.warmup)
         for optimizer in self.optimizers.values():

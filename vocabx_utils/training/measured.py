@@ -105,7 +105,7 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
     """Read what `tests/bench/finetune.py` measured: finished variants by model; empty where there is nothing."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
-        variants = runs.read_json(path).get("variants", {})  # a file of throughput has none
+        variants = runs.read_json(path).get("variants", {})  # a file of throughputs has none
         finished = {name: variant for name, variant in variants.items() if "observed" in variant}
         if finished:
             found[path.stem] = finished
