@@ -137,6 +137,7 @@ def test_answers_may_leave_out_imports_of_the_code_start() -> None:
     space: dict[str, object] = {}
     exec(parts.solution, space)
     exec(parts.test, space)
+    assert callable(space["add"]) and space["add"](1, 2) == 3
 
 
 def test_ds1000_programs_call_both_checks() -> None:
