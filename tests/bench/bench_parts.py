@@ -86,6 +86,11 @@ def random_model(shape: str) -> Any:
     return models.untie(model).eval().requires_grad_(False)
 
 
+def seconds_left(started: float, minutes: float) -> float:
+    """Seconds of a time limit that are left, ``started`` being a reading of ``time.perf_counter``."""
+    return 60 * minutes - (time.perf_counter() - started)
+
+
 def free() -> None:
     """Give memory back and forget the peak."""
     if torch.cuda.is_available():

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 from anchors import read_splits
-from bench_parts import SHAPES, free, matmul_ceiling, random_model, short_device
+from bench_parts import SHAPES, free, matmul_ceiling, random_model, seconds_left, short_device
 from bench_parts import facts as bench_facts
 
 from vocabx_utils import corpus, models, runs
@@ -275,7 +275,12 @@ class Setting:
             row["ceiling_share"] = row["tokens_per_s"] * flops / ceiling
         epochs = done.losses[done.losses.kind == "epoch"][["stage", "epoch", "loss", "validation_loss"]]
         final = list(done.observed.values())[-1]["bits_per_byte"]
-        print(name, {k: round(v, 4) for k, v in final.items()}, f"{_elapsed(options):.0f} s", flush=True)
+        print(
+            name,
+            {k: round(v, 4) for k, v in final.items()},
+            f"{time.perf_counter() - options.started:.0f} s",
+            flush=True,
+        )
         return {
             "stages": rows,
             "epochs": epochs.astype(object).where(epochs.notna(), None).to_dict("records"),
@@ -314,12 +319,8 @@ def _report(what: str, error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _elapsed(options: argparse.Namespace) -> float:
-    return time.perf_counter() - options.started
-
-
 def _time_left(options: argparse.Namespace, needed: float) -> bool:
-    return _elapsed(options) + needed < 60 * options.minutes
+    return needed < seconds_left(options.started, options.minutes)
 
 
 def _budgets(text: str) -> dict[str, int]:

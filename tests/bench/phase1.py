@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_parts import Peak, facts, matmul_ceiling, random_model, short_device, synchronise
+from bench_parts import Peak, facts, matmul_ceiling, random_model, seconds_left, short_device, synchronise
 from phase1_engines import Problem, floor, literal, ours
 
 from vocabx_utils import corpus, models, runs
@@ -188,7 +188,7 @@ def engine(options: argparse.Namespace) -> None:
     w = WORKLOADS[options.workload]
     problem = problem_of(options.workload, options)
     if options.compiled and options.engine != "literal":
-        compile_blocks(problem.base.model)
+        stages.compile_blocks(problem.base.model)
         problem = replace(problem, prefix_bytes=0)
     peak = Peak()
     found: dict[str, Any] = {
@@ -243,12 +243,6 @@ def timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[
         seconds.append(time.perf_counter() - began)
         tokens.append(sum(len(train.examples[i].extended_ids) for i in indices))
     return seconds[w.warmup :], tokens[w.warmup :]
-
-
-def compile_blocks(model: Any) -> None:
-    """Fuse the small operations of each block."""
-    for block in stages.blocks_of(model):
-        block.compile()
 
 
 def skipped_share(problem: Problem, cache: TeacherCache, w: Workload) -> float:
@@ -383,7 +377,7 @@ def measure(options: argparse.Namespace) -> None:
             done = found.setdefault(kind, {})
             if key in done and "error" not in done[key]:
                 continue
-            left = 60 * options.minutes - (time.perf_counter() - started)
+            left = seconds_left(started, options.minutes)
             if left < options.reserve:
                 print(f"{name} {key} and what follows: {options.minutes:g} minutes would not do", flush=True)
                 return
@@ -453,7 +447,7 @@ def profile(options: argparse.Namespace) -> None:
     for name in options.workloads:
         problem = problem_of(name, options)
         if options.compiled:
-            compile_blocks(problem.base.model)
+            stages.compile_blocks(problem.base.model)
             problem = replace(problem, prefix_bytes=0)
         step = ours(problem).step
         indices = list(range(WORKLOADS[name].batch))

@@ -25,10 +25,11 @@ from typing import Any
 import finetune
 import phase1
 import torch
-from bench_parts import facts, short_device
+from bench_parts import facts, seconds_left, short_device
 from phase1_engines import ours
 
 from vocabx_utils import runs
+from vocabx_utils.training import stages
 from vocabx_utils.training.group import join_group
 
 
@@ -46,7 +47,7 @@ def measure(options: argparse.Namespace) -> None:
         for count in options.processes:
             if str(count) in row["tokens_per_s"]:
                 continue
-            left = 60 * options.minutes - (time.perf_counter() - started)
+            left = seconds_left(started, options.minutes)
             if left < options.reserve:
                 print(f"{part} with {count} and what follows: {options.minutes:g} minutes would not do")
                 return
@@ -94,7 +95,7 @@ def _phase1(name: str, options: argparse.Namespace) -> float:
     w = phase1.WORKLOADS[name]
     problem = phase1.problem_of(name, options)
     if options.compiled:
-        phase1.compile_blocks(problem.base.model)
+        stages.compile_blocks(problem.base.model)
         problem = replace(problem, prefix_bytes=0)
     with join_group() as group:
         cache = problem.cache(problem.train, options.scratch / "teacher", group)

@@ -333,8 +333,7 @@ def _prepare(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage
     # under autocast the products cast for themselves; peft's own cast to float32 would only cost memory traffic
     _cast_adapter_inputs(model, stages.matrices_of(model)[1].dtype == torch.float32)
     if config.compile_blocks:
-        for block in stages.blocks_of(model):
-            block.compile()
+        stages.compile_blocks(model)
 
 
 def _cast_adapter_inputs(model: PreTrainedModel, cast: bool) -> None:

@@ -19,6 +19,7 @@ from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_tex
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
 from vocabx_utils.training.prefixes import PREFIX_BYTES
+from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.variants import run_texts
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
@@ -79,10 +80,7 @@ def prepare_phase1(
             f"{base.vocab_size} ids: run notebook 01 with this model, or choose the model it was run with"
         )
     if config.compile_blocks:
-        from vocabx_utils.training.stages import blocks_of
-
-        for block in blocks_of(base.model):
-            block.compile()
+        compile_blocks(base.model)
     folder = run.stage("03")
     aligned: dict[str, list[AlignedText]] = {}
     sets: dict[str, ExampleSet] = {}

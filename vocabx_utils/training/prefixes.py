@@ -9,6 +9,7 @@ Shapes: B examples, T extended ids, P of them before the divergence, D width; L 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -91,10 +92,7 @@ class Prefixes:
             if best == 0 or saved[best] - _skipped(lengths, rows, cuts) < width:
                 break  # less than a row is saved: not worth a smaller pass
             cuts = sorted({*cuts, best})
-        return [
-            (lengths[rows[start]], rows[start:stop])
-            for start, stop in zip(cuts, [*cuts[1:], len(rows)], strict=True)
-        ]  # fmt: skip
+        return [(lengths[rows[start]], rows[start:stop]) for start, stop in pairwise([*cuts, len(rows)])]
 
     def _take(self, chosen: Sequence[int], length: int) -> tuple[Tensor, DynamicCache]:
         assert self.kept is not None
@@ -134,4 +132,4 @@ class Prefixes:
 
 def _skipped(lengths: Sequence[int], rows: Sequence[int], cuts: Sequence[int]) -> int:
     """Positions that need no pass if the rows, shortest prefix first, are cut at these places."""
-    return sum(lengths[rows[start]] * (stop - start) for start, stop in zip(cuts, [*cuts[1:], len(rows)], strict=True))
+    return sum(lengths[rows[start]] * (stop - start) for start, stop in pairwise([*cuts, len(rows)]))

@@ -33,6 +33,7 @@ __all__ = [
     "blocks_of",
     "check_extended",
     "checksums",
+    "compile_blocks",
     "matrices_of",
     "moved",
     "open_stage",
@@ -153,6 +154,12 @@ def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
     if not isinstance(blocks, nn.ModuleList):
         raise ValueError(f"{type(model).__name__} has no list of blocks named 'layers'; this architecture is unknown")
     return blocks
+
+
+def compile_blocks(model: PreTrainedModel) -> None:
+    """Let the compiler fuse the small operations of each block, in place, at its next call."""
+    for block in blocks_of(model):
+        block.compile()
 
 
 def trainable_table(model: nn.Module) -> pd.DataFrame:
