@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vocabx_utils.training.softmax_steps import Compiled, Scratch, softmax_step, softmax_step_in_place
+from vocabx_utils.training.softmax_steps import Compiled, Scratch, aligned_rows, softmax_step, softmax_step_in_place
 
 R, V = 9, 53
 
@@ -54,8 +54,10 @@ def test_both_ways_equal_float64(way, kl_factor, tau, with_ce):
     lse, kl, gradient = way(
         c["old"].clone(), c["teacher"].clone(), c["lse_new"], c["targets"],
         c["ce_factor"] if with_ce else None, None if kl_factor is None else torch.tensor(kl_factor),
-        None if tau == 1 else torch.tensor(float(tau)), torch.float32,
+        None if tau == 1 else torch.tensor(float(tau)), torch.float32, V + 11,
     )  # fmt: skip
+    assert gradient.shape == (R, V + 11) and not gradient[:, V:].any()
+    gradient = gradient[:, :V]
     for got, right in zip((lse, kl, gradient), want, strict=True):
         assert (got.double() - right).norm() <= 1e-5 * right.norm()  # the shift alone costs 30 * 2^-24
 
@@ -65,7 +67,7 @@ def test_equal_logits_have_no_kl_and_no_gradient(way):
     old = case()["old"] * 20
     none = torch.zeros(R)
     _, kl, gradient = way(
-        old.clone(), old.clone(), none, none.long() - 1, None, torch.tensor(1.0), None, torch.float32
+        old.clone(), old.clone(), none, none.long() - 1, None, torch.tensor(1.0), None, torch.float32, V
     )  # fmt: skip
     assert not kl.any() and not gradient.any()
 
@@ -96,3 +98,20 @@ def test_out_of_memory_is_not_hidden(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     with pytest.raises(torch.OutOfMemoryError):
         Compiled(full, lambda value: value)(1)
+
+
+def test_rows_are_aligned_only_where_it_helps():
+    assert aligned_rows(matrix := torch.zeros(65, 4)) is matrix  # a CPU has no tensor cores
+    assert aligned_rows(matrix := torch.zeros(65, 4, dtype=torch.bfloat16)) is matrix
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rows", [128, 200])
+def test_surplus_rows_on_a_gpu_come_from_the_model_or_are_zeros(rows):
+    whole = torch.randn(rows, 8, device="cuda", dtype=torch.bfloat16)
+    found = aligned_rows(whole[:100])
+    assert found.shape == (128, 8) and torch.equal(found[:100], whole[:100])
+    assert found.data_ptr() == whole.data_ptr()
+    alone = aligned_rows(whole[:100].clone())
+    assert alone.shape == (128, 8) and not alone[100:].any()
+    assert aligned_rows(whole[:64]).shape == (64, 8)

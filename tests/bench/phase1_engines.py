@@ -34,6 +34,7 @@ from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
 from vocabx_utils.training.objectives import default_chunk
 from vocabx_utils.training.prefixes import PREFIX_BYTES, Prefixes
+from vocabx_utils.training.softmax_steps import aligned_rows
 from vocabx_utils.training.teacher import TeacherCache, teacher_cache
 from vocabx_utils.vocabulary.alignment import map_token_sequences
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
@@ -82,6 +83,7 @@ def literal(problem: Problem) -> Step:
     optimizers = [
         AdamW([rows], lr=config.learning_rate, weight_decay=0.0) for rows in (model.input_rows, model.head_rows)
     ]
+    head = aligned_rows(model.head)  # slow products would say nothing about the method
     examples = problem.train.examples
     lengths = [len(example.extended_ids) for example in examples]
 
@@ -104,7 +106,7 @@ def literal(problem: Problem) -> Step:
             with torch.no_grad():
                 teacher = base.model(input_ids=original, use_cache=False).logits[..., : model.vocab_size].float()
             hidden, _ = model.hidden(extended)
-            student = (hidden @ model.head.T).float()
+            student = (hidden @ head.T)[..., : model.vocab_size].float()
             new = (hidden.detach() @ model.head_rows.to(hidden.dtype).T).float()
             line = torch.from_numpy(np.repeat(np.arange(len(part)), [len(p) for p in pairs])).to(base.device)
             left, right = torch.from_numpy(np.concatenate(pairs)).to(base.device).unbind(1)
@@ -132,9 +134,9 @@ def floor(problem: Problem) -> Step:
     rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
     chunk = default_chunk(base.vocab_size, base.device)
     prefixes = Prefixes(base, examples, token_budget=config.token_budget, limit=problem.prefix_bytes)
-    head, new = model.head, model.head_rows.detach().to(base.dtype)
+    head, new = aligned_rows(model.head), model.head_rows.detach().to(base.dtype)
     states = torch.randn(chunk, base.width, device=base.device, dtype=base.dtype)
-    gradient = torch.rand(chunk, base.vocab_size, device=base.device, dtype=base.dtype) / base.vocab_size
+    gradient = torch.rand(chunk, len(head), device=base.device, dtype=base.dtype) / base.vocab_size
     few = torch.rand(chunk, len(new), device=base.device, dtype=base.dtype)
 
     def products(hidden: Tensor, compared: int) -> Tensor:

@@ -21,7 +21,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from vocabx_utils.training.extended import LogitTransform
-from vocabx_utils.training.softmax_steps import CACHE_BYTES, Compiled, Scratch, softmax_step, softmax_step_in_place
+from vocabx_utils.training.softmax_steps import (
+    CACHE_BYTES,
+    Compiled,
+    Scratch,
+    aligned_rows,
+    softmax_step,
+    softmax_step_in_place,
+)
 
 __all__ = [
     "ANCHORS",
@@ -303,7 +310,7 @@ def _chunk(
             grad_head.addmm_(new_gradient.T, states.float())
     ce[part] = torch.where(has_target, to_all - chosen, 0.0)
     if grad_hidden is not None and old_gradient is not None:
-        grad_hidden[part] = old_gradient @ s.head
+        grad_hidden[part] = old_gradient @ steps.head
         if s.ce_weight > 0 and new.shape[1]:
             grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
 
@@ -312,7 +319,7 @@ class _Steps:
     """Logits and the arithmetic on them for the chunks of one pass, with the memory they share."""
 
     def __init__(self, s: _Settings, device: torch.device, *, wanted: bool) -> None:
-        self.s, self.scratch = s, Scratch()
+        self.s, self.scratch, self.head = s, Scratch(), aligned_rows(s.head)
         self.compiled = device.type == "cuda"
         with_kl = wanted and s.kl_coefficient != 0
         # d/dz of tau^2 KL(p || softmax(z / tau)) = tau (q - p); a tensor, so that a new value compiles nothing anew
@@ -322,26 +329,28 @@ class _Steps:
 
     def logits(self, states: Tensor, name: str) -> Tensor:
         """(c, V) float32 logits of the original ids, in memory that the next chunk takes over."""
-        out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.s.head.shape[0])
-        return self.s.transform.apply_(_products(states, self.s.head, out))
+        out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.head.shape[0])
+        return self.s.transform.apply_(_products(states, self.head, out)[:, : self.s.head.shape[0]])
 
     def softmax(
         self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Run a step over a chunk and carry its gradient on to the products."""
+        """Run a step over a chunk and carry its gradient on to the products, as many columns as ``head`` has rows."""
         factor = weight * self.s.ce_weight if self.with_ce else None
         transform, dtype = self.s.transform, self.s.head.dtype
         capped = transform.softcap is not None
         slope = transform.chain_(torch.ones_like(old), old.clone()) if capped else None  # old is overwritten
         if self.compiled:
             found = compiled_step()(
-                old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype
-            )
+                old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype,
+                self.head.shape[0],
+            )  # fmt: skip
         else:
             found = self._by_blocks(old, teacher, lse_new, targets, factor)
         lse, kl, gradient = found
         if gradient is not None and slope is not None:
-            gradient = gradient.float().mul_(slope)
+            gradient = gradient.float()
+            gradient[:, : slope.shape[1]].mul_(slope)
         elif gradient is not None and transform.scale != 1.0:
             gradient = gradient.mul_(transform.scale)
         return lse, kl, None if gradient is None else gradient.to(dtype)
@@ -357,7 +366,8 @@ class _Steps:
             found.append(
                 softmax_step_in_place(
                     old[rows], None if teacher is None else teacher[rows], lse_new[rows], targets[rows],
-                    None if factor is None else factor[rows], self.kl_factor, self.tau, torch.float32, self.scratch,
+                    None if factor is None else factor[rows], self.kl_factor, self.tau, torch.float32, old.shape[1],
+                    self.scratch,
                 )
             )  # fmt: skip
         kl = None if teacher is None else torch.cat([part for _, part, _ in found if part is not None])

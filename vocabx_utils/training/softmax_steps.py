@@ -17,10 +17,35 @@ from typing import Any
 import torch
 import torch._dynamo as dynamo
 from torch import Tensor
+from torch.nn import functional
 
-__all__ = ["CACHE_BYTES", "Compiled", "Scratch", "softmax_step", "softmax_step_in_place"]
+__all__ = ["CACHE_BYTES", "Compiled", "Scratch", "aligned_rows", "softmax_step", "softmax_step_in_place", "widened"]
 
 CACHE_BYTES = 2 << 20  # of one block of rows: four of them share the cache
+_TILE = 64  # rows of a matrix come in multiples of this where the tensor cores are to run at full speed
+
+
+def aligned_rows(matrix: Tensor) -> Tensor:
+    """Return a matrix with at least the same rows whose products with half-precision states run at full speed.
+
+    A GPU reads and writes 16 bytes at a time. With an odd number of columns no row of the logits begins where that is
+    possible, and the products take several times as long. The caller ignores the columns of the surplus rows.
+
+    Args:
+        matrix: (R, D) rows of a head.
+
+    Returns:
+        ``matrix`` itself on a CPU, in float32 or where R is a multiple of 64; else (R', D) with R' the next multiple:
+        the rows that follow in memory (padding rows of the same model) where there are any, or a copy with zeros.
+    """
+    surplus = -len(matrix) % _TILE
+    if not surplus or not matrix.is_cuda or matrix.dtype == torch.float32:
+        return matrix
+    rows, width = len(matrix) + surplus, matrix.shape[1]
+    held = matrix.untyped_storage().nbytes() // matrix.element_size() - matrix.storage_offset()
+    if matrix.is_contiguous() and held >= rows * width:
+        return matrix.as_strided((rows, width), (width, 1))
+    return functional.pad(matrix, (0, 0, 0, surplus))
 
 
 class Compiled:
@@ -77,6 +102,7 @@ def softmax_step(
     kl_factor: Tensor | None,
     tau: Tensor | None,
     dtype: torch.dtype,
+    columns: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Turn logits into losses and the gradient of the old logits; nothing is changed in place.
 
@@ -89,10 +115,11 @@ def softmax_step(
         kl_factor: () weight of each row's KL in the gradient, or None.
         tau: () temperature, or None for 1.
         dtype: of the gradient.
+        columns: of the gradient, V or more (see `aligned_rows`).
 
     Returns:
-        (r,) log-sum-exp of ``old``; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, V) gradient
-        with respect to ``old``, or None where no factor asks for one.
+        (r,) log-sum-exp of ``old``; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, columns)
+        gradient with respect to ``old``, 0 in the columns from V on, or None where no factor asks for one.
     """
     lse, shifted, log_sum = _normaliser(old)
     kl: Tensor | None = None
@@ -108,11 +135,16 @@ def softmax_step(
             gradient = (log_q.exp() - p) * kl_factor
     if ce_factor is not None:
         to_all = torch.logaddexp(lse, lse_new)
-        columns = torch.arange(old.shape[1], device=old.device)
-        hit = (columns == targets[:, None]).float()
+        hit = (torch.arange(old.shape[1], device=old.device) == targets[:, None]).float()
         ce_gradient = ((old - to_all[:, None]).exp() - hit) * ce_factor[:, None]
         gradient = ce_gradient if gradient is None else gradient + ce_gradient
-    return lse, kl, None if gradient is None else gradient.to(dtype)
+    return lse, kl, None if gradient is None else widened(gradient.to(dtype), columns)
+
+
+def widened(gradient: Tensor, columns: int) -> Tensor:
+    """Append columns of zeros up to ``columns``."""
+    surplus = columns - gradient.shape[1]
+    return functional.pad(gradient, (0, surplus)) if surplus else gradient
 
 
 def _normaliser(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,6 +164,7 @@ def softmax_step_in_place(
     kl_factor: Tensor | None,
     tau: Tensor | None,
     dtype: torch.dtype,
+    columns: int,
     scratch: Scratch | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Do what `softmax_step` does, with as few passes and as little memory as single operations allow.
@@ -168,4 +201,4 @@ def softmax_step_in_place(
         at_target = torch.where(inside, -ce_factor, 0.0)[:, None]
         old.scatter_add_(1, targets.clamp(0, shape[1] - 1)[:, None], at_target)
     wanted = ce_factor is not None or (teacher is not None and kl_factor is not None)
-    return lse, kl, old.to(dtype) if wanted else None
+    return lse, kl, widened(old.to(dtype), columns) if wanted else None
