@@ -12,11 +12,15 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
@@ -143,10 +147,25 @@ def read_metadata(path: Path) -> dict[str, Any]:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{path} is not a GGUF file (it does not begin with 'GGUF').")
     try:
-        reader = gguf.GGUFReader(path)
+        with _read_at_once():
+            reader = gguf.GGUFReader(path)
     except Exception as error:  # the reader lets numpy's and its own errors through
         raise ModelError(f"{path} is truncated or damaged ({type(error).__name__}: {error}).") from error
     return {key: field.contents() for key, field in reader.fields.items()}
+
+
+@contextmanager
+def _read_at_once() -> Iterator[None]:
+    """Let the reader have the whole file in memory instead of mapped.
+
+    It takes millions of small slices to read a vocabulary, four times over. Slices of a memory map are objects of
+    their own class and took a third to a half of a conversion's time.
+    """
+
+    numpy = ModuleType("numpy")
+    vars(numpy).update(vars(np), memmap=lambda path, mode: np.fromfile(path, np.uint8))
+    with mock.patch("gguf.gguf_reader.np", numpy):
+        yield
 
 
 def check_known(path: Path, metadata: dict[str, Any]) -> None:
@@ -173,8 +192,9 @@ def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     try:
-        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-        rebuilt = AutoTokenizer.from_pretrained(**where)
+        with _read_at_once():
+            model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+            rebuilt = AutoTokenizer.from_pretrained(**where)
     except (ValueError, KeyError, RuntimeError, EOFError) as error:
         raise ModelError(f"transformers could not read {path.name}: {error}") from error
     tokenizer = restore_tokenizer(rebuilt, metadata)

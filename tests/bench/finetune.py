@@ -207,7 +207,7 @@ def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None
     if all("stages" in variants.get(name, {}) for name in PLAN):
         return
     setting = Setting(options)
-    about = {"model": setting.base.name, "new_tokens": setting.extension.N, "start": setting.start}
+    about = {"model": options.label or setting.base.name, "new_tokens": setting.extension.N, "start": setting.start}
     for name, keys in PLAN.items():
         longest = max((found["seconds"] for found in variants.values() if "seconds" in found), default=90.0)
         if "stages" in variants.get(name, {}) or not _time_left(options, longest):

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -64,7 +65,7 @@ class Workload:
         micro: tokens in one forward pass, the same for every engine.
         shape: of `bench_parts.SHAPES`, None for a real model.
         size: of the matrix product that serves as ceiling.
-        steps, warmup: timed steps and those before.
+        steps, warmup: timed steps and those before, in which the compiler meets every shape.
     """
 
     length: int
@@ -80,7 +81,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Quality:
-    """How long training runs to compare wall times at equal validation KL."""
+    """How long training runs to compare wall times at equal validation KL; ``micro`` as in `Workload`."""
 
     texts: int
     validation: int
@@ -91,14 +92,17 @@ class Quality:
     literal_rate: float
     rate: float
     evaluations: int
+    micro: int
 
 
 WORKLOADS = {
-    "qwen-t1024": Workload(1024, 16, 4096, quality=Quality(1500, 150, 1024, 3, 32, 48, 2e-3, 2e-3, 12)),
+    "qwen-t1024": Workload(
+        1024, 16, 8192, steps=10, warmup=14, quality=Quality(1500, 150, 1024, 3, 32, 48, 2e-3, 2e-3, 12, 16_384)
+    ),
     "llama-6.7b-v32k": Workload(2048, 8, 4096, "llama-6.7b"),
     "llama-6.7b-v128k": Workload(2048, 8, 4096, "llama-6.7b-v128k"),
     "smollm2-cpu": Workload(256, 4, 1024, size=2048, steps=3, warmup=1,
-                            quality=Quality(40, 16, 128, 2, 8, 24, 1e-2, 1e-2, 4)),
+                            quality=Quality(40, 16, 128, 2, 8, 24, 1e-2, 1e-2, 4, 1024)),
     "tiny": Workload(64, 4, 128, "tiny", 12, 256, 2, 1),
 }  # fmt: skip
 
@@ -137,7 +141,11 @@ def _joined(texts: list[str], length: int, tokenizer: Any) -> list[str]:
 
 def problem_of(name: str, options: argparse.Namespace) -> Problem:
     """Load or make the model, and the texts of exactly T tokens."""
-    w = WORKLOADS[name]
+    return problem_for(WORKLOADS[name], options)
+
+
+def problem_for(w: Workload, options: argparse.Namespace) -> Problem:
+    """The same for a workload that has no name."""
     config = Phase1Config(
         learning_rate=1e-3, epochs=1, batch_size=w.batch, token_budget=options.micro or w.micro, window=0,
         max_length=w.length,
@@ -280,16 +288,21 @@ def quality(options: argparse.Namespace) -> None:
     """Train with one set of parts until the validation KL at identical tokens is at a target, and write the curve.
 
     ``literal`` runs its schedule to the end and sets the target; each further way adds one part: the cached teacher,
-    the boundary as anchor, windows around new tokens instead of whole texts.
+    the boundary as anchor, windows around new tokens instead of whole texts, fused blocks where there is a compiler.
     """
     q = WORKLOADS[options.workload].quality
     assert q is not None
     torch.manual_seed(0)
     setup = problem_of(options.workload, options)
     whole, windows, held = _quality_sets(q, options)
-    train = windows if options.way == "windows" else whole
+    train = windows if options.way in ("windows", "fused") else whole
+    if options.way == "fused":
+        stages.compile_blocks(setup.base.model)
+        setup = replace(setup, prefix_bytes=0)
     rate = q.literal_rate if options.way == "literal" else q.rate
-    config = replace(setup.config, epochs=q.epochs, batch_size=q.batch, learning_rate=rate)
+    config = replace(
+        setup.config, epochs=q.epochs, batch_size=q.batch, learning_rate=rate, token_budget=options.micro or q.micro
+    )
     problem = replace(setup, train=train, config=config)
     held_cache = problem.cache(held)
     _warm_up(replace(problem, train=replace(train, examples=train.examples[: 3 * q.batch])), options.way)
@@ -326,6 +339,8 @@ def quality(options: argparse.Namespace) -> None:
         if (number + 1) % every == 0 or last:
             curve.append({"step": number + 1, "seconds": spent, "tokens": tokens, "kl_identical": kl()})
             print(options.way, curve[-1], flush=True)
+            if not math.isfinite(curve[-1]["kl_identical"]):
+                raise SystemExit(f"{options.way}: the validation KL is not finite at step {number + 1}")
             if options.target and curve[-1]["kl_identical"] <= options.target:
                 break
     reached = None
@@ -355,7 +370,7 @@ def _quality_sets(q: Quality, options: argparse.Namespace) -> tuple[ExampleSet, 
     return whole_texts(train, *size, max_length=q.length), windows, whole_texts(held, *size, max_length=q.length)
 
 
-WAYS = ("literal", "cached", "boundary", "windows")
+WAYS = ("literal", "cached", "boundary", "windows", "fused")
 
 
 # --- everything, and the results ------------------------------------------------------------------------------------
@@ -372,7 +387,8 @@ def measure(options: argparse.Namespace) -> None:
         found = details.setdefault(name, {})
         parts: list[tuple[str, str, list[str]]] = [("engines", e, ["engine", "--engine", e]) for e in ENGINES]
         if WORKLOADS[name].quality and not options.no_quality:
-            parts += [("quality", way, ["quality", "--way", way]) for way in WAYS]
+            ways = WAYS if options.compiled else WAYS[:-1]
+            parts += [("quality", way, ["quality", "--way", way]) for way in ways]
         for kind, key, command in parts:
             done = found.setdefault(kind, {})
             if key in done and "error" not in done[key]:
@@ -423,7 +439,8 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     peaks = [engines.get(name, {}).get("peak_bytes_above_weights") for name in ("ours", "literal")]
     flops = own.get("flops_per_token")
     ways = found.get("quality", {})
-    reached, whole = ways.get("windows", {}).get("reached_seconds"), ways.get("literal", {}).get("seconds")
+    best = ways.get("fused", ways.get("windows", {}))
+    reached, whole = best.get("reached_seconds"), ways.get("literal", {}).get("seconds")
     return {
         "tokens_per_s": rate,
         "speedup_vs_literal": _ratio(rate["ours"], rate["literal"]),

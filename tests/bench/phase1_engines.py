@@ -33,7 +33,7 @@ from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
 from vocabx_utils.training.objectives import default_chunk
-from vocabx_utils.training.prefixes import PREFIX_BYTES, Prefixes
+from vocabx_utils.training.prefixes import Prefixes
 from vocabx_utils.training.softmax_steps import aligned_rows
 from vocabx_utils.training.teacher import TeacherCache, teacher_cache
 from vocabx_utils.vocabulary.alignment import map_token_sequences
@@ -50,7 +50,7 @@ class Problem:
     tokens: tuple[SubtokenLike, ...]
     train: ExampleSet
     config: Phase1Config
-    prefix_bytes: int = PREFIX_BYTES  # 0 where the blocks are fused
+    prefix_bytes: int | None = None  # 0 where the blocks are fused
 
     def student(self) -> ExtendedModel:
         """Mean of subtokens for the input rows, first subtoken for the head."""

@@ -73,8 +73,8 @@ def parts_table(details: dict[str, dict[str, Any]]) -> str:
     """What each part of ours does to the wall time until literal's last KL."""
     lines = [
         "| workload | device | literal ends after, s | at KL | cached teacher, s | + boundary anchor, s "
-        "| + windows, s |",
-        "|---|---|---|---|---|---|---|",
+        "| + windows, s | + fused blocks, s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, workload in WORKLOADS.items():
         if workload.quality is None:
@@ -83,11 +83,11 @@ def parts_table(details: dict[str, dict[str, Any]]) -> str:
         for row in rows:
             ways = row["quality"]
             first = ways.get("literal", {})
-            reached = [_reached(ways.get(way)) for way in ("cached", "boundary", "windows")]
+            reached = [_reached(ways.get(way)) for way in ("cached", "boundary", "windows", "fused")]
             shown = [_number(first.get("seconds"), 1), _number(first.get("kl_identical"), 4), *reached]
             lines.append(f"| {name} | {row['device']} | " + " | ".join(shown) + " |")
         if not rows:
-            lines.append(f"| {name} | {MISSING} | | | | | |")
+            lines.append(f"| {name} | {MISSING} | | | | | | |")
     return "\n".join(lines)
 
 

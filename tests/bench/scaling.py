@@ -32,6 +32,8 @@ from vocabx_utils import runs
 from vocabx_utils.training import stages
 from vocabx_utils.training.group import join_group
 
+LARGER = 4  # global steps of this file over those of phase1.py and finetune.py
+
 
 def measure(options: argparse.Namespace) -> None:
     """Launch every part once for each number of processes; what is in the file already is not measured again."""
@@ -93,7 +95,8 @@ def worker(options: argparse.Namespace) -> None:
 
 def _phase1(name: str, options: argparse.Namespace) -> float:
     w = phase1.WORKLOADS[name]
-    problem = phase1.problem_of(name, options)
+    w = replace(w, batch=LARGER * w.batch)  # so that every process has some micro-batches of a step
+    problem = phase1.problem_for(w, options)
     if options.compiled:
         stages.compile_blocks(problem.base.model)
         problem = replace(problem, prefix_bytes=0)
@@ -107,8 +110,8 @@ def _phase1(name: str, options: argparse.Namespace) -> float:
 def _finetune(stage: str, shape: str, options: argparse.Namespace) -> float:
     small = shape == "tiny"
     settings: Any = SimpleNamespace(
-        length=64 if small else 1024, step_tokens=512 if small else 32_768, steps=4 if small else 8,
-        warmup=2 if small else 3, scratch=options.scratch,
+        length=64 if small else 1024, step_tokens=512 if small else LARGER * 32_768, steps=4 if small else 6,
+        warmup=2, scratch=options.scratch,
     )  # fmt: skip
     budget = {"tiny": 128, "qwen2.5-coder-0.5b": 16_384}.get(shape, 4096)
     row = finetune.measured(shape, stage, 1.0, settings, budget, options.compiled)

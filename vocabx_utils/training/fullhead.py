@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vocabx_utils.training.softmax_steps import Compiled, aligned_rows, widened
+from vocabx_utils.training.softmax_steps import Compiled, aligned_rows, blank_
 
 IGNORE = -100
 CHUNK_BYTES = 1 << 30
@@ -93,7 +93,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         softmax = _softmax_step(states.device.type)
         count, cast = len(cast), aligned_rows(cast)
         for rows in _chunks(len(targets), count, chunk_bytes):
-            loss, error = softmax((states[rows] @ cast.T)[:, :count], targets[rows], len(cast))
+            loss, error = softmax(blank_(states[rows] @ cast.T, count), targets[rows])
             total += loss
             if grad_hidden is not None:
                 grad_hidden[rows] = error @ cast
@@ -113,17 +113,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None
 
 
-def _loss_and_error(logits: Tensor, targets: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Summed loss, and softmax minus one-hot in the dtype of the logits, with zeros up to a width; sums in float32."""
+def _loss_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed loss, and softmax minus one-hot in the dtype of the logits; the reductions run in float32."""
     scores = logits.float()
     normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
     loss = (normaliser.squeeze(-1) - scores.gather(1, targets[:, None]).squeeze(-1)).sum()
     columns = torch.arange(logits.shape[1], device=logits.device)
     error = torch.exp(scores - normaliser) - (columns == targets[:, None]).float()
-    return loss, widened(error.to(logits.dtype), width)
+    return loss, error.to(logits.dtype)
 
 
-def _loss_and_error_in_place(logits: Tensor, targets: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def _loss_and_error_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The same without a compiler: few passes over memory, no temporary of the size of the logits."""
     scores = logits.float()
     normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
@@ -131,11 +131,11 @@ def _loss_and_error_in_place(logits: Tensor, targets: Tensor, width: int) -> tup
     loss = (normaliser - scores.gather(1, picked)).sum()
     error = scores.sub_(normaliser).exp_()
     error.scatter_add_(1, picked, error.new_full((len(targets), 1), -1.0))
-    return loss, widened(error.to(logits.dtype), width)
+    return loss, error.to(logits.dtype)
 
 
 @lru_cache(maxsize=2)
-def _softmax_step(device_type: str) -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]:
+def _softmax_step(device_type: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """On CUDA the passes over the logits are fused by the compiler; without a working one they run one by one."""
     if device_type != "cuda":
         return _loss_and_error_in_place

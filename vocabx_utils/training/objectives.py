@@ -26,6 +26,7 @@ from vocabx_utils.training.softmax_steps import (
     Compiled,
     Scratch,
     aligned_rows,
+    blank_,
     softmax_step,
     softmax_step_in_place,
 )
@@ -328,22 +329,22 @@ class _Steps:
         self.with_ce = wanted and s.ce_weight > 0
 
     def logits(self, states: Tensor, name: str) -> Tensor:
-        """(c, V) float32 logits of the original ids, in memory that the next chunk takes over."""
+        """(c, V) float32 logits of the original ids, then blank columns; the next chunk takes the memory over."""
         out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.head.shape[0])
-        return self.s.transform.apply_(_products(states, self.head, out)[:, : self.s.head.shape[0]])
+        return blank_(self.s.transform.apply_(_products(states, self.head, out)), self.s.head.shape[0])
 
     def softmax(
         self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Run a step over a chunk and carry its gradient on to the products, as many columns as ``head`` has rows."""
+        """Run a step over a chunk and carry its gradient on to the products."""
         factor = weight * self.s.ce_weight if self.with_ce else None
         transform, dtype = self.s.transform, self.s.head.dtype
         capped = transform.softcap is not None
-        slope = transform.chain_(torch.ones_like(old), old.clone()) if capped else None  # old is overwritten
+        real = old[:, : self.s.head.shape[0]]
+        slope = transform.chain_(torch.ones_like(real), real.clone()) if capped else None  # old is overwritten
         if self.compiled:
             found = compiled_step()(
-                old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype,
-                self.head.shape[0],
+                old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype
             )  # fmt: skip
         else:
             found = self._by_blocks(old, teacher, lse_new, targets, factor)
@@ -366,8 +367,7 @@ class _Steps:
             found.append(
                 softmax_step_in_place(
                     old[rows], None if teacher is None else teacher[rows], lse_new[rows], targets[rows],
-                    None if factor is None else factor[rows], self.kl_factor, self.tau, torch.float32, old.shape[1],
-                    self.scratch,
+                    None if factor is None else factor[rows], self.kl_factor, self.tau, torch.float32, self.scratch,
                 )
             )  # fmt: skip
         kl = None if teacher is None else torch.cat([part for _, part, _ in found if part is not None])

@@ -18,7 +18,6 @@ from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
-from vocabx_utils.training.prefixes import PREFIX_BYTES
 from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.variants import run_texts
@@ -94,7 +93,7 @@ def prepare_phase1(
         return teacher_cache(
             base, sets[split], place, layer=layer, token_budget=config.token_budget, tell=tell,
             rank=group.rank, world=group.world, barrier=group.barrier,
-            prefix_bytes=0 if config.compile_blocks else PREFIX_BYTES,
+            prefix_bytes=0 if config.compile_blocks else None,
         ).to(base.device)  # fmt: skip
 
     objectives = [parse_variant(name).objective for name in config.variants]

@@ -19,9 +19,9 @@ from vocabx_utils.models import BaseModel, cache_argument
 from vocabx_utils.training.examples import ExampleSet, micro_batches
 from vocabx_utils.training.extended import ExtendedModel
 
-__all__ = ["PREFIX_BYTES", "Prefixes"]
+__all__ = ["Prefixes"]
 
-PREFIX_BYTES = 2 << 30  # bytes that the keys, values and states of one split may take
+_CPU_BYTES = 2 << 30
 _GROUPS = 3
 
 
@@ -34,11 +34,15 @@ class Prefixes:
         token_budget: tokens of one pass, padding included.
         limit: bytes that may be kept; a split that needs more is run from its first token, like a model that keeps
             no keys. 0 keeps nothing: blocks that a compiler has fused run faster whole than with keys beside them.
+            2 GiB on a CPU unless given. 0 on a GPU, which a batch of short texts leaves waiting for the next kernel:
+            several smaller passes instead of one took longer than all they saved.
     """
 
     def __init__(
-        self, base: BaseModel, examples: ExampleSet, *, token_budget: int = 8192, limit: int = PREFIX_BYTES
+        self, base: BaseModel, examples: ExampleSet, *, token_budget: int = 8192, limit: int | None = None
     ) -> None:
+        if limit is None:
+            limit = _CPU_BYTES if base.device.type == "cpu" else 0
         self.base, self.examples, self.token_budget, self.limit = base, examples, token_budget, limit
         self.lengths = [min(e.prefix_pairs, len(e.extended_ids) - 1) for e in examples.examples]
         self.kept: dict[int, tuple[Tensor, Tensor]] | None = None

@@ -19,7 +19,7 @@ import torch._dynamo as dynamo
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["CACHE_BYTES", "Compiled", "Scratch", "aligned_rows", "softmax_step", "softmax_step_in_place", "widened"]
+__all__ = ["CACHE_BYTES", "Compiled", "Scratch", "aligned_rows", "blank_", "softmax_step", "softmax_step_in_place"]
 
 CACHE_BYTES = 2 << 20  # of one block of rows: four of them share the cache
 _TILE = 64  # rows of a matrix come in multiples of this where the tensor cores are to run at full speed
@@ -29,7 +29,7 @@ def aligned_rows(matrix: Tensor) -> Tensor:
     """Return a matrix with at least the same rows whose products with half-precision states run at full speed.
 
     A GPU reads and writes 16 bytes at a time. With an odd number of columns no row of the logits begins where that is
-    possible, and the products take several times as long. The caller ignores the columns of the surplus rows.
+    possible, and the products take several times as long. `blank_` makes the columns of the surplus rows count nothing.
 
     Args:
         matrix: (R, D) rows of a head.
@@ -46,6 +46,13 @@ def aligned_rows(matrix: Tensor) -> Tensor:
     if matrix.is_contiguous() and held >= rows * width:
         return matrix.as_strided((rows, width), (width, 1))
     return functional.pad(matrix, (0, 0, 0, surplus))
+
+
+def blank_(logits: Tensor, columns: int) -> Tensor:
+    """Give the columns from ``columns`` on no probability, in place; the value is finite, since 0 * inf is not 0."""
+    if columns < logits.shape[1]:
+        logits[:, columns:] = -1e30
+    return logits
 
 
 class Compiled:
@@ -102,7 +109,6 @@ def softmax_step(
     kl_factor: Tensor | None,
     tau: Tensor | None,
     dtype: torch.dtype,
-    columns: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Turn logits into losses and the gradient of the old logits; nothing is changed in place.
 
@@ -115,11 +121,10 @@ def softmax_step(
         kl_factor: () weight of each row's KL in the gradient, or None.
         tau: () temperature, or None for 1.
         dtype: of the gradient.
-        columns: of the gradient, V or more (see `aligned_rows`).
 
     Returns:
-        (r,) log-sum-exp of ``old``; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, columns)
-        gradient with respect to ``old``, 0 in the columns from V on, or None where no factor asks for one.
+        (r,) log-sum-exp of ``old``; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, V) gradient
+        with respect to ``old``, or None where no factor asks for one.
     """
     lse, shifted, log_sum = _normaliser(old)
     kl: Tensor | None = None
@@ -138,13 +143,7 @@ def softmax_step(
         hit = (torch.arange(old.shape[1], device=old.device) == targets[:, None]).float()
         ce_gradient = ((old - to_all[:, None]).exp() - hit) * ce_factor[:, None]
         gradient = ce_gradient if gradient is None else gradient + ce_gradient
-    return lse, kl, None if gradient is None else widened(gradient.to(dtype), columns)
-
-
-def widened(gradient: Tensor, columns: int) -> Tensor:
-    """Append columns of zeros up to ``columns``."""
-    surplus = columns - gradient.shape[1]
-    return functional.pad(gradient, (0, surplus)) if surplus else gradient
+    return lse, kl, None if gradient is None else gradient.to(dtype)
 
 
 def _normaliser(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,7 +163,6 @@ def softmax_step_in_place(
     kl_factor: Tensor | None,
     tau: Tensor | None,
     dtype: torch.dtype,
-    columns: int,
     scratch: Scratch | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Do what `softmax_step` does, with as few passes and as little memory as single operations allow.
@@ -201,4 +199,4 @@ def softmax_step_in_place(
         at_target = torch.where(inside, -ce_factor, 0.0)[:, None]
         old.scatter_add_(1, targets.clamp(0, shape[1] - 1)[:, None], at_target)
     wanted = ce_factor is not None or (teacher is not None and kl_factor is not None)
-    return lse, kl, widened(old.to(dtype), columns) if wanted else None
+    return lse, kl, old.to(dtype) if wanted else None

@@ -24,7 +24,7 @@ from vocabx_utils.models import BaseModel
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
 from vocabx_utils.training.extended import logit_transform, rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
-from vocabx_utils.training.prefixes import PREFIX_BYTES, Prefixes
+from vocabx_utils.training.prefixes import Prefixes
 
 __all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
 
@@ -80,7 +80,7 @@ def teacher_cache(
     rank: int = 0,
     world: int = 1,
     barrier: Callable[[], None] = lambda: None,
-    prefix_bytes: int = PREFIX_BYTES,
+    prefix_bytes: int | None = None,
 ) -> TeacherCache:
     """Open the cache of these examples, running the teacher if there is none for exactly this input.
 
