@@ -136,6 +136,28 @@ def scaling_table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def quick_table(path: Path) -> str:
+    """Wall and CPU seconds of notebooks, before and after."""
+    if not path.exists():
+        return f"Notebooks before and after: {MISSING}."
+    lines = [
+        "| notebook | wall s before | after | share | CPU s before | after | share | peak MiB before | after |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, sides in runs.read_json(path)["notebooks"].items():
+        cells = []
+        for key, shared in (("wall_s", True), ("cpu_s", True), ("peak_mib", False)):
+            before, after = (sides.get(side, {}).get(key) for side in ("before", "after"))
+            cells += [_number(before, 0), _number(after, 0)]
+            cells += [_number(_ratio(after, before), 2)] if shared else []
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
 def arithmetic_table(length: dict[str, int]) -> str:
     """FLOP per token by part, calculated, with every position compared."""
     lines = [
@@ -282,6 +304,7 @@ def write(results: Path, docs: Path) -> None:
         "scaling": scaling_table(read(results, "scaling")),
         "arithmetic": arithmetic_table(lengths),
         "large": large_table(),
+        "quick": quick_table(results / "quick-series.json"),
         "cost": cost,
     }
     page = docs / "performance.md"

@@ -1,0 +1,93 @@
+"""Measure on a GPU what an odd vocabulary costs: the products with the head, and the fused passes between them.
+
+    python tests/bench/head_products.py [--out results/bench]
+
+Writes OUT/head-products-<device>.json: microseconds a position at V = 151,665 columns (a Qwen tokenizer) and at the
+next multiple of 64, for the three products of phase 1 (student, teacher, gradient; bfloat16, float32 results), for the
+fused arithmetic between them, and for the whole loss with its gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bench_parts import facts, short_device, synchronise
+from torch import Tensor
+
+from vocabx_utils import runs
+from vocabx_utils.training.objectives import compiled_step, phase1_loss
+from vocabx_utils.training.softmax_steps import aligned_rows, blank_
+
+V, N, WIDTH, ROWS = 151_665, 800, 896, 768
+
+
+def products(states: Tensor, head: Tensor, gradient: Tensor) -> None:
+    """Student's and teacher's logits in float32, and the gradient of the states."""
+    for _ in range(2):
+        torch.mm(states, head.T, out_dtype=torch.float32)
+    torch.mm(gradient, head)
+
+
+def seconds(run: Callable[[], object], repeats: int = 20) -> float:
+    """Median of repeated calls, the first ones left out."""
+    found = []
+    for _ in range(repeats + 3):
+        synchronise()
+        began = time.perf_counter()
+        run()
+        synchronise()
+        found.append(time.perf_counter() - began)
+    return sorted(found[3:])[repeats // 2]
+
+
+def measure(head: Tensor) -> dict[str, float]:
+    """Microseconds a position with this many columns."""
+    place = {"device": head.device}
+    states = torch.randn(ROWS, WIDTH, dtype=head.dtype, **place)
+    old, teacher = (blank_(torch.randn(ROWS, len(head), **place), V) for _ in range(2))
+    zeros, factor = torch.zeros(ROWS, **place), torch.tensor(0.1, **place)
+    step = compiled_step()
+    runs_of = {
+        "products": lambda: products(states, head, old.to(head.dtype)),
+        "fused_passes": lambda: step(old, teacher, zeros, zeros.long(), None, factor, None, head.dtype),
+    }
+    return {name: 1e6 * seconds(run) / ROWS for name, run in runs_of.items()}
+
+
+def whole_loss(head: Tensor) -> float:
+    """Microseconds a position of `phase1_loss` with both gradients."""
+    states = torch.randn(ROWS, WIDTH, device=head.device, dtype=head.dtype)
+    rows = torch.randn(N, WIDTH, device=head.device)
+    targets = torch.randint(0, V + N, (ROWS,), device=head.device)
+    weights = torch.full((ROWS,), 1 / ROWS, device=head.device)
+
+    def run() -> None:
+        terms = phase1_loss(
+            states.requires_grad_(), head, rows.requires_grad_(), targets, ce_coefficient=weights,
+            teacher_hidden=states.detach(), kl_coefficient=1 / ROWS,
+        )  # fmt: skip
+        (terms.input_loss + terms.head_loss).backward()
+
+    return 1e6 * seconds(run) / ROWS
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("head_products.py measures a GPU's products: no GPU was found")
+    head = torch.randn(V, WIDTH, device="cuda", dtype=torch.bfloat16)
+    found = {"us_per_position": {str(len(m)): measure(m) for m in (head, aligned_rows(head))}}
+    found["us_per_position"]["whole loss"] = {"loss": whole_loss(head)}
+    runs.write_json(options.out / f"head-products-{short_device()}.json", {**found, **facts()})
+    print(found)
+
+
+if __name__ == "__main__":
+    main()
