@@ -32,6 +32,7 @@ __all__ = [
     "PACKAGED",
     "BaseModel",
     "ModelError",
+    "avoid_cudnn_attention",
     "cache_argument",
     "cache_dir",
     "fetch_model",
@@ -151,6 +152,8 @@ def load_base_model(
     from transformers import AutoModelForCausalLM
 
     where = pick_device(device)
+    if where.type == "cuda":
+        avoid_cudnn_attention()
     kind = pick_dtype(dtype, where)
     path = resolve_source(source)
     tokenizer = load_tokenizer(source, revision=revision)
@@ -276,6 +279,16 @@ def pick_device(device: str = "auto") -> torch.device:
         reason = str(error).splitlines()[0]
         raise ModelError(f"device {device!r} cannot be used here ({reason}). Use 'auto' or 'cpu'.") from error
     return chosen
+
+
+def avoid_cudnn_attention() -> None:
+    """Leave attention on a GPU to the flash and memory-efficient kernels, for the whole process.
+
+    cuDNN's builds a plan for every new number of texts and tokens, and texts of varying length bring a new one with
+    almost every batch: steps took three to five times as long as with lengths seen before. With an explicit mask it
+    may also return NaN gradients (torch 2.11 to 2.13, https://github.com/pytorch/pytorch/issues/196678).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch.dtype:

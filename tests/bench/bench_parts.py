@@ -75,6 +75,7 @@ def random_model(shape: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     device = models.pick_device("auto")
+    models.avoid_cudnn_attention()  # as the package does where it loads a model on a GPU
     config = AutoConfig.for_model(**SHAPES[shape], tie_word_embeddings=False)
     default = torch.get_default_dtype()
     torch.set_default_dtype(models.pick_dtype("auto", device))

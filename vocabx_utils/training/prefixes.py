@@ -34,10 +34,8 @@ class Prefixes:
         token_budget: tokens of one pass, padding included.
         limit: bytes that may be kept; a split that needs more is run from its first token, like a model that keeps
             no keys. 0 keeps nothing: blocks that a compiler has fused run faster whole than with keys beside them.
-            2 GiB on a CPU unless given, and 0 on a GPU, for two reasons. A batch of short texts leaves a GPU waiting
-            for its next kernel, and several smaller passes took longer than all they saved. And queries beside kept
-            keys need an explicit mask, with which cuDNN's attention (torch 2.11 to 2.13) may return NaN gradients:
-            https://github.com/pytorch/pytorch/issues/196678.
+            2 GiB on a CPU unless given, and 0 on a GPU: short texts leave a GPU waiting for its next kernel anyway, and
+            several smaller passes take longer there than all they save.
     """
 
     def __init__(
