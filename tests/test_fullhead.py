@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from vocabx_utils.training import fullhead
 from vocabx_utils.training.fullhead import (
     IGNORE,
     _loss_and_error,
@@ -65,6 +66,23 @@ def test_bfloat16_states_with_float32_masters():
     )
     assert loss.dtype == master.grad.dtype == torch.float32
     assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-2)
+
+
+@pytest.mark.parametrize("learn_from", [0, 7])
+def test_surplus_rows_of_the_head_change_nothing(learn_from, monkeypatch):
+    found = []
+    for surplus in (0, 5):
+        monkeypatch.setattr(
+            fullhead, "aligned_rows", lambda rows, k=surplus: functional.pad(rows, (0, 0, 0, k), value=9.0)
+        )
+        hidden, weight, targets = case()
+        hidden.requires_grad_()
+        weight.requires_grad_()
+        loss = linear_cross_entropy(hidden, weight, targets, learn_from=learn_from, chunk_bytes=999)
+        loss.backward()
+        found.append((loss.detach(), hidden.grad, weight.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one)
 
 
 def test_both_ways_of_the_softmax_step_agree():

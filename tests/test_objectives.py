@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vocabx_utils.training import objectives
 from vocabx_utils.training.extended import LogitTransform
 from vocabx_utils.training.objectives import LossTerms, Objective, hidden_distance, parse_objective, phase1_loss
 
@@ -80,6 +81,18 @@ def test_values_and_gradients_equal_float64(lam: float, scale: float, tau: float
     expected = naive(p, lam, scale, tau, transform)
     for got, want in zip((terms.input_loss, terms.head_loss, to_hidden, to_head, terms.kl), expected, strict=True):
         assert close(got, want)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_surplus_rows_of_the_head_change_nothing(transform: LogitTransform, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem(23, 14)
+    settings = {"ce_weight": 0.3, "kl_coefficient": 0.2, "temperature": 2.0, "transform": transform, "chunk": 5}
+    terms, *gradients = ours(p, **settings)
+    surplus = 9 * torch.randn(3, D)  # what a model's own padding rows may hold
+    monkeypatch.setattr(objectives, "aligned_rows", lambda head: torch.cat([head, surplus]))
+    wide, *wide_gradients = ours(p, **settings)
+    for one, other in zip([*vars(terms).values(), *gradients], [*vars(wide).values(), *wide_gradients], strict=True):
+        torch.testing.assert_close(other, one)
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 50), st.integers(0, 3))
