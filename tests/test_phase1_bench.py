@@ -45,7 +45,7 @@ def test_the_engines_train_alike(phase1: Any) -> None:
     import torch
     from phase1_engines import literal, ours
 
-    problem = phase1.problem_of("tiny", argparse.Namespace(micro=0))
+    problem = phase1.problem_of(phase1.WORKLOADS["tiny"], argparse.Namespace(micro=0))
     step, trainer = literal(problem), ours(problem)
     before = step.model.head_rows.detach().clone()
     step([0, 1, 2, 3])

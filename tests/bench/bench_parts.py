@@ -92,6 +92,11 @@ def seconds_left(started: float, minutes: float) -> float:
     return 60 * minutes - (time.perf_counter() - started)
 
 
+def ratio(above: float | None, below: float | None) -> float | None:
+    """A quotient, None where a side is missing."""
+    return above / below if above is not None and below else None
+
+
 def free() -> None:
     """Give memory back and forget the peak."""
     if torch.cuda.is_available():

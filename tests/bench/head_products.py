@@ -19,7 +19,7 @@ from bench_parts import facts, short_device, synchronise
 from torch import Tensor
 
 from vocabx_utils import runs
-from vocabx_utils.training.objectives import compiled_step, phase1_loss
+from vocabx_utils.training.objectives import compiled_step, logit_products, phase1_loss
 from vocabx_utils.training.softmax_steps import aligned_rows, blank_
 
 V, N, WIDTH, ROWS = 151_665, 800, 896, 768
@@ -28,7 +28,7 @@ V, N, WIDTH, ROWS = 151_665, 800, 896, 768
 def products(states: Tensor, head: Tensor, gradient: Tensor) -> None:
     """Student's and teacher's logits in float32, and the gradient of the states."""
     for _ in range(2):
-        torch.mm(states, head.T, out_dtype=torch.float32)
+        logit_products(states, head)
     torch.mm(gradient, head)
 
 
@@ -49,13 +49,13 @@ def measure(head: Tensor) -> dict[str, float]:
     place = {"device": head.device}
     states = torch.randn(ROWS, WIDTH, dtype=head.dtype, **place)
     old, teacher = (blank_(torch.randn(ROWS, len(head), **place), V) for _ in range(2))
-    zeros, factor = torch.zeros(ROWS, **place), torch.tensor(0.1, **place)
-    step = compiled_step()
-    runs_of = {
-        "products": lambda: products(states, head, old.to(head.dtype)),
+    gradient = old.to(head.dtype)
+    zeros, factor, step = torch.zeros(ROWS, **place), torch.tensor(0.1, **place), compiled_step()
+    parts = {
+        "products": lambda: products(states, head, gradient),
         "fused_passes": lambda: step(old, teacher, zeros, zeros.long(), None, factor, None, head.dtype),
     }
-    return {name: 1e6 * seconds(run) / ROWS for name, run in runs_of.items()}
+    return {name: 1e6 * seconds(run) / ROWS for name, run in parts.items()}
 
 
 def whole_loss(head: Tensor) -> float:
@@ -83,8 +83,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("head_products.py measures a GPU's products: no GPU was found")
     head = torch.randn(V, WIDTH, device="cuda", dtype=torch.bfloat16)
-    found = {"us_per_position": {str(len(m)): measure(m) for m in (head, aligned_rows(head))}}
-    found["us_per_position"]["whole loss"] = {"loss": whole_loss(head)}
+    by_columns = {str(len(matrix)): measure(matrix) for matrix in (head, aligned_rows(head))}
+    found = {"us_per_position": by_columns, "whole_loss_us": whole_loss(head)}
     runs.write_json(options.out / f"head-products-{short_device()}.json", {**found, **facts()})
     print(found)
 

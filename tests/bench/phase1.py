@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_parts import Peak, facts, matmul_ceiling, random_model, seconds_left, short_device, synchronise
+from bench_parts import Peak, facts, matmul_ceiling, random_model, ratio, seconds_left, short_device, synchronise
 from phase1_engines import Problem, floor, literal, ours
 
 from vocabx_utils import corpus, models, runs
@@ -139,13 +139,8 @@ def _joined(texts: list[str], length: int, tokenizer: Any) -> list[str]:
     return documents
 
 
-def problem_of(name: str, options: argparse.Namespace) -> Problem:
+def problem_of(w: Workload, options: argparse.Namespace) -> Problem:
     """Load or make the model, and the texts of exactly T tokens."""
-    return problem_for(WORKLOADS[name], options)
-
-
-def problem_for(w: Workload, options: argparse.Namespace) -> Problem:
-    """The same for a workload that has no name."""
     config = Phase1Config(
         learning_rate=1e-3, epochs=1, batch_size=w.batch, token_budget=options.micro or w.micro, window=0,
         max_length=w.length,
@@ -194,10 +189,9 @@ def engine(options: argparse.Namespace) -> None:
     """Time one engine on one workload and write what was seen to a file."""
     torch.manual_seed(0)
     w = WORKLOADS[options.workload]
-    problem = problem_of(options.workload, options)
+    problem = problem_of(w, options)
     if options.compiled and options.engine != "literal":
-        stages.compile_blocks(problem.base.model)
-        problem = replace(problem, prefix_bytes=0)
+        problem = problem.fused()
     peak = Peak()
     found: dict[str, Any] = {
         "engine": options.engine,
@@ -290,15 +284,15 @@ def quality(options: argparse.Namespace) -> None:
     ``literal`` runs its schedule to the end and sets the target; each further way adds one part: the cached teacher,
     the boundary as anchor, windows around new tokens instead of whole texts, fused blocks where there is a compiler.
     """
-    q = WORKLOADS[options.workload].quality
+    w = WORKLOADS[options.workload]
+    q = w.quality
     assert q is not None
     torch.manual_seed(0)
-    setup = problem_of(options.workload, options)
+    setup = problem_of(w, options)
     whole, windows, held = _quality_sets(q, options)
     train = windows if options.way in ("windows", "fused") else whole
     if options.way == "fused":
-        stages.compile_blocks(setup.base.model)
-        setup = replace(setup, prefix_bytes=0)
+        setup = setup.fused()
     rate = q.literal_rate if options.way == "literal" else q.rate
     config = replace(
         setup.config, epochs=q.epochs, batch_size=q.batch, learning_rate=rate, token_budget=options.micro or q.micro
@@ -443,17 +437,13 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     reached, whole = best.get("reached_seconds"), ways.get("literal", {}).get("seconds")
     return {
         "tokens_per_s": rate,
-        "speedup_vs_literal": _ratio(rate["ours"], rate["literal"]),
-        "peak_ratio_vs_literal": _ratio(*peaks),
-        "floor_share": _ratio(rate["ours"], rate["floor"]),
-        "ceiling_share": _ratio(rate["ours"] * flops if flops else None, own.get("ceiling_flops")),
-        "time_to_quality_ratio": _ratio(reached, whole),
+        "speedup_vs_literal": ratio(rate["ours"], rate["literal"]),
+        "peak_ratio_vs_literal": ratio(*peaks),
+        "floor_share": ratio(rate["ours"], rate["floor"]),
+        "ceiling_share": ratio(rate["ours"] * flops if flops else None, own.get("ceiling_flops")),
+        "time_to_quality_ratio": ratio(reached, whole),
         **{key: found.get(key) for key in ("device", "versions", "date")},
     }
-
-
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
 
 
 def profile(options: argparse.Namespace) -> None:
@@ -462,10 +452,9 @@ def profile(options: argparse.Namespace) -> None:
     from torch.profiler import profile as record
 
     for name in options.workloads:
-        problem = problem_of(name, options)
+        problem = problem_of(WORKLOADS[name], options)
         if options.compiled:
-            stages.compile_blocks(problem.base.model)
-            problem = replace(problem, prefix_bytes=0)
+            problem = problem.fused()
         step = ours(problem).step
         indices = list(range(WORKLOADS[name].batch))
         for _ in range(4):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ from vocabx_utils.training.distillation import Phase1Data, Trainer, parse_varian
 from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
-from vocabx_utils.training.objectives import default_chunk
+from vocabx_utils.training.objectives import default_chunk, logit_products
 from vocabx_utils.training.prefixes import Prefixes
 from vocabx_utils.training.softmax_steps import aligned_rows
+from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import TeacherCache, teacher_cache
 from vocabx_utils.vocabulary.alignment import map_token_sequences
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
@@ -51,6 +52,11 @@ class Problem:
     train: ExampleSet
     config: Phase1Config
     prefix_bytes: int | None = None  # 0 where the blocks are fused
+
+    def fused(self) -> Problem:
+        """The same with fused blocks, which run whole texts."""
+        compile_blocks(self.base.model)
+        return replace(self, prefix_bytes=0)
 
     def student(self) -> ExtendedModel:
         """Mean of subtokens for the input rows, first subtoken for the head."""
@@ -144,11 +150,11 @@ def floor(problem: Problem) -> Step:
         for start in range(0, len(hidden), chunk):
             part = hidden[start : start + chunk]
             size, with_teacher = len(part), max(0, min(chunk, compared - start))
-            _product(part, head)
-            _product(part, new)
-            _product(part.T, few[:size].T)
+            logit_products(part, head)
+            logit_products(part, new)
+            logit_products(part.T, few[:size].T)
             if with_teacher:
-                _product(states[:with_teacher], head)
+                logit_products(states[:with_teacher], head)
                 result[start : start + with_teacher] = gradient[:with_teacher] @ head
         return result
 
@@ -163,13 +169,6 @@ def floor(problem: Problem) -> Step:
         model.zero_grad()
 
     return step
-
-
-def _product(states: Tensor, weights: Tensor) -> Tensor:
-    """``states @ weights.T`` with a float32 result."""
-    if states.is_cuda and states.dtype != torch.float32:
-        return torch.mm(states, weights.T, out_dtype=torch.float32)
-    return states @ weights.T
 
 
 def _padded(rows: list[Any], device: torch.device, fill: int = 0) -> Tensor:

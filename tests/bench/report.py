@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from bench_parts import SHAPES
+from bench_parts import SHAPES, ratio
 from phase1 import WORKLOADS
 
 from vocabx_utils import runs
@@ -149,13 +149,9 @@ def quick_table(path: Path) -> str:
         for key, shared in (("wall_s", True), ("cpu_s", True), ("peak_mib", False)):
             before, after = (sides.get(side, {}).get(key) for side in ("before", "after"))
             cells += [_number(before, 0), _number(after, 0)]
-            cells += [_number(_ratio(after, before), 2)] if shared else []
+            cells += [_number(ratio(after, before), 2)] if shared else []
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
 
 
 def arithmetic_table(length: dict[str, int]) -> str:

@@ -29,7 +29,6 @@ from bench_parts import facts, seconds_left, short_device
 from phase1_engines import ours
 
 from vocabx_utils import runs
-from vocabx_utils.training import stages
 from vocabx_utils.training.group import join_group
 
 LARGER = 4  # global steps of this file over those of phase1.py and finetune.py
@@ -96,10 +95,9 @@ def worker(options: argparse.Namespace) -> None:
 def _phase1(name: str, options: argparse.Namespace) -> float:
     w = phase1.WORKLOADS[name]
     w = replace(w, batch=LARGER * w.batch)  # so that every process has some micro-batches of a step
-    problem = phase1.problem_for(w, options)
+    problem = phase1.problem_of(w, options)
     if options.compiled:
-        stages.compile_blocks(problem.base.model)
-        problem = replace(problem, prefix_bytes=0)
+        problem = problem.fused()
     with join_group() as group:
         cache = problem.cache(problem.train, options.scratch / "teacher", group)
         seconds, tokens = phase1.timed(ours(problem, cache=cache, group=group).step, problem.train, w)

@@ -36,6 +36,7 @@ __all__ = [
     "LossTerms",
     "Objective",
     "hidden_distance",
+    "logit_products",
     "parse_objective",
     "phase1_loss",
 ]
@@ -232,8 +233,14 @@ class _Settings:
     chunk: int
 
 
-def _products(hidden: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return float32 ``hidden @ weights.T``; on a GPU half-precision inputs keep a float32 result."""
+def logit_products(hidden: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return float32 ``hidden @ weights.T``; on a GPU half-precision inputs keep a float32 result.
+
+    Args:
+        hidden: (n, D) states.
+        weights: (R, D) rows of a head, in the dtype of ``hidden``.
+        out: (n, R) float32 memory for the result, used where ``hidden`` is float32.
+    """
     if hidden.is_cuda and hidden.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(hidden, weights.T, out_dtype=torch.float32)
     if hidden.dtype == torch.float32 and out is not None:
@@ -290,7 +297,7 @@ def _chunk(
     targets, has_target = s.targets[part], s.targets[part] >= 0
     weight = torch.where(has_target, s.ce_coefficient[part], 0.0)  # d head_loss / d ce
     old = steps.logits(states, "old")  # (c, V)
-    new = s.transform.apply_(_products(states, new_weights))  # (c, N)
+    new = s.transform.apply_(logit_products(states, new_weights))  # (c, N)
     chosen = old.gather(1, targets.clamp(0, vocab - 1)[:, None]).squeeze(1)
     lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(chosen, -torch.inf)
     teacher = None
@@ -331,7 +338,7 @@ class _Steps:
     def logits(self, states: Tensor, name: str) -> Tensor:
         """(c, V) float32 logits of the original ids, then blank columns; the next chunk takes the memory over."""
         out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.head.shape[0])
-        return blank_(self.s.transform.apply_(_products(states, self.head, out)), self.s.head.shape[0])
+        return blank_(self.s.transform.apply_(logit_products(states, self.head, out)), self.s.head.shape[0])
 
     def softmax(
         self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, weight: Tensor
@@ -345,7 +352,7 @@ class _Steps:
         if self.compiled:
             found = compiled_step()(
                 old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, torch.float32 if capped else dtype
-            )  # fmt: skip
+            )
         else:
             found = self._by_blocks(old, teacher, lse_new, targets, factor)
         lse, kl, gradient = found

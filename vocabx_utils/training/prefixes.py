@@ -35,7 +35,7 @@ class Prefixes:
         limit: bytes that may be kept; a split that needs more is run from its first token, like a model that keeps
             no keys. 0 keeps nothing: blocks that a compiler has fused run faster whole than with keys beside them.
             2 GiB on a CPU unless given, and 0 on a GPU: short texts leave a GPU waiting for its next kernel anyway, and
-            several smaller passes take longer there than all they save.
+            several smaller passes instead of one would let it wait more.
     """
 
     def __init__(
