@@ -98,8 +98,14 @@ def test_without_a_compiler_the_plain_way_takes_over(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     step = Compiled(broken, lambda value: value + 1)
     with pytest.warns(UserWarning, match="no compiler here"):
-        assert step(1) == 2
-    assert step(2) == 3
+        assert step(torch.zeros(3)).tolist() == [1, 1, 1]
+    assert step(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_a_single_row_takes_the_plain_way(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    step = Compiled(lambda rows: "fused", lambda rows: "plain")
+    assert [step(torch.zeros(rows, 4)) for rows in (2, 1, 3)] == ["fused", "plain", "fused"]
 
 
 def test_out_of_memory_is_not_hidden(monkeypatch):
@@ -108,7 +114,7 @@ def test_out_of_memory_is_not_hidden(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", lambda function: function)
     with pytest.raises(torch.OutOfMemoryError):
-        Compiled(full, lambda value: value)(1)
+        Compiled(full, lambda value: value)(torch.zeros(2))
 
 
 def test_rows_are_aligned_only_where_it_helps():

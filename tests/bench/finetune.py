@@ -112,7 +112,7 @@ def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> No
 
 def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace, *, compiled: bool) -> dict[str, Any]:
     """Tokens per second of one stage at a shape with random weights and texts of exactly T tokens."""
-    budget = options.tokens_per_batch.get(shape, 16_384)
+    budget = options.tokens_per_batch.get(shape, 32_768)
     while True:
         try:
             return measured(shape, key, ceiling, options, budget, compiled)
@@ -352,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     second.add_argument("--shapes", nargs="*", default=["qwen2.5-coder-0.5b", "llama-6.7b"], choices=list(SHAPES))
     second.add_argument("--compiled", nargs="*", type=lambda text: text == "yes", default=[False, True], help="yes, no")
     second.add_argument("--length", type=int, default=1024, help="T")
-    second.add_argument("--tokens-per-batch", type=_budgets, default={"qwen2.5-coder-0.5b": 16_384, "llama-6.7b": 4096})
+    second.add_argument("--tokens-per-batch", type=_budgets, default={"qwen2.5-coder-0.5b": 32_768, "llama-6.7b": 4096})
     second.add_argument("--variant-batch", type=int, default=16_384)
     second.add_argument("--step-tokens", type=int, default=32_768)
     second.add_argument("--steps", type=int, default=9)

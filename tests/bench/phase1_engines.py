@@ -161,7 +161,7 @@ def floor(problem: Problem) -> Step:
     def step(indices: list[int]) -> None:
         for part in micro_batches(lengths, indices, config.token_budget):
             batch = collate(examples, part, "last", rows).to(base.device)
-            hidden, _ = prefixes.hidden(model, batch.ids, part)
+            hidden, _ = prefixes.hidden(model, batch.ids, part, new_at=batch.new_at)
             flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.positions)
             with torch.no_grad():
                 gradients = products(flat, len(batch.teacher_rows))

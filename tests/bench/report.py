@@ -30,6 +30,9 @@ GOALS: dict[str, dict[str, float]] = {
         "speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35,
         "time_to_quality_ratio": 0.25,
     },
+    "qwen-t1024-half": {
+        "speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35,
+    },
     "llama-6.7b-v32k": {"ceiling_share": 0.55},
     "llama-6.7b-v128k": {"ceiling_share": 0.55},
     "smollm2-cpu": {"speedup_vs_literal": 1.4},
@@ -129,10 +132,30 @@ def scaling_table(results: dict[str, dict[str, Any]]) -> str:
     rows = [(part, row) for found in results.values() for part, row in found.items()]
     if not rows:
         return f"Two cards against one: {MISSING} (to reach: 1.8 times)."
-    lines = ["| part | device | tokens/s by processes | speed-up |", "|---|---|---|---|"]
+    lines = [
+        "| part | device | tokens of a step | of a pass | tokens/s by processes | speed-up |",
+        "|---|---|---|---|---|---|",
+    ]
     for part, row in rows:
         rates = ", ".join(f"{count}: {rate:,.0f}" for count, rate in row["tokens_per_s"].items())
-        lines.append(f"| {part} | {row['device']} | {rates} | {_against(row['speedup'], 1.8, False)} |")
+        counts = " | ".join(_number(row.get(key), 0) for key in ("tokens_per_step", "tokens_per_pass"))
+        judged = _against(row["speedup"], 1.8, False)
+        lines.append(f"| {part} | {row['device']} | {counts} | {rates} | {judged} |")
+    return "\n".join(lines)
+
+
+def head_table(results: dict[str, dict[str, Any]]) -> str:
+    """What an odd number of columns costs the products with the head."""
+    if not results:
+        return f"Odd and even vocabularies: {MISSING}."
+    lines = [
+        "| device | columns of the logits | three products, µs a position | fused passes, µs a position |",
+        "|---|---|---|---|",
+    ]
+    for found in results.values():
+        for columns, row in found["us_per_position"].items():
+            times = " | ".join(_number(row[key], 2) for key in ("products", "fused_passes"))
+            lines.append(f"| {found['device']} | {int(columns):,} | {times} |")
     return "\n".join(lines)
 
 
@@ -228,6 +251,7 @@ def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
             )
             ends.append(f"{way} {row['curve'][-1]['tokens']:,} tokens in {row['seconds']:.0f} s")
         ax.set(title=title, xlabel="student tokens read", ylabel="wall time, s (teacher's pass included)")
+        ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.legend()
     alt = "Line chart of measured wall seconds against tokens read in phase 1, by way of training: " + "; ".join(ends)
     save_figure(figure, "cost", alt + ".", folder)
@@ -254,7 +278,14 @@ def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: i
                 if peak and columns and name in GOALS:
                     ax.loglog([columns], [peak / GIB], mark, color="black", mfc="none")
                     measured.append(f"{name} {engine} {peak / GIB:.2f} GiB")
-    ax.set(xlabel="V, original ids", ylabel="GiB")
+                    if engine == "literal":
+                        aside = (
+                            {"xytext": (6, -3), "ha": "left"}
+                            if columns > 140_000
+                            else {"xytext": (-4, 5), "ha": "right"}
+                        )
+                        ax.annotate(name, (columns, peak / GIB), textcoords="offset points", size="x-small", **aside)
+    ax.set(xlabel="V, original ids", ylabel="GiB", ylim=(0.7, 800))  # the legend needs the upper part
     ax.plot([], [], "s", color="black", mfc="none", label="literal, whole peak above weights (measured)")
     ax.plot([], [], "o", color="black", mfc="none", label="ours, whole peak above weights (measured)")
     ax.legend(fontsize="small")
@@ -298,6 +329,7 @@ def write(results: Path, docs: Path) -> None:
         "parts": parts_table(details),
         "finetune": finetune_table(read(results, "finetune")),
         "scaling": scaling_table(read(results, "scaling")),
+        "head": head_table(read(results, "head-products")),
         "arithmetic": arithmetic_table(lengths),
         "large": large_table(),
         "quick": quick_table(results / "quick-series.json"),

@@ -4,8 +4,9 @@
 
 For each number of processes `accelerate launch` takes the same global step: phase 1 shares the texts of a step and
 the rows of the teacher cache by rank, fine-tuning (stages a and b at a shape with random weights) runs under DDP.
-``measure`` writes OUT/scaling-<device>.json: per workload the tokens per second by number of processes, and
-``speedup``, the rate of the most processes over that of one. MODEL and DATA are those of `phase1.py`.
+``measure`` writes OUT/scaling-<device>.json: per workload the tokens per second by number of processes, ``speedup``,
+the rate of the most processes over that of one, and the tokens of a pass and of a global step. MODEL and DATA are those
+of `phase1.py`.
 """
 
 from __future__ import annotations
@@ -52,17 +53,18 @@ def measure(options: argparse.Namespace) -> None:
             if left < options.reserve:
                 print(f"{part} with {count} and what follows: {options.minutes:g} minutes would not do")
                 return
-            rate = _launch(part, count, options, left)
-            if rate is None:
+            found = _launch(part, count, options, left)
+            if found is None:
                 continue
-            row["tokens_per_s"][str(count)] = rate
+            row["tokens_per_s"][str(count)] = found.pop("tokens_per_s")
             rates = {int(n): value for n, value in row["tokens_per_s"].items()}
-            row |= {"processes": max(rates), "speedup": rates[max(rates)] / rates[1] if 1 in rates else None, **facts()}
+            row |= {"processes": max(rates), "speedup": rates[max(rates)] / rates[1] if 1 in rates else None}
+            row |= {**found, **facts()}
             runs.write_json(path, results)
             print(part, row["tokens_per_s"], flush=True)
 
 
-def _launch(part: str, count: int, options: argparse.Namespace, left: float) -> float | None:
+def _launch(part: str, count: int, options: argparse.Namespace, left: float) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory(prefix="vocabx-scaling-") as scratch:
         result = Path(scratch) / "rate.json"
         launcher = ["-m", "accelerate.commands.launch", "--num_processes", str(count), "--num_machines", "1"]
@@ -78,7 +80,8 @@ def _launch(part: str, count: int, options: argparse.Namespace, left: float) -> 
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             print(f"{part} with {count}: {error}", file=sys.stderr, flush=True)
             return None
-        return float(runs.read_json(result)["tokens_per_s"])
+        found: dict[str, Any] = runs.read_json(result)
+        return found
 
 
 def worker(options: argparse.Namespace) -> None:
@@ -87,12 +90,12 @@ def worker(options: argparse.Namespace) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     kind, name = options.part.split(" ")
-    rate = _phase1(name, options) if kind == "phase1" else _finetune(kind.removeprefix("finetune-"), name, options)
+    found = _phase1(name, options) if kind == "phase1" else _finetune(kind.removeprefix("finetune-"), name, options)
     if int(os.environ.get("RANK", "0")) == 0:
-        runs.write_json(options.scratch / "rate.json", {"tokens_per_s": rate})
+        runs.write_json(options.scratch / "rate.json", found)
 
 
-def _phase1(name: str, options: argparse.Namespace) -> float:
+def _phase1(name: str, options: argparse.Namespace) -> dict[str, Any]:
     w = phase1.WORKLOADS[name]
     w = replace(w, batch=LARGER * w.batch)  # so that every process has some micro-batches of a step
     problem = phase1.problem_of(w, options)
@@ -102,20 +105,29 @@ def _phase1(name: str, options: argparse.Namespace) -> float:
         cache = problem.cache(problem.train, options.scratch / "teacher", group)
         seconds, tokens = phase1.timed(ours(problem, cache=cache, group=group).step, problem.train, w)
         group.barrier()
-    return statistics.median(t / s for t, s in zip(tokens, seconds, strict=True))
+    rate = statistics.median(t / s for t, s in zip(tokens, seconds, strict=True))
+    return {
+        "tokens_per_s": rate,
+        "tokens_per_pass": problem.config.token_budget,
+        "tokens_per_step": w.batch * w.length,
+    }
 
 
-def _finetune(stage: str, shape: str, options: argparse.Namespace) -> float:
+def _finetune(stage: str, shape: str, options: argparse.Namespace) -> dict[str, Any]:
     small = shape == "tiny"
     settings: Any = SimpleNamespace(
         length=64 if small else 1024, step_tokens=512 if small else LARGER * 32_768, steps=4 if small else 6,
         warmup=2, scratch=options.scratch,
     )  # fmt: skip
-    budget = {"tiny": 128, "qwen2.5-coder-0.5b": 16_384}.get(shape, 4096)
+    budget = {"tiny": 128, "qwen2.5-coder-0.5b": 32_768}.get(shape, 4096)
     row = finetune.measured(shape, stage, 1.0, settings, budget, options.compiled)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    return float(row["tokens_per_s"])
+    return {
+        "tokens_per_s": row["tokens_per_s"],
+        "tokens_per_pass": row["tokens_per_batch"],
+        "tokens_per_step": row["tokens_per_step"],
+    }
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ def continuations(
     found: list[tuple[Tensor, ...]] = []
     for part in micro_batches([len(e.extended_ids) for e in examples.examples], range(len(examples)), token_budget):
         batch = collate(examples, part, "last", teacher.rows).to(model.device)
-        hidden = teacher.prefixes.hidden(model, batch.ids, part)[0].flatten(0, 1)
+        hidden = teacher.prefixes.hidden(model, batch.ids, part, new_at=batch.new_at)[0].flatten(0, 1)
         at = batch.positions[: len(batch.merged)]
         ids = batch.ids.reshape(-1)[at]
         chosen = torch.nonzero(batch.merged & (ids >= model.vocab_size)).squeeze(1)

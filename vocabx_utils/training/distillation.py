@@ -365,7 +365,9 @@ class Trainer:
         model, data = self.model, self.data
         anchor = None if objective.match is None else objective.anchor
         batch = collate(data.train, part, anchor, data.train_teacher.rows).to(model.device)
-        hidden, layer = data.train_teacher.prefixes.hidden(model, batch.ids, part, layer=objective.layer)
+        hidden, layer = data.train_teacher.prefixes.hidden(
+            model, batch.ids, part, layer=objective.layer, new_at=batch.new_at
+        )
         flat = hidden.reshape(-1, hidden.shape[-1])
         by_kl = objective.match == "kl" and len(batch.teacher_rows) > 0
         terms = phase1_loss(

@@ -41,7 +41,7 @@ class Group:
             dist.barrier()
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Sum tensors over the processes, in place and in one message per dtype and device."""
+        """Sum tensors over the processes, in place."""
         if self.world == 1:
             return
         for tensor in tensors:

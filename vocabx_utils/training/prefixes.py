@@ -48,7 +48,13 @@ class Prefixes:
         self.kept: dict[int, tuple[Tensor, Tensor]] | None = None
 
     def hidden(
-        self, model: ExtendedModel, ids: Tensor, indices: Sequence[int], *, layer: int = -1
+        self,
+        model: ExtendedModel,
+        ids: Tensor,
+        indices: Sequence[int],
+        *,
+        layer: int = -1,
+        new_at: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run the blocks over a batch, from a little before the first divergence on.
 
@@ -57,13 +63,16 @@ class Prefixes:
             ids: (B, T) right-padded ids of the examples.
             indices: which examples.
             layer: see `ExtendedModel.hidden`.
+            new_at: see `ExtendedModel.embed`; used where nothing is kept.
 
         Returns:
             What `ExtendedModel.hidden` returns; of another layer than the last, positions that were kept are 0.
         """
         if self.kept is None:
             self.kept = self._read()
-        groups = self._groups(indices, ids.shape[1]) if self.kept else [(0, list(range(len(indices))))]
+        if not self.kept:  # nothing to put in order: a list of rows would make a GPU wait
+            return model.hidden(ids, layer=layer, new_at=new_at)
+        groups = self._groups(indices, ids.shape[1])
         finals, others = [], []
         for length, rows in groups:
             batch = ids[rows]

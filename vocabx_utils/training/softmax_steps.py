@@ -70,8 +70,11 @@ class Compiled:
         self.compiled: Callable[..., Any] | None = torch.compile(fused)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call one of the two; the first dimension of every tensor may differ from call to call."""
-        if self.compiled is not None:
+        """Call one of the two, whose first argument is a tensor; its rows may differ in number from call to call.
+
+        A single row takes the plain way: the compiler would make code for a length of 1 only, which takes seconds.
+        """
+        if self.compiled is not None and len(arguments[0]) != 1:
             for tensor in arguments:
                 if isinstance(tensor, Tensor) and tensor.ndim:
                     dynamo.maybe_mark_dynamic(tensor, 0)

@@ -35,7 +35,7 @@ def time_schemes(model: ExtendedModel, data: Phase1Data, indices: list[int], rep
     scale = 1.0 / len(batch.targets)
 
     def states() -> Tensor:
-        hidden, _ = data.train_teacher.prefixes.hidden(model, batch.ids, indices)
+        hidden, _ = data.train_teacher.prefixes.hidden(model, batch.ids, indices, new_at=batch.new_at)
         return hidden.reshape(-1, hidden.shape[-1])[batch.positions]
 
     def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:

@@ -77,7 +77,7 @@ def evaluate(
     for part in micro_batches(lengths, share, token_budget):
         last = collate(examples, part, "last", teacher.rows).to(device)
         first = collate(examples, part, "first", teacher.rows).to(device)
-        hidden, _ = teacher.prefixes.hidden(model, last.ids, part)
+        hidden, _ = teacher.prefixes.hidden(model, last.ids, part, new_at=last.new_at)
         _add_batch(model, teacher, hidden.flatten(0, 1), last, first, sums, scores, vocab)
     group.sum_([*sums.values(), *scores.tensors().values()])
     totals = {name: float(value) for name, value in sums.items()}
