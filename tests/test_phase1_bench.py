@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -40,8 +41,6 @@ def test_three_engines_on_the_tiny_workload(tmp_path: Path) -> None:
 
 def test_the_engines_train_alike(phase1: Any) -> None:
     """One step of `literal` and of `ours` moves the new head rows alike: same cross-entropy over the same positions."""
-    import argparse
-
     import torch
     from phase1_engines import literal, ours
 
@@ -60,3 +59,15 @@ def test_a_missing_part_is_null(phase1: Any) -> None:
     found = phase1.summary({"engines": {"ours": {"tokens_per_s": 3.0, "flops_per_token": 2.0, "ceiling_flops": 12.0}}})
     assert set(found) == KEYS
     assert found["ceiling_share"] == 0.5 and found["speedup_vs_literal"] is None
+
+
+def test_a_part_of_the_scaling_benchmark_says_its_rate_and_sizes(phase1: Any, tmp_path: Path) -> None:
+    scaling = importlib.import_module("scaling")
+    options = argparse.Namespace(part="phase1 tiny", micro=0, compiled=False, model=None, data=None, scratch=tmp_path)
+    scaling.worker(options)
+    found = json.loads((tmp_path / "rate.json").read_text())
+    tiny = phase1.WORKLOADS["tiny"]
+    assert found.pop("tokens_per_s") > 0
+    assert found == {
+        "tokens_per_pass": tiny.micro, "tokens_per_step": scaling.LARGER * tiny.batch * tiny.length,
+    }  # fmt: skip
