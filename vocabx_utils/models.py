@@ -152,8 +152,7 @@ def load_base_model(
     from transformers import AutoModelForCausalLM
 
     where = pick_device(device)
-    if where.type == "cuda":
-        avoid_cudnn_attention()
+    avoid_cudnn_attention()  # also where the model is loaded on the CPU: sharded runs move it to GPUs later
     kind = pick_dtype(dtype, where)
     path = resolve_source(source)
     tokenizer = load_tokenizer(source, revision=revision)

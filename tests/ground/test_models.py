@@ -18,6 +18,12 @@ def test_loaded_model_is_untied_frozen_and_equal(tiny_folder, tiny_base):
     assert not tiny_base.model.training
 
 
+def test_cudnn_attention_is_off_wherever_the_model_is_loaded(tiny_folder):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    models.load_base_model(tiny_folder, device="cpu")  # as sharded runs do, which move it to GPUs afterwards
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_vocab_size_counts_ids_not_rows(tiny_base):
     assert tiny_base.vocab_size == max(tiny_base.tokenizer.get_vocab().values()) + 1
     assert tiny_base.rows == tiny_base.vocab_size + 16
