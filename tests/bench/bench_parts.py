@@ -6,7 +6,9 @@ import datetime
 import gc
 import platform
 import re
+import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,7 @@ def random_model(shape: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     device = models.pick_device("auto")
-    models.avoid_cudnn_attention()  # as the package does where it loads a model on a GPU
+    models.avoid_cudnn_attention()  # as the package does where it loads a model
     config = AutoConfig.for_model(**SHAPES[shape], tie_word_embeddings=False)
     default = torch.get_default_dtype()
     torch.set_default_dtype(models.pick_dtype("auto", device))
@@ -90,6 +92,11 @@ def random_model(shape: str) -> Any:
 def seconds_left(started: float, minutes: float) -> float:
     """Seconds of a time limit that are left, ``started`` being a reading of ``time.perf_counter``."""
     return 60 * minutes - (time.perf_counter() - started)
+
+
+def median_rate(seconds: Sequence[float], tokens: Sequence[int]) -> float:
+    """Tokens per second: the median over steps."""
+    return statistics.median(n / s for s, n in zip(seconds, tokens, strict=True))
 
 
 def ratio(above: float | None, below: float | None) -> float | None:

@@ -42,6 +42,9 @@ from vocabx_utils.training.finetuning import fine_tune, run_stage
 from vocabx_utils.training.forgetting import Snapshot, TextSet, forgetting_texts
 from vocabx_utils.training.loop import OutOfMemory
 
+# of one forward pass, as many as an 80 GB card holds; halved where memory does not suffice
+TOKENS_PER_BATCH = {"qwen2.5-coder-0.5b": 32_768, "llama-6.7b": 4096, "llama-6.7b-v128k": 4096, "tiny": 32_768}
+STEP_TOKENS = 32_768
 PROMPT = (
     "### Instruction:\nCompute the mean of column b for each group of column a of a data frame.\n\n"
     "### Answer:\n```python\n"
@@ -112,7 +115,7 @@ def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> No
 
 def throughput(shape: str, key: str, ceiling: float, options: argparse.Namespace, *, compiled: bool) -> dict[str, Any]:
     """Tokens per second of one stage at a shape with random weights and texts of exactly T tokens."""
-    budget = options.tokens_per_batch.get(shape, 32_768)
+    budget = options.tokens_per_batch.get(shape, TOKENS_PER_BATCH[shape])
     while True:
         try:
             return measured(shape, key, ceiling, options, budget, compiled)
@@ -352,9 +355,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     second.add_argument("--shapes", nargs="*", default=["qwen2.5-coder-0.5b", "llama-6.7b"], choices=list(SHAPES))
     second.add_argument("--compiled", nargs="*", type=lambda text: text == "yes", default=[False, True], help="yes, no")
     second.add_argument("--length", type=int, default=1024, help="T")
-    second.add_argument("--tokens-per-batch", type=_budgets, default={"qwen2.5-coder-0.5b": 32_768, "llama-6.7b": 4096})
+    second.add_argument("--tokens-per-batch", type=_budgets, default=TOKENS_PER_BATCH)
     second.add_argument("--variant-batch", type=int, default=16_384)
-    second.add_argument("--step-tokens", type=int, default=32_768)
+    second.add_argument("--step-tokens", type=int, default=STEP_TOKENS)
     second.add_argument("--steps", type=int, default=9)
     second.add_argument("--warmup", type=int, default=4, help="steps that are not timed")
     second.add_argument("--epochs", type=int, default=2, help="of stages a and b")

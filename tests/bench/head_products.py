@@ -10,6 +10,7 @@ fused arithmetic between them, and for the whole loss with its gradients.
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ def seconds(run: Callable[[], object], repeats: int = 20) -> float:
         run()
         synchronise()
         found.append(time.perf_counter() - began)
-    return sorted(found[3:])[repeats // 2]
+    return statistics.median(found[3:])
 
 
 def measure(head: Tensor) -> dict[str, float]:

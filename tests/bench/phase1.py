@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import subprocess
 import sys
 import time
@@ -39,7 +38,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_parts import Peak, facts, matmul_ceiling, random_model, ratio, seconds_left, short_device, synchronise
+from bench_parts import (
+    Peak,
+    facts,
+    matmul_ceiling,
+    median_rate,
+    random_model,
+    ratio,
+    seconds_left,
+    short_device,
+    synchronise,
+)
 from phase1_engines import Problem, floor, literal, ours
 
 from vocabx_utils import corpus, models, runs
@@ -216,7 +225,7 @@ def engine(options: argparse.Namespace) -> None:
         "skipped_share": skipped,
         # of all threads, steps before the timed ones included: tells a busy machine from slow code
         "cpu_seconds": time.process_time() - processor,
-        "tokens_per_s": statistics.median(t / s for t, s in zip(tokens, seconds, strict=True)),
+        "tokens_per_s": median_rate(seconds, tokens),
         "step_seconds": seconds,
         "step_tokens": tokens,
         "micro_tokens": problem.config.token_budget,
@@ -300,9 +309,7 @@ def quality(options: argparse.Namespace) -> None:
     )
     problem = replace(setup, train=train, config=config)
     held_cache = problem.cache(held)
-    shortest = sorted((e for e in train.examples if len(e.pairs["last"])), key=lambda e: len(e.extended_ids))[: q.batch]
-    few = replace(train, examples=(*train.examples[: 2 * q.batch], *shortest))
-    _warm_up(replace(problem, train=few), options.way)
+    _warm_up(problem, options.way)
     batches = [b for epoch in range(1, q.epochs + 1) for b in epoch_batches(train, q.batch, seed=0, epoch=epoch)]
     every = max(1, len(batches) // q.evaluations)
     synchronise()
@@ -352,9 +359,11 @@ def _warm_up(problem: Problem, way: str) -> None:
 
     The number of texts and their length both change, which is when the compiler stops taking them for constants.
     """
-    step: Any = literal(problem) if way == "literal" else ours(problem).step
-    batch = problem.config.batch_size
-    for first in range(0, len(problem.train) - batch + 1, batch):
+    batch, texts = problem.config.batch_size, problem.train.examples
+    shortest = sorted((e for e in texts if len(e.pairs["last"])), key=lambda e: len(e.extended_ids))[:batch]
+    few = replace(problem, train=replace(problem.train, examples=(*texts[: 2 * batch], *shortest)))
+    step: Any = literal(few) if way == "literal" else ours(few).step
+    for first in range(0, len(few.train) - batch + 1, batch):
         step(list(range(first, first + max(1, batch - first // batch))))
 
 

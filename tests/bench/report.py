@@ -19,24 +19,20 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from bench_parts import SHAPES, ratio
-from phase1 import WORKLOADS
+from phase1 import WAYS, WORKLOADS
 
 from vocabx_utils import runs
 from vocabx_utils.analysis.plots import save_figure, theme
 from vocabx_utils.training.objectives import default_chunk
 
+_QWEN = {"speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35}
 GOALS: dict[str, dict[str, float]] = {
-    "qwen-t1024": {
-        "speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35,
-        "time_to_quality_ratio": 0.25,
-    },
-    "qwen-t1024-half": {
-        "speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35,
-    },
+    "qwen-t1024": {**_QWEN, "time_to_quality_ratio": 0.25},
+    "qwen-t1024-half": _QWEN,
     "llama-6.7b-v32k": {"ceiling_share": 0.55},
     "llama-6.7b-v128k": {"ceiling_share": 0.55},
     "smollm2-cpu": {"speedup_vs_literal": 1.4},
-}  # fmt: skip
+}
 LOWER = {"peak_ratio_vs_literal", "time_to_quality_ratio"}  # better where smaller
 LARGE = {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8, "vocab": 128_256}  # Llama-3 70B
 MISSING = "not measured"
@@ -86,7 +82,7 @@ def parts_table(details: dict[str, dict[str, Any]]) -> str:
         for row in rows:
             ways = row["quality"]
             first = ways.get("literal", {})
-            reached = [_reached(ways.get(way)) for way in ("cached", "boundary", "windows", "fused")]
+            reached = [_reached(ways.get(way)) for way in WAYS[1:]]
             shown = [_number(first.get("seconds"), 1), _number(first.get("kl_identical"), 4), *reached]
             lines.append(f"| {name} | {row['device']} | " + " | ".join(shown) + " |")
         if not rows:
@@ -273,18 +269,15 @@ def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: i
     for found in details.values():
         for name, row in found.items():
             for engine, mark in marks.items():
-                peak = row.get("engines", {}).get(engine, {}).get("peak_bytes_above_weights")
-                columns = row.get("engines", {}).get(engine, {}).get("vocab")
+                seen = row.get("engines", {}).get(engine, {})
+                peak, columns = seen.get("peak_bytes_above_weights"), seen.get("vocab")
                 if peak and columns and name in GOALS:
                     ax.loglog([columns], [peak / GIB], mark, color="black", mfc="none")
                     measured.append(f"{name} {engine} {peak / GIB:.2f} GiB")
                     if engine == "literal":
-                        aside = (
-                            {"xytext": (6, -3), "ha": "left"}
-                            if columns > 140_000
-                            else {"xytext": (-4, 5), "ha": "right"}
-                        )
-                        ax.annotate(name, (columns, peak / GIB), textcoords="offset points", size="x-small", **aside)
+                        offset, side = ((6, -3), "left") if columns > 140_000 else ((-4, 5), "right")
+                        place = (columns, peak / GIB)
+                        ax.annotate(name, place, offset, textcoords="offset points", ha=side, size="x-small")
     ax.set(xlabel="V, original ids", ylabel="GiB", ylim=(0.7, 800))  # the legend needs the upper part
     ax.plot([], [], "s", color="black", mfc="none", label="literal, whole peak above weights (measured)")
     ax.plot([], [], "o", color="black", mfc="none", label="ours, whole peak above weights (measured)")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import Any
 import finetune
 import phase1
 import torch
-from bench_parts import facts, seconds_left, short_device
+from bench_parts import facts, median_rate, ratio, seconds_left, short_device
 from phase1_engines import ours
 
 from vocabx_utils import runs
@@ -58,8 +57,8 @@ def measure(options: argparse.Namespace) -> None:
                 continue
             row["tokens_per_s"][str(count)] = found.pop("tokens_per_s")
             rates = {int(n): value for n, value in row["tokens_per_s"].items()}
-            row |= {"processes": max(rates), "speedup": rates[max(rates)] / rates[1] if 1 in rates else None}
-            row |= {**found, **facts()}
+            most = max(rates)
+            row |= {"processes": most, "speedup": ratio(rates[most], rates.get(1)), **found, **facts()}
             runs.write_json(path, results)
             print(part, row["tokens_per_s"], flush=True)
 
@@ -105,9 +104,8 @@ def _phase1(name: str, options: argparse.Namespace) -> dict[str, Any]:
         cache = problem.cache(problem.train, options.scratch / "teacher", group)
         seconds, tokens = phase1.timed(ours(problem, cache=cache, group=group).step, problem.train, w)
         group.barrier()
-    rate = statistics.median(t / s for t, s in zip(tokens, seconds, strict=True))
     return {
-        "tokens_per_s": rate,
+        "tokens_per_s": median_rate(seconds, tokens),
         "tokens_per_pass": problem.config.token_budget,
         "tokens_per_step": w.batch * w.length,
     }
@@ -116,10 +114,10 @@ def _phase1(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def _finetune(stage: str, shape: str, options: argparse.Namespace) -> dict[str, Any]:
     small = shape == "tiny"
     settings: Any = SimpleNamespace(
-        length=64 if small else 1024, step_tokens=512 if small else LARGER * 32_768, steps=4 if small else 6,
-        warmup=2, scratch=options.scratch,
+        length=64 if small else 1024, step_tokens=512 if small else LARGER * finetune.STEP_TOKENS,
+        steps=4 if small else 6, warmup=2, scratch=options.scratch,
     )  # fmt: skip
-    budget = {"tiny": 128, "qwen2.5-coder-0.5b": 32_768}.get(shape, 4096)
+    budget = 128 if small else finetune.TOKENS_PER_BATCH[shape]
     row = finetune.measured(shape, stage, 1.0, settings, budget, options.compiled)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
