@@ -12,14 +12,14 @@ import hashlib
 import importlib.util
 import inspect
 import os
-import random
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vocabx_utils.runs import read_jsonl
+from vocabx_utils.runs import iterate_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,11 +60,12 @@ def pairs_from_packages(
     """Make docstring-to-function pairs from the source of installed packages.
 
     The query is the function's name and the first paragraph of its docstring, the answer its source without the
-    docstring. Tests are left out, and functions shorter than three lines or longer than `max_chars` characters.
+    docstring. Tests and what only some Python versions bring are left out, and functions shorter than three lines or
+    longer than `max_chars` characters.
 
     Args:
         packages: import names.
-        limit: keep at most this many, evenly spread over all that there are.
+        limit: keep at most this many, drawn by a hash of each.
         max_chars: longest source that is taken.
 
     Raises:
@@ -77,7 +78,7 @@ def pairs_from_packages(
     pairs = _unique(pairs)
     if not pairs:
         raise CorpusError(f"No documented function found in {', '.join(packages)}.")
-    return _spread(pairs, limit)
+    return _draw(pairs, limit)
 
 
 def _package_root(name: str) -> Path:
@@ -89,13 +90,13 @@ def _package_root(name: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
+# numpy ships `distutils` for Python 3.11 only: with it the same lock would give another corpus on another Python
+_LEFT_OUT = frozenset({"tests", "testing", "_vendor", "externals", "distutils", "setup.py"})
+
+
 def _package_files(name: str) -> list[Path]:
     root = _package_root(name)
-    return [
-        path
-        for path in sorted(root.rglob("*.py"))
-        if not any(p in {"tests", "testing", "_vendor", "externals", "setup.py"} for p in path.relative_to(root).parts)
-    ]
+    return [path for path in sorted(root.rglob("*.py")) if _LEFT_OUT.isdisjoint(path.relative_to(root).parts)]
 
 
 def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
@@ -130,40 +131,31 @@ def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
     """Read pairs from JSON Lines (`.jsonl` or `.jsonl.gz`) with `query` and `answer`, `lang` and `source` optional.
 
     Raises:
-        CorpusError: no such file, no row, or a line that is not JSON or lacks a field (the line is named).
+        CorpusError: no such file, no row, not UTF-8, a damaged archive, or a line that is not JSON, lacks a field or
+            holds text that no tokenizer can take (the line is named).
     """
     path = Path(path)
     if not path.is_file():
         raise CorpusError(f"No file {path}.")
-    pairs = [_row_pair(row, f"{path.name}, line {number}") for number, row in _numbered_rows(path)]
-    if not pairs:
-        raise CorpusError(f"{path} holds no pair. Expected one JSON object with 'query' and 'answer' a line.")
-    return _spread(pairs, limit)
-
-
-def _numbered_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if path.suffix == ".gz":
-        import gzip
-        import json
-
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    try:
-                        yield number, json.loads(line)
-                    except json.JSONDecodeError as error:
-                        raise CorpusError(f"{path.name}, line {number} is not JSON: {error}") from error
-        return
     try:
-        yield from enumerate(read_jsonl(path), 1)
+        rows = list(iterate_jsonl(path, allow_torn=False))
     except ValueError as error:
         raise CorpusError(str(error)) from error
+    pairs = [_row_pair(row, f"{path.name}, line {number}") for number, row in rows]
+    if not pairs:
+        raise CorpusError(f"{path} holds no pair. Expected one JSON object with 'query' and 'answer' a line.")
+    return _draw(pairs, limit)
 
 
 def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
     for name in ("query", "answer"):
-        if not isinstance(row, Mapping) or not isinstance(row.get(name), str) or not row[name].strip():
+        if not isinstance(row.get(name), str) or not row[name].strip():
             raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
+        if bad := re.search(r"[\ud800-\udfff]", row[name]):  # JSON can spell half a character; no tokenizer takes it
+            raise CorpusError(
+                f"{where}: {name!r} holds {bad.group()!a} at character {bad.start()}, half of a surrogate pair that "
+                "stands for no character. Mend or remove this row."
+            )
     return Pair(row["query"], row["answer"], str(row.get("lang", "python")), str(row.get("source", where)))
 
 
@@ -187,7 +179,7 @@ def pairs_from_hub(
             f"Could not load data set {name!r} (revision {revision}): {type(error).__name__}: {error}. "
             "Give a JSON Lines file instead, or set `corpus` to 'packages'."
         ) from error
-    return _spread([_row_pair(row, f"{name}, row {i}") for i, row in enumerate(rows)], limit)
+    return _draw([_row_pair(row, f"{name}, row {i}") for i, row in enumerate(rows)], limit)
 
 
 def pairs_from_tree(
@@ -205,7 +197,7 @@ def pairs_from_tree(
         for number, piece in enumerate(pieces, 1):
             query = f"Write part {number} of {len(pieces)} of the file `{document.path}`."
             pairs.append(Pair(query, f"```{lang}\n{piece}\n```", lang, document.path))
-    return _spread(_unique(pairs), limit)
+    return _draw(_unique(pairs), limit)
 
 
 def _pieces(text: str, max_chars: int) -> list[str]:
@@ -398,10 +390,13 @@ def render(
 def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[Pair]]:
     """Draw disjoint splits; pairs with the same answer count as one, so that no split repeats another.
 
+    Pairs are ranked by a hash of each and of the seed. One pair more or less in the corpus (another version of a
+    package) changes at most one pick of each split, where a shuffle of positions would change them all.
+
     Args:
         pairs: all there are.
         sizes: number of pairs by split name; drawn in this order.
-        seed: of the shuffle.
+        seed: of the draw.
 
     Raises:
         CorpusError: fewer different pairs than asked for.
@@ -413,12 +408,42 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
             f"{dict(sizes)} needs {needed} pairs; the corpus has {len(different)} different ones of {len(pairs)}. "
             "Ask for fewer, or add packages or files."
         )
-    order = random.Random(seed).sample(range(len(different)), needed)
+    drawn = sorted(different, key=lambda pair: _rank(pair, seed))
     splits, start = {}, 0
     for name, size in sizes.items():
-        splits[name] = [different[i] for i in order[start : start + size]]
+        splits[name] = drawn[start : start + size]
         start += size
     return splits
+
+
+def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
+    """Read split sizes as shares where a corpus is too small for them as numbers.
+
+    Args:
+        pairs: all there are.
+        sizes: number of pairs by split name; their ratios are the shares.
+        least: fewest pairs a split makes sense with, by split name.
+
+    Returns:
+        The sizes as they are if the corpus has enough different pairs, otherwise all of it in the same ratios.
+
+    Raises:
+        CorpusError: the corpus is so small that a split would hold fewer than its least number.
+    """
+    available, needed = len(_unique(pairs)), sum(sizes.values())
+    if needed <= available:
+        return dict(sizes)
+    shared = {name: max(size * available // needed, min(size, least.get(name, 1))) for name, size in sizes.items()}
+    # a split that was lifted to its least number takes the difference from the largest one
+    largest = max(shared, key=lambda name: shared[name])
+    shared[largest] -= max(sum(shared.values()) - available, 0)
+    if shared[largest] < min(sizes[largest], least.get(largest, 1)):
+        raise CorpusError(
+            f"The corpus has {available} different texts; the splits need at least {dict(least)}, "
+            f"{sum(least.values())} together. Add files, or ask for smaller splits (tokenizer_pairs, train_pairs, "
+            "validation_pairs)."
+        )
+    return shared
 
 
 def fingerprint(texts: Iterable[str]) -> str:
@@ -441,16 +466,28 @@ def _unique(pairs: Iterable[Pair]) -> list[Pair]:
     seen: set[str] = set()
     kept = []
     for pair in pairs:
-        body = " ".join(pair.answer.split())
+        body = _body(pair)
         if body not in seen:
             seen.add(body)
             kept.append(pair)
     return kept
 
 
-def _spread(pairs: list[Pair], limit: int | None) -> list[Pair]:
-    if limit is None or limit >= len(pairs):
-        return pairs
-    if limit < 1:
+def _body(pair: Pair) -> str:
+    """The answer without its layout: pairs that agree here count as one."""
+    return " ".join(pair.answer.split())
+
+
+def _draw(pairs: Sequence[Pair], limit: int | None, seed: int = 0) -> list[Pair]:
+    """Draw `limit` pairs in their own order; with one pair more or less in the corpus one pick changes."""
+    if limit is not None and limit < 1:
         raise CorpusError(f"limit is {limit}; expected 1 or more, or None.")
-    return [pairs[i * len(pairs) // limit] for i in range(limit)]
+    if limit is None or limit >= len(pairs):
+        return list(pairs)
+    chosen = sorted(sorted(range(len(pairs)), key=lambda i: _rank(pairs[i], seed))[:limit])
+    return [pairs[i] for i in chosen]
+
+
+def _rank(pair: Pair, seed: int) -> bytes:
+    """Place of a pair in a draw: a hash of what it says, so that it does not depend on which others there are."""
+    return hashlib.sha256(f"{seed}\0{pair.query}\0{_body(pair)}".encode()).digest()

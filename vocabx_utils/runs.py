@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import gzip
 import hashlib
 import importlib.metadata
 import json
@@ -18,6 +19,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,7 @@ __all__ = [
     "finish",
     "git_revision",
     "installed_versions",
+    "iterate_jsonl",
     "notebooks_root",
     "open_run",
     "progress",
@@ -290,20 +293,43 @@ def _drop_torn_line(file: Any) -> None:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """Read JSON Lines; a last line without its line end (a torn write) is left out.
+    """Read JSON Lines, plain or `.gz`; see `iterate_jsonl`."""
+    return [row for _, row in iterate_jsonl(path)]
+
+
+def iterate_jsonl(path: str | Path, *, allow_torn: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number (from 1, empty lines counted) and row of JSON Lines, plain or `.gz`.
+
+    Args:
+        path: the file; a byte-order mark at its beginning is passed over.
+        allow_torn: leave out a last line that a killed write cut off; data that we did not write has no such excuse.
 
     Raises:
-        ValueError: another line is not a JSON object; the message names file and line.
+        ValueError: the file is not UTF-8, is a damaged archive, or holds a line that is not a JSON object; the
+            message names file and line.
     """
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
-    rows = []
-    for number, line in enumerate(lines[:-1], 1):
-        if line.strip():
-            rows.append(_parse_line(line, path, number))
-    with contextlib.suppress(ValueError):  # complete but without a line end: hand-made files
-        if lines[-1].strip():
-            rows.append(_parse_line(lines[-1], path, len(lines)))
-    return rows
+    path, number = Path(path), 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, data in enumerate(file, 1):
+                try:
+                    line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+                    row = _parse_line(line, path, number) if line.strip() else None
+                except ValueError:
+                    if allow_torn and not data.endswith(b"\n"):
+                        return
+                    raise
+                if row is not None:
+                    yield number, row
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number} is not UTF-8 (byte {error.object[error.start]:#04x} at place {error.start}). "
+            "Convert the file to UTF-8, for example with iconv."
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is a damaged or cut archive: it cannot be read after line {number} ({error})."
+        ) from error
 
 
 def _parse_line(line: str, path: str | Path, number: int) -> dict[str, Any]:

@@ -52,6 +52,62 @@ def test_bad_json_lines_name_the_line(tmp_path, suffix, lines, message):
         corpus.pairs_from_jsonl(path)
 
 
+def _jsonl(tmp_path, data, suffix=".jsonl"):
+    import gzip
+
+    path = tmp_path / f"pairs{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    return path
+
+
+ROW = b'{"query": "q", "answer": "a"}\n'
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_json_lines_may_begin_with_a_byte_order_mark(tmp_path, suffix):
+    (pair,) = corpus.pairs_from_jsonl(_jsonl(tmp_path, b"\xef\xbb\xbf" + ROW, suffix))
+    assert (pair.query, pair.answer) == ("q", "a")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_empty_lines_count_in_the_line_number(tmp_path, suffix):
+    path = _jsonl(tmp_path, b"\n" + ROW + b"\n\n" + b'{"query": "q"}\n', suffix)
+    with pytest.raises(CorpusError, match=rf"pairs{suffix}, line 5: 'answer' is missing"):
+        corpus.pairs_from_jsonl(path)
+    path = _jsonl(tmp_path, ROW + b"\n" + ROW, suffix)
+    assert [pair.source for pair in corpus.pairs_from_jsonl(path)] == [f"pairs{suffix}, line {n}" for n in (1, 3)]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path, suffix):
+    path = _jsonl(tmp_path, ROW + '{"query": "Größe", "answer": "a"}\n'.encode("latin-1"), suffix)
+    with pytest.raises(CorpusError, match=rf"pairs{suffix}, line 2 is not UTF-8 .*0xf6.*Convert"):
+        corpus.pairs_from_jsonl(path)
+
+
+def test_a_cut_archive_is_named(tmp_path):
+    path = _jsonl(tmp_path, ROW * 4000, ".jsonl.gz")
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(CorpusError, match=r"pairs\.jsonl\.gz is a damaged or cut archive"):
+        corpus.pairs_from_jsonl(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(CorpusError, match=r"pairs\.jsonl\.gz is a damaged or cut archive"):
+        corpus.pairs_from_jsonl(path)
+
+
+def test_a_cut_last_line_of_own_data_is_an_error_and_not_a_lost_row(tmp_path):
+    with pytest.raises(CorpusError, match="line 2 is not JSON"):
+        corpus.pairs_from_jsonl(_jsonl(tmp_path, ROW + ROW[:-8]))
+
+
+def test_text_that_no_tokenizer_takes_is_named_when_it_is_read(tmp_path):
+    path = _jsonl(tmp_path, ROW + b'{"query": "q", "answer": "ab\\ud83d"}\n')
+    with pytest.raises(CorpusError, match=r"line 2: 'answer' holds '\\ud83d' at character 2"):
+        corpus.pairs_from_jsonl(path)
+    (pair,) = corpus.pairs_from_jsonl(_jsonl(tmp_path, b'{"query": "q", "answer": "\\ud83d\\ude42"}\n'))
+    assert pair.answer == "🙂"
+
+
 def test_json_lines_round_trip(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(json.dumps({"query": "q", "answer": "a", "lang": "c"}) + "\n")
@@ -130,6 +186,80 @@ def test_splits_never_share_an_answer(numbers, seed):
 def test_too_few_pairs():
     with pytest.raises(CorpusError, match="needs 3 pairs; the corpus has 1 different ones of 2"):
         corpus.split_pairs([Pair("a", "x"), Pair("b", "x")], {"train": 3})
+
+
+@given(st.sets(st.integers(0, 10_000), min_size=40, max_size=80), st.integers(0, 5))
+def test_one_pair_more_changes_at_most_one_pick_of_each_split(numbers, seed):
+    pairs = [Pair(f"q{n}", f"answer {n}") for n in sorted(numbers)]
+    sizes = {"tokenizer": 15, "train": 12, "validation": 6}
+    before = corpus.split_pairs(pairs, sizes, seed)
+    after = corpus.split_pairs([*pairs[:7], Pair("new", "another answer"), *pairs[7:]], sizes, seed)
+    for name, size in sizes.items():
+        assert len(set(before[name]) & set(after[name])) >= size - 1
+        assert [p for p in before[name] if p in after[name]] == [p for p in after[name] if p in before[name]]
+
+
+def test_splits_differ_by_seed_and_do_not_follow_the_order_of_the_corpus():
+    pairs = [Pair(f"q{n}", f"answer {n}") for n in range(400)]
+    first, second = (corpus.split_pairs(pairs, {"train": 100}, seed)["train"] for seed in (0, 1))
+    assert 10 < len(set(first) & set(second)) < 45  # 25 expected of a fair draw, standard deviation 3.8
+    assert corpus.split_pairs(pairs[::-1], {"train": 100}, 0)["train"] == first
+
+
+def test_a_limit_takes_the_same_pairs_from_a_corpus_with_one_more(tmp_path):
+    rows = [f'{{"query": "q{n}", "answer": "a{n}"}}\n'.encode() for n in range(100)]
+    kept = {p.query for p in corpus.pairs_from_jsonl(_jsonl(tmp_path, b"".join(rows)), 20)}
+    fewer = {p.query for p in corpus.pairs_from_jsonl(_jsonl(tmp_path, b"".join(rows[1:])), 20)}
+    assert len(kept) == 20 and len(kept & fewer) >= 19
+
+
+def test_what_only_one_python_version_brings_is_left_out(tmp_path, monkeypatch):
+    function = 'def f(x):\n    """Say {0}."""\n    y = "{0}"\n    z = y\n    return z\n'
+    for name in ("__init__.py", "distutils/core.py", "core.py"):
+        path = tmp_path / "versioned" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(function.format(name))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert {p.source for p in corpus.pairs_from_packages(["versioned"])} == {
+        "versioned/__init__.py",
+        "versioned/core.py",
+    }
+
+
+ASKED = {"tokenizer": 2000, "train": 1500, "validation": 400}
+LEAST = {"tokenizer": 20, "train": 20, "validation": 10}
+
+
+@pytest.mark.parametrize(
+    ("texts", "sizes"),
+    [
+        (3900, ASKED),
+        (3642, {"tokenizer": 1867, "train": 1400, "validation": 373}),
+        (60, {"tokenizer": 27, "train": 23, "validation": 10}),
+        (50, {"tokenizer": 20, "train": 20, "validation": 10}),
+    ],
+)
+def test_sizes_are_shares_of_a_corpus_that_is_too_small(texts, sizes):
+    pairs = [Pair(f"q{n}", f"answer {n}") for n in range(texts)]
+    shared = corpus.shared_sizes(pairs, ASKED, LEAST)
+    assert {name: len(split) for name, split in corpus.split_pairs(pairs, shared).items()} == shared
+    assert shared == sizes
+
+
+def test_a_corpus_that_is_too_small_for_shares_is_refused():
+    pairs = [Pair(f"q{n}", f"answer {n}") for n in range(49)]
+    with pytest.raises(CorpusError, match=r"has 49 different texts; the splits need at least .* 50 together"):
+        corpus.shared_sizes(pairs, ASKED, LEAST)
+
+
+@pytest.mark.parametrize(("source", "shared"), [("tree", True), ("jsonl", True), ("packages", False), ("hub", False)])
+def test_only_a_corpus_of_ones_own_is_shared_out(source, shared):
+    from vocabx_utils.config import TokenizerConfig
+    from vocabx_utils.vocabulary import corpora
+
+    config = TokenizerConfig(corpus_source=source, corpus_path="" if source == "packages" else "here")
+    sizes = corpora.split_sizes(config, [Pair(f"q{n}", f"answer {n}") for n in range(390)])
+    assert sizes == ({"tokenizer": 200, "train": 150, "validation": 40} if shared else ASKED)
 
 
 def test_fingerprint_sees_order_and_cuts():

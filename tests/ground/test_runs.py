@@ -150,3 +150,12 @@ def test_progress_prints_plain_lines_where_nobody_watches(capsys):
     lines = [line for line in seen.splitlines() if line.strip()]
     assert len(lines) == 1 and "\r" not in seen
     assert lines[0].startswith("mean_ce: 100%") and "40/40" in lines[0] and "loss 3.9, 900 tokens/s" in lines[0]
+
+
+def test_a_row_that_a_kill_cut_inside_a_character_is_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    whole = '{"text": "größe"}\n'.encode()
+    path.write_bytes(whole + whole[: whole.index(b"\xb6")])
+    assert runs.read_jsonl(path) == [{"text": "größe"}]
+    runs.append_jsonl(path, {"text": "next"})
+    assert [row["text"] for row in runs.read_jsonl(path)] == ["größe", "next"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.verdicts import Status
-from vocabx_utils.runs import append_jsonl, read_jsonl, show_path, write_json
+from vocabx_utils.runs import append_jsonl, iterate_jsonl, show_path, write_json
 
 
 class ResultsMismatchError(ValueError):
@@ -91,7 +91,7 @@ class ResultsFile:
         self.rows: dict[tuple[str, int], Result] = {}
         if self.path.exists():
             _cut_torn_line(self.path)
-            for number, row in enumerate(read_jsonl(self.path), 1):
+            for number, row in iterate_jsonl(self.path):
                 result = Result.from_dict(row, f"{self.path}, line {number}")
                 self.rows[result.task_id, result.sample] = result
 
@@ -145,7 +145,7 @@ def read_results(path: str | Path) -> list[Result]:
     Raises:
         ValueError: A line is no result; file and line are named.
     """
-    return [Result.from_dict(row, f"{path}, line {number}") for number, row in enumerate(read_jsonl(path), 1)]
+    return [Result.from_dict(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
 
 def write_official(results: Iterable[Result], samples: Iterable[Sample], path: str | Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.runs import read_jsonl
+from vocabx_utils.runs import iterate_jsonl
 
 _NAMED = 10  # ids that an error message spells out
 
@@ -35,7 +35,7 @@ def read_samples(path: str | Path) -> list[Sample]:
     Raises:
         ValueError: A line is not such an object; file and line are named.
     """
-    return [parse_sample(row, f"{path}, line {number}") for number, row in enumerate(read_jsonl(path), 1)]
+    return [parse_sample(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
 
 def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:

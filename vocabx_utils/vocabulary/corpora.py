@@ -15,6 +15,7 @@ from vocabx_utils.corpus import (
     pairs_from_packages,
     pairs_from_tree,
     render,
+    shared_sizes,
 )
 from vocabx_utils.runs import read_jsonl, write_json, write_jsonl
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vocabx_utils.config import TokenizerConfig
 
 SPLITS = ("tokenizer", "train", "validation")
+_LEAST = {"tokenizer": 20, "train": 20, "validation": 10}  # fewer say nothing about a token
 
 
 def load_pairs(config: TokenizerConfig) -> list[Pair]:
@@ -39,6 +41,19 @@ def load_pairs(config: TokenizerConfig) -> list[Pair]:
     if config.corpus_source == "tree":
         return pairs_from_tree(config.corpus_path, config.corpus_glob)
     return pairs_from_packages(config.packages)
+
+
+def split_sizes(config: TokenizerConfig, pairs: Sequence[Pair]) -> dict[str, int]:
+    """Number of pairs by split.
+
+    The settings are numbers for the packages and data sets that they were made for. A corpus of one's own (`jsonl`
+    or `tree`) may be smaller: then they are shares of it.
+
+    Raises:
+        CorpusError: a corpus of one's own with too few texts for three splits.
+    """
+    asked = {name: getattr(config, f"{name}_pairs") for name in SPLITS}
+    return shared_sizes(pairs, asked, _LEAST) if config.corpus_source in ("jsonl", "tree") else asked
 
 
 def plain_texts(pairs: Sequence[Pair]) -> list[str]:
