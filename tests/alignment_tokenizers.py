@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -111,3 +113,50 @@ def with_merges(family: str, count: int = 40) -> SimpleNamespace:
         merges.append(list(best))
     extended = Tokenizer.from_str(json.dumps(spec))
     return SimpleNamespace(original=original, tokenizer=PreTrainedTokenizerFast(tokenizer_object=extended))
+
+
+def counted_ends(pair: Any, text: str) -> tuple[list[int], list[int]]:
+    """Byte ends of both sides, counted from where added tokens lie in the text, without the package.
+
+    Bytes are those that the original reads: a space that it puts before a stretch of text counts, one that only the
+    extended side has does not. A stretch is counted back from its end, so no rule about such spaces is needed. For
+    tokenizers that change no character.
+    """
+    sides = [_stretches(tokenizer, text) for tokenizer in (pair.original, pair.tokenizer)]
+    if pair.original.backend_tokenizer.model.byte_fallback:
+        text = text.replace("\u2581", " ")  # a mark in the text is read as the space that it stands for
+    extra = [(start, sum(widths) - len(text[start:stop].encode())) for start, stop, widths, _ in sides[0]]
+
+    def read(place: int) -> int:
+        return len(text[:place].encode()) + sum(count for start, count in extra if start < place)
+
+    ends = []
+    for stretches in sides:
+        ends.append([])
+        for _, stop, widths, _ in stretches:
+            ends[-1] += [read(stop) - sum(widths[k + 1 :]) for k in range(len(widths))]
+    return ends[0], ends[1]
+
+
+def _stretches(tokenizer: PreTrainedTokenizerFast, text: str) -> list[tuple[int, int, list[int], bool]]:
+    """Added tokens and what lies between: start and stop in the text, bytes of each token, and which of the two."""
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    added = {token["id"]: token for token in spec["added_tokens"]}
+    found: list[tuple[int, int, list[int], bool]] = []
+    at, pending = 0, []
+    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    for index, piece, (start, stop) in zip(encoding.ids, encoding.tokens, encoding.offsets, strict=True):
+        if index not in added:
+            pending.append(_width(piece, spec["decoder"]["type"]))
+            continue
+        if pending:
+            found.append((at, start, pending, False))
+        found.append((start, stop, [0 if added[index]["special"] else len(piece.encode())], True))
+        at, pending = stop, []
+    return [*found, (at, len(text), pending, False)] if pending else found
+
+
+def _width(piece: str, kind: str) -> int:
+    if kind == "ByteLevel":
+        return len(piece)  # one symbol for each byte
+    return 1 if re.fullmatch("<0x..>", piece) else len(piece.replace("\u2581", " ").encode())

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from vocabx_utils.gguf import ModelError, convert_gguf, is_current
 from vocabx_utils.paths import cache_dir
+from vocabx_utils.tokenizer_files import read_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -186,27 +187,16 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a base model.
+    """Load the tokenizer of a base model, exactly as its tokenizer.json says; see `tokenizer_files`.
 
     Args:
         source: name of a packaged model, hub id, local folder or `.gguf` file.
         revision: commit or tag of a hub id.
 
     Raises:
-        ModelError: there is none, or it has no fast backend.
+        ModelError: there is none, it cannot be read, or it has no fast backend.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_source(source), revision=revision)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"Could not load a tokenizer from {str(source)!r}: {error}") from error
-    if not tokenizer.is_fast:
-        raise ModelError(
-            f"{source}: {type(tokenizer).__name__} has no fast backend (tokenizer.json). "
-            "Convert it with `transformers.convert_slow_tokenizer` and save it first."
-        )
-    return cast("PreTrainedTokenizerFast", tokenizer)
+    return read_tokenizer(resolve_source(source), revision)
 
 
 def resolve_source(source: str | Path) -> str:

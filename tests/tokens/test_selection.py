@@ -37,6 +37,17 @@ def test_added_follows_the_thesis(base_tokenizers: dict[str, Any], domain: list[
     assert [p.text for p in found] == by_the_letter(domain, tokenizer, 50, 1500)
 
 
+def test_added_keeps_letters_and_signs_apart_in_the_sentencepiece_family(base_tokenizers: dict[str, Any]) -> None:
+    """A token `s.` would cut every plural before a full stop."""
+    texts = ["Frames, widgets; gadgets: x_ctx->zqfoo(). All zqbars.\n"] * 30
+    with pytest.warns(FewerTokensWarning):
+        found = [p.text for p in select_tokens(texts, base_tokenizers["llama2"], 200, strategy="added")]
+    assert found and " zqbars" in found
+    for text in found:
+        kinds = {"letter" if c.isalpha() else "digit" if c.isdigit() else "sign" for c in text.strip()}
+        assert len(kinds) <= 1, text
+
+
 def test_chosen_tokens_carry_their_leading_space(smollm_like: Any) -> None:
     found = select_tokens(["x groupby y groupby\n"] * 9, smollm_like, 1, strategy="added")
     assert " groupby" in [p.text for p in found]
@@ -50,7 +61,8 @@ def test_numbers_are_dropped(base_tokenizers: dict[str, Any]) -> None:
 
 
 def test_subtokens_are_what_the_original_reads(tokenizer: Any, domain: list[str]) -> None:
-    for strategy in ("added", "merges"):
+    lossy = family_of(tokenizer).segment_prefix == "unless_space"
+    for strategy in ("merges",) if lossy else ("added", "merges"):
         proposals = select_tokens(domain, tokenizer, 30, strategy=strategy, min_count=3)
         extension = extend_tokenizer(tokenizer, proposals, strategy=strategy)
         for token in extension.tokens:

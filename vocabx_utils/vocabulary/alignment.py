@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import islice
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from vocabx_utils.vocabulary.boundaries import (
     match_tokens,
     summarize,
 )
+from vocabx_utils.vocabulary.families import Family, backend_of
 from vocabx_utils.vocabulary.lookahead import (
     ANCHORS,
     IDENTICAL,
@@ -36,10 +38,8 @@ from vocabx_utils.vocabulary.lookahead import (
 from vocabx_utils.vocabulary.token_bytes import (
     BoolArray,
     ByteTable,
-    backend_of,
     byte_ends,
     byte_table,
-    normalised_bytes,
     piece_ends,
     token_widths,
 )
@@ -91,7 +91,7 @@ def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool 
         The aligned text.
 
     Raises:
-        ValueError: for unknown kinds of tokenizers, or if the two do not read the same text.
+        ValueError: for kinds of tokenizers that `families.family_of` refuses, or if the two do not read the same text.
     """
     return align_texts(extension, [text], add_special_tokens=add_special_tokens)[0]
 
@@ -115,7 +115,7 @@ def align_texts(
         One `AlignedText` for each text, in order.
 
     Raises:
-        ValueError: for unknown kinds of tokenizers, or if the two do not read the same text.
+        ValueError: for kinds of tokenizers that `families.family_of` refuses, or if the two do not read the same text.
     """
     original, extended = backend_of(extension.original), backend_of(extension.tokenizer)
     aligned: list[AlignedText] = []
@@ -163,7 +163,7 @@ def _align_batch(
     """Align a batch with one match over all of its tokens, the texts laid end to end one byte apart."""
     tables = byte_table(extension.original), byte_table(extension.tokenizer)
     sides = [_lay_out(table, ids) for table, ids in zip(tables, (left, right), strict=True)]
-    slow = _texts_to_walk(texts, sides, tables, backend_of(extension.original))
+    slow = _texts_to_walk(texts, sides, tables)
     base = np.maximum(sides[0].totals, sides[1].totals)
     base = np.concatenate([[0], np.cumsum(base + 1)])
     ends = [side.ends + np.repeat(base[:-1], side.sizes) for side in sides]
@@ -182,7 +182,7 @@ def _align_batch(
     aligned = []
     for n in range(len(texts)):
         if n in slow:
-            aligned.append(_walk(tables, extension, left[n], right[n]))
+            aligned.append(_walk(tables, left[n], right[n]))
             continue
         a, b = (slice(side.starts[n], side.starts[n + 1]) for side in sides)
         boundaries = pairs[cuts[n] : cuts[n + 1]] - [sides[0].starts[n], sides[1].starts[n]]
@@ -226,36 +226,42 @@ def _lay_out(table: ByteTable, texts: list[IntArray]) -> _Layout:
 
 
 def _texts_to_walk(
-    texts: Sequence[str | None], sides: list[_Layout], tables: tuple[ByteTable, ByteTable], backend: Any
+    texts: Sequence[str | None], sides: list[_Layout], tables: tuple[ByteTable, ByteTable]
 ) -> set[int]:
     """List the texts that must be followed token by token, since the two sides may count different bytes.
 
-    Added tokens are cut out before a text is normalised. A SentencePiece-style normaliser then prepends a
-    space to each remaining part, and NFC cannot join a mark with a letter that sits inside the added token.
+    Added tokens are cut out before a text is normalised. A SentencePiece-style tokenizer then puts a space before
+    each remaining part, and NFC cannot join a mark with a letter that sits inside the added token. Equal totals
+    prove nothing: a space that is missing before a new token may be made up for by one too many after another.
     """
-    original, extended = tables
+    family = tables[1].family
     unequal = set(np.flatnonzero(sides[0].totals != sides[1].totals).tolist())
-    new_added = extended.added & ~extended.special
-    known = min(len(new_added), len(original.added))
-    new_added[:known] &= ~original.added[:known]
-    if not (extended.composes and new_added.any()):
+    new_added = _new_added(tables)
+    if not (new_added.any() and (family.rewrites or family.segment_prefix != "none")):
         return unequal
     hits = np.concatenate([[0], np.cumsum(new_added[sides[1].ids])])[sides[1].starts]
     for n in np.flatnonzero(np.diff(hits)).tolist():
         text = texts[n]
-        if text is None or backend.normalizer.normalize_str(text) != text:
+        if family.segment_prefix != "none" or text is None or family.normalise(text) != text:
             unequal.add(n)
     return unequal
 
 
-def _walk(
-    tables: tuple[ByteTable, ByteTable], extension: TokenizerPair, left: IntArray, right: IntArray
-) -> AlignedText:
+def _new_added(tables: tuple[ByteTable, ByteTable]) -> BoolArray:
+    """Whether each extended id is an added token with text that the original does not have."""
+    original, extended = tables
+    new = extended.added & ~extended.special
+    known = min(len(new), len(original.added))
+    new[:known] &= ~original.added[:known]
+    return new
+
+
+def _walk(tables: tuple[ByteTable, ByteTable], left: IntArray, right: IntArray) -> AlignedText:
     """Follow the extended side along the bytes that the original side read."""
     original, extended = tables
     pieces = [original.pieces[index] for index in left]
     left_ends = piece_ends(pieces)
-    right_ends, exact = _follow(b"".join(pieces), right, extended, backend_of(extension.tokenizer))
+    right_ends, exact = _follow(b"".join(pieces), right, tables)
     left_special, right_special = original.special[left], extended.special[right]
     boundaries = match_tokens(
         left_ends,
@@ -270,19 +276,25 @@ def _walk(
     return AlignedText(left, right, left_ends, right_ends, boundaries, left_special, right_special)
 
 
-def _follow(reference: bytes, ids: IntArray, table: ByteTable, backend: Any) -> tuple[IntArray, BoolArray]:
+def _follow(reference: bytes, ids: IntArray, tables: tuple[ByteTable, ByteTable]) -> tuple[IntArray, BoolArray]:
     """Find each token's end in the reference bytes, and whether the tokens so far spell just those."""
+    table = tables[1]
+    is_new = _new_added(tables)[ids]
     ends, exact = np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=bool)
-    at, pending, after_added = 0, b"", False
+    at, pending, before = 0, b"", _Before.BREAK
     for position, index in enumerate(ids):
+        if pending or (table.added[index] and not is_new[position]):
+            before = _Before.TEXT  # a run that spells nothing yet, and an original added token, are as they stand
         pending += table.pieces[index]
-        for spelling in _spellings(pending, table, backend, after_added, bool(table.added[index])):
+        for spelling in _spellings(pending, table.family, before, bool(is_new[position]), reference[at : at + 1]):
             if reference.startswith(spelling, at):
-                after_added &= len(spelling) >= len(pending)
                 at, pending = at + len(spelling), b""
                 break
-        after_added |= bool(table.added[index])
         ends[position], exact[position] = at, not pending
+        if is_new[position]:
+            before = _Before.NEW
+        else:
+            before = _Before.BREAK if table.added[index] else _Before.TEXT
     if pending or at != len(reference):
         raise ValueError(
             f"the two tokenizers do not read the same text: after byte {at} the original reads "
@@ -291,20 +303,49 @@ def _follow(reference: bytes, ids: IntArray, table: ByteTable, backend: Any) -> 
     return ends, exact
 
 
-def _spellings(piece: bytes, table: ByteTable, backend: Any, after_added: bool, is_added: bool) -> Iterator[bytes]:
-    """Yield the bytes that a run of tokens may stand for in the original's text, the literal ones first.
+class _Before(Enum):
+    """What stands before a token: nothing or an original added token, a new added token, or other text."""
 
-    A normaliser or pre-tokenizer that puts a space before the text puts it before every part between added
-    tokens: one too many after an added token, and none where the text begins with one.
+    BREAK = auto()
+    NEW = auto()
+    TEXT = auto()
+
+
+def _spellings(piece: bytes, family: Family, before: _Before, is_new: bool, following: bytes) -> Iterator[bytes]:
+    """Yield the bytes that a run of tokens may stand for in the original's text, the likeliest ones first.
+
+    Where the family puts a space before stretches of text, the original may have one before a new token that the
+    extended side lacks, and the extended one too many after a new token. The scheme and the reference's next byte
+    say which, so nothing is guessed.
+
+    Args:
+        piece: bytes of the extended tokens since the last agreement.
+        family: of the extended tokenizer.
+        before: what stands before them.
+        is_new: whether the last of them is a new added token.
+        following: the next byte of the reference.
     """
-    yield piece
-    if after_added and piece.startswith(b" "):
-        yield piece[1:]
-    if is_added and piece:
+    starts_spaced = piece.startswith(b" ")
+    if is_new and _lacks_space(family, before, starts_spaced, following):
         yield b" " + piece
-    if table.composes and piece:
+    if not is_new and before is _Before.NEW and starts_spaced and _has_extra_space(family, following):
+        yield piece[1:]
+    yield piece
+    if family.rewrites and piece:
         try:
             text = piece.decode()
         except UnicodeDecodeError:  # the tokens so far end inside a character
             return
-        yield normalised_bytes(backend, table.normalizers, text)
+        yield family.normalise(text).encode()
+
+
+def _lacks_space(family: Family, before: _Before, starts_spaced: bool, following: bytes) -> bool:
+    """Whether the original has a space before this new token that the extended side lacks."""
+    if family.segment_prefix == "added":
+        return before is _Before.BREAK
+    return family.segment_prefix != "none" and following == b" " and not starts_spaced
+
+
+def _has_extra_space(family: Family, following: bytes) -> bool:
+    """Whether text behind a new token begins with a space that the original lacks."""
+    return family.segment_prefix == "added" or (family.segment_prefix == "unless_space" and following != b" ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vocabx_utils.corpus import Document
 from vocabx_utils.vocabulary.families import family_of
-from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, unreachable
+from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, round_trip_failures, unreachable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +52,6 @@ class Audit:
         missing: new tokens that the training texts do not show.
         by_type: tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type.
         check_changed: whether the ids of `CHECK_TEXT` changed.
-        check_digest: SHA-256 of these ids under the extended tokenizer.
     """
 
     unreachable: tuple[NewToken, ...]
@@ -64,7 +62,6 @@ class Audit:
     missing: tuple[NewToken, ...]
     by_type: pd.DataFrame
     check_changed: bool
-    check_digest: str
 
     @property
     def passed(self) -> bool:
@@ -122,7 +119,6 @@ def audit_extension(
         missing=tuple(t for t in extension.tokens if not counts[t.id]),
         by_type=gains(extension, texts),
         check_changed=before != after,
-        check_digest=hashlib.sha256(str(after).encode()).hexdigest(),
     )
 
 
@@ -163,20 +159,6 @@ def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
         if a != b
     ]
     return pd.DataFrame(rows, columns=["word", "before", "after"]), len(words)
-
-
-def round_trip_failures(extension: Extension, texts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Texts that the extended tokenizer gives back otherwise than the original one.
-
-    The original is the yardstick, not the text: a normaliser (Qwen's NFC) changes text before any token is made.
-    """
-
-    def through(tokenizer: object, ids: list[list[int]]) -> list[str]:
-        return tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=False)  # type: ignore[attr-defined]
-
-    before = through(extension.original, encode_all(extension.original, texts))
-    after = through(extension.extended, encode_all(extension.extended, texts))
-    return [(t, b, a) for t, b, a in zip(texts, before, after, strict=True) if a != b]
 
 
 def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """Tokenizer families that can be extended: byte-level BPE, and SentencePiece-style BPE with byte fallback.
 
 A family knows how the pieces of the vocabulary spell text: as symbols that stand for bytes (`Ġgroupby`), or as
-text with a mark for the space and `<0xE2>` for single bytes. Everything else is refused with its reason.
+text with a mark for the space and `<0xE2>` for single bytes. Everything else is refused with its reason. Extension
+and alignment both ask here, so they accept the same tokenizers.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
 BYTE_MARK = "Ġ"
 SPACE_MARK = "▁"
+Kind = Literal["byte-level", "sentencepiece"]
 _PADDING = re.compile(r"\[PAD\d+\]")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -46,7 +48,7 @@ _SYMBOL = byte_symbols()
 _BYTE = {symbol: byte for byte, symbol in _SYMBOL.items()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """How one tokenizer spells text.
 
@@ -57,15 +59,15 @@ class Family:
         specials: ids of added tokens, which never take part in a merge.
     """
 
-    kind: Literal["byte-level", "sentencepiece"]
+    kind: Kind
     layout: dict[str, Any] = field(repr=False)
     vocab: dict[str, int] = field(repr=False)
     specials: frozenset[int] = field(repr=False)
 
-    @property
+    @cached_property
     def first_free_id(self) -> int:
         """`V`: one more than the largest id that the tokenizer can produce."""
-        return max(self.vocab.values()) + 1
+        return max(self.vocab.values(), default=-1) + 1
 
     @cached_property
     def pieces(self) -> dict[int, str]:
@@ -84,16 +86,33 @@ class Family:
         """Whether a pre-token that is a vocabulary entry is taken whole, whatever the merges say (Llama-3)."""
         return bool(self.layout["model"].get("ignore_merges"))
 
-    @property
-    def segment_prefix(self) -> Literal["none", "added", "unless_space"]:
-        """Whether each stretch of text between added tokens gets a space mark in front (SentencePiece)."""
+    @cached_property
+    def controls(self) -> frozenset[int]:
+        """Ids of added tokens that stand for no text (`special` in the file)."""
+        return frozenset(t["id"] for t in self.layout["added_tokens"] if t["special"])
+
+    @cached_property
+    def segment_prefix(self) -> Literal["none", "first", "added", "unless_space"]:
+        """Which stretches of text between added tokens get a space in front.
+
+        `none`; `first`: the one that begins the text, unless it begins with a space; `added`: each;
+        `unless_space`: each that does not begin with a space.
+        """
         for part in _parts(self.layout["normalizer"], "normalizers"):
             if part["type"] == "Prepend":
                 return "added"
         for part in _parts(self.layout["pre_tokenizer"], "pretokenizers"):
-            if part["type"] == "Metaspace" and part.get("prepend_scheme") == "always":
+            if part["type"] == "Metaspace" and part["prepend_scheme"] != "never":
+                return "first" if part["prepend_scheme"] == "first" else "unless_space"
+            if part["type"] == "ByteLevel" and part["add_prefix_space"]:
                 return "unless_space"
         return "none"
+
+    @cached_property
+    def rewrites(self) -> bool:
+        """Whether the normaliser may join or change characters (NFC and relatives), not only mark spaces."""
+        steps = _parts(self.layout["normalizer"], "normalizers")
+        return any(step["type"] != "Prepend" and not _marks_spaces(step) for step in steps)
 
     @cached_property
     def _normalizer(self) -> Any:
@@ -109,10 +128,15 @@ class Family:
         bare["normalizer"] = {"type": "Sequence", "normalizers": kept}
         return Tokenizer.from_str(json.dumps(bare)).normalizer
 
-    def piece(self, text: str) -> str:
-        """Spell a text as one piece of the vocabulary (normalised, without the prefix of a whole text)."""
+    def normalise(self, text: str) -> str:
+        """Return a stretch of text as the merges read it, its spaces as spaces, without the prefix."""
         if self._normalizer is not None:
             text = self._normalizer.normalize_str(text)
+        return text.replace(SPACE_MARK, " ") if self.kind == "sentencepiece" else text
+
+    def piece(self, text: str) -> str:
+        """Spell a text as one piece of the vocabulary (normalised, without the prefix of a whole text)."""
+        text = self.normalise(text)
         if self.kind == "sentencepiece":
             return text.replace(" ", SPACE_MARK)
         return "".join(_SYMBOL[b] for b in text.encode("utf-8", "surrogatepass"))
@@ -130,7 +154,9 @@ class Family:
     def raw_of(self, token_id: int) -> bytes:
         """Bytes of a token; an added token stands for its own text."""
         piece = self.pieces[token_id]
-        return piece.encode() if token_id in self.specials else self.raw(piece)
+        if token_id in self.specials and self.kind == "byte-level":
+            return piece.encode()
+        return self.raw(piece)
 
     def split(self, text: str) -> list[str]:
         """Cut a text into pre-tokens, spelt as pieces, without the prefix of a whole text."""
@@ -154,23 +180,44 @@ class Family:
         return " " + text[1:] if text.startswith(mark) and len(text) > 1 else text
 
 
-def family_of(tokenizer: PreTrainedTokenizerFast) -> Family:
-    """Recognise the family of a tokenizer.
+def backend_of(tokenizer: Any) -> Tokenizer:
+    """Return the `tokenizers.Tokenizer` inside a fast tokenizer (or the object itself if it is one).
+
+    Raises:
+        TokenizerError: there is none.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not (hasattr(backend, "encode_batch") and hasattr(backend, "to_str")):
+        raise TokenizerError(
+            f"{type(tokenizer).__name__} has no fast backend, whose merges could be extended. "
+            "Convert it with transformers.convert_slow_tokenizer, or load a folder with a tokenizer.json."
+        )
+    return backend
+
+
+_FAMILIES: weakref.WeakKeyDictionary[Any, tuple[int, Family]] = weakref.WeakKeyDictionary()
+
+
+def family_of(tokenizer: Any) -> Family:
+    """Recognise the family of a tokenizer; read once per tokenizer and vocabulary size.
 
     Args:
-        tokenizer: a Hugging Face tokenizer with a fast backend.
+        tokenizer: a Hugging Face tokenizer with a fast backend, or a `tokenizers.Tokenizer`.
 
     Raises:
         TokenizerError: no fast backend, or a kind that cannot be extended (Unigram, WordPiece, WordLevel, BPE with
             word-end marks, with dropout, or without a way to spell every byte).
     """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not hasattr(backend, "to_str"):
-        raise TokenizerError(
-            f"{type(tokenizer).__name__} has no fast backend, whose merges could be extended. "
-            "Convert it with transformers.convert_slow_tokenizer, or load a folder with a tokenizer.json."
-        )
-    layout = _without_padding(json.loads(backend.to_str()))
+    backend = backend_of(tokenizer)
+    size = backend.get_vocab_size(with_added_tokens=True)
+    known = _FAMILIES.get(tokenizer)
+    if known is None or known[0] != size:
+        known = _FAMILIES[tokenizer] = (size, _recognise(json.loads(backend.to_str())))
+    return known[1]
+
+
+def _recognise(layout: dict[str, Any]) -> Family:
+    layout = _without_padding(layout)
     _check_model(layout["model"])
     vocab = dict(layout["model"]["vocab"]) | {t["content"]: t["id"] for t in layout["added_tokens"]}
     specials = frozenset(t["id"] for t in layout["added_tokens"])
@@ -192,25 +239,31 @@ def _check_model(model: dict[str, Any]) -> None:
         raise TokenizerError(f"BPE dropout is {model['dropout']}: the tokenizer is random. Set it to None first.")
 
 
-def _kind(layout: dict[str, Any]) -> Literal["byte-level", "sentencepiece"]:
-    before = _parts(layout["pre_tokenizer"], "pretokenizers") + _parts(layout["normalizer"], "normalizers")
-    if any(p["type"] == "ByteLevel" for p in before):
+def _kind(layout: dict[str, Any]) -> Kind:
+    splits = _parts(layout["pre_tokenizer"], "pretokenizers")
+    if any(p["type"] == "ByteLevel" for p in splits):
         return "byte-level"
-    spaced = any(
-        p["type"] == "Metaspace" or (p["type"] == "Replace" and p.get("content") == SPACE_MARK) for p in before
+    spaced = any(p["type"] == "Metaspace" for p in splits) or any(
+        _marks_spaces(p) for p in _parts(layout["normalizer"], "normalizers")
     )
     if spaced and layout["model"].get("byte_fallback"):
         return "sentencepiece"
     raise TokenizerError(
         "This BPE is neither byte-level nor SentencePiece-style with byte fallback, so some text cannot be given "
-        "back exactly. Supported: tokenizers with a ByteLevel step, or with a space mark and byte_fallback."
+        "back exactly. Supported: tokenizers with a ByteLevel pre-tokenizer, or with a space mark and byte_fallback."
     )
+
+
+def _marks_spaces(step: dict[str, Any]) -> bool:
+    return step["type"] == "Replace" and step["pattern"] == {"String": " "} and step["content"] == SPACE_MARK
 
 
 def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     if step is None:
         return []
-    return step[key] if step["type"] == "Sequence" else [step]
+    if step["type"] != "Sequence":
+        return [step]
+    return [part for inner in step[key] for part in _parts(inner, key)]
 
 
 def _without_padding(layout: dict[str, Any]) -> dict[str, Any]:

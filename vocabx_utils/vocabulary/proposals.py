@@ -79,21 +79,21 @@ def select_tokens(
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
 
     Returns:
-        At most `n` proposals, most valuable first. Fewer come with a `FewerTokensWarning` that says why.
+        At most `n` proposals: for `added` the most frequent first, for `merges` in order of birth, which is the order
+        of their merges. Fewer come with a `FewerTokensWarning` that says why.
 
     Raises:
         TokenizerError: the tokenizer cannot be extended, `n` is below 1, or the corpus holds no text.
     """
     if n < 1:
         raise TokenizerError(f"n is {n}; expected 1 or more new tokens.")
-    if strategy not in ("added", "merges"):
-        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges'.")
     if min_count < 1 or max_bytes < 2:
         raise TokenizerError(f"min_count is {min_count} and max_bytes {max_bytes}; expected at least 1 and 2.")
     documents = [text for text in texts if text]
     if not documents:
         raise TokenizerError("The corpus holds no text. Check the folder and the pattern it was read with.")
     family = family_of(tokenizer)
+    check_strategy(strategy, family)
     barred = frozenset(e.encode() if isinstance(e, str) else e for e in exclude)
     if strategy == "added":
         keep = True if keep_whitespace is None else keep_whitespace
@@ -111,6 +111,28 @@ def select_tokens(
             stacklevel=2,
         )
     return found
+
+
+def check_strategy(strategy: str, family: Family) -> None:
+    """Check that a strategy exists and that texts come back under it.
+
+    Raises:
+        TokenizerError: they do not, and why.
+    """
+    if strategy not in ("added", "merges"):
+        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges'.")
+    if strategy == "merges":
+        return
+    if family.segment_prefix == "unless_space":
+        raise TokenizerError(
+            "This tokenizer puts a space before each stretch of text between added tokens that has none, so `f(x)` with "
+            "a new added token f would come back as `f (x)`. Use strategy 'merges', which has no such loss."
+        )
+    if family.segment_prefix == "added" and family.rewrites:
+        raise TokenizerError(
+            "This tokenizer's normaliser both changes characters and puts a space before each stretch of text, which "
+            "cannot be told apart behind an added token. Use strategy 'merges'."
+        )
 
 
 def proposals_from_merges(learned: LearnedMerges, family: Family) -> list[Proposal]:
@@ -143,6 +165,8 @@ def _thesis_selection(
     keep_whitespace: bool,
     exclude: frozenset[bytes],
 ) -> list[Proposal]:
+    if family.kind == "sentencepiece" and family.rewrites:
+        texts = [family.normalise(text) for text in texts]
     fresh = train_fresh_bpe(texts, family, fresh_vocab_size)
     counts = _occurrences(texts, fresh, family)
     old = OldTexts(family)
@@ -186,7 +210,8 @@ def train_fresh_bpe(texts: Sequence[str], family: Family, vocab_size: int) -> To
     """Train a BPE from nothing with the original normaliser and pre-tokenizer.
 
     SentencePiece-style tokenizers have no pre-tokenizer; theirs was a split at spaces when they were trained, and
-    at line ends, since lines were sentences. The same is done here.
+    at line ends, since lines were sentences. The same is done here, and letters, digits and signs are kept apart as
+    continued merges keep them (see `wordtable.joinable`): a token `s.` would cut every plural before a full stop.
 
     Args:
         texts: documents.
@@ -204,8 +229,9 @@ def train_fresh_bpe(texts: Sequence[str], family: Family, vocab_size: int) -> To
         alphabet = pre_tokenizers.ByteLevel.alphabet()
     else:
         lines = pre_tokenizers.Split(Regex(r"[\r\n]+"), "isolated")
+        classes = pre_tokenizers.Split(Regex(r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\p{L}\p{M}\p{N} ]+"), "isolated")
         words = pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="never", split=True)
-        fresh.pre_tokenizer = pre_tokenizers.Sequence([lines, words])
+        fresh.pre_tokenizer = pre_tokenizers.Sequence([lines, classes, words])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, initial_alphabet=alphabet
     )

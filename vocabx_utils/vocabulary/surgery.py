@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vocabx_utils.tokenizer_files import FILE, plain_tokenizer
 from vocabx_utils.vocabulary.families import Family
 
 if TYPE_CHECKING:
@@ -39,7 +42,10 @@ def merged_layout(family: Family, pieces: Sequence[str], merges: Sequence[tuple[
 
 
 def added_layout(family: Family, texts: Mapping[str, bool]) -> dict[str, Any]:
-    """Layout with new added tokens at ids V, V + 1, …: matched before normalisation, not special.
+    """Layout with new added tokens at ids V, V + 1, …, not special.
+
+    They are matched before normalisation, unless the normaliser changes characters: NFC joins a mark with the letter
+    before it, which it cannot once the letter is cut out inside an added token.
 
     Args:
         family: of the original tokenizer.
@@ -50,7 +56,7 @@ def added_layout(family: Family, texts: Mapping[str, bool]) -> dict[str, Any]:
         token_id = family.first_free_id + k
         layout["model"]["vocab"][text] = token_id
         entry = {"id": token_id, "content": text, "single_word": single_word}
-        entry |= {"lstrip": False, "rstrip": False, "normalized": False, "special": False}
+        entry |= {"lstrip": False, "rstrip": False, "normalized": family.rewrites, "special": False}
         layout["added_tokens"].append(entry)
     layout["decoder"] = _decoder_for_added(family, list(texts))
     return layout
@@ -109,17 +115,7 @@ def build(layout: dict[str, Any], like: PreTrainedTokenizerFast) -> PreTrainedTo
         A `PreTrainedTokenizerFast`, whatever the class of `like`: classes of single models build their backend anew
         from vocabulary and merges and would lose the rest.
     """
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    settings: dict[str, Any] = {
-        name: value for name, value in like.special_tokens_map.items() if not name.startswith("additional")
-    }
-    extra = getattr(like, "extra_special_tokens", None)
-    if extra and "extra_special_tokens" not in settings:
-        settings["extra_special_tokens"] = list(extra)
-    for name in ("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template"):
-        if getattr(like, name, None) is not None:
-            settings[name] = getattr(like, name)
-    settings["clean_up_tokenization_spaces"] = False  # it would drop spaces before signs, which code needs
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(layout)), **settings)
+    with tempfile.TemporaryDirectory(prefix="vocabx-") as folder:  # from a file, the backend is parsed only once
+        file = Path(folder) / FILE
+        file.write_text(json.dumps(layout), encoding="utf-8")
+        return plain_tokenizer(like, file)

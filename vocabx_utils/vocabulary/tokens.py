@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vocabx_utils.runs import read_json, write_json
+from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.families import SPACE_MARK, Family, TokenizerError, family_of
 from vocabx_utils.vocabulary.mergeplan import plan_merges
@@ -23,6 +24,7 @@ from vocabx_utils.vocabulary.proposals import (
     OldTexts,
     Proposal,
     Strategy,
+    check_strategy,
     select_tokens,
 )
 from vocabx_utils.vocabulary.wordtable import count_words
@@ -69,11 +71,6 @@ class NewToken:
     def tokens_saved(self) -> int:
         """Original tokens saved on that corpus."""
         return self.count * (len(self.subtokens) - 1)
-
-    @property
-    def bytes_saved(self) -> int:
-        """Bytes of that corpus that the token covers beyond one original token's share."""
-        return self.count * len(self.raw) * (len(self.subtokens) - 1) // max(1, len(self.subtokens))
 
 
 @dataclass(frozen=True)
@@ -160,16 +157,13 @@ def load_extension(folder: str | Path) -> Extension:
     Raises:
         TokenizerError: the folder holds no extension, or its files do not fit together.
     """
-    from transformers import PreTrainedTokenizerFast
-
     folder = Path(folder)
     if not (folder / "tokens.json").is_file():
         raise TokenizerError(
             f"{folder} holds no extension (tokens.json is missing). `vocabx tokens propose` and notebook 01 write one."
         )
     content = read_json(folder / "tokens.json")
-    original = PreTrainedTokenizerFast.from_pretrained(folder / "original")
-    extended = PreTrainedTokenizerFast.from_pretrained(folder / "extended")
+    original, extended = (read_tokenizer(str(folder / side)) for side in ("original", "extended"))
     tokens = tuple(
         NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])}) for t in content["tokens"]
     )
@@ -195,18 +189,21 @@ def extend_tokenizer(
             leading space is part of a token: ` groupby` is the word inside a line, `groupby` the one behind a
             bracket. The spellings `Ġgroupby` and `▁groupby` mean the former.
         strategy: `merges` appends merges; longer tokens may need further tokens as steps, which are marked
-            `wanted=False`. `added` makes added tokens (`special=False`, `normalized=False`).
+            `wanted=False`. `added` makes added tokens, which are cut out of a text before anything else reads it: the
+            leftmost first, of those that begin at one place the longest, and none that overlaps an earlier one. A
+            token inside original tokens matches whole words only; where the longest fails on that, no shorter one
+            is tried. They are not special, and match the text as it is written, or as the normaliser leaves it
+            where that changes characters (NFC).
 
     Returns:
         The extension, its new ids V, V + 1, …
 
     Raises:
-        TokenizerError: the tokenizer cannot be extended; a token is empty, is in the original vocabulary, or can be
-            produced by no text. The message lists the tokens.
+        TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be
+            produced by no text, or keeps text from coming back. The message lists the tokens.
     """
-    if strategy not in ("added", "merges"):
-        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges'.")
     family = family_of(tokenizer)
+    check_strategy(strategy, family)
     proposals, texts, notes = _sort_inputs(new_tokens, family)
     _refuse_known(family, proposals, texts)
     if strategy == "added":
@@ -229,6 +226,11 @@ def _sort_inputs(new_tokens: Iterable[str | Proposal], family: Family) -> tuple[
         text = family.spaced_form(token)
         if text != token:
             notes.append(f"{token!r} was read as {text!r}, the word with its leading space.")
+        written = text
+        if family.rewrites and (text := family.normalise(written)) != written:
+            notes.append(f"{written!r} was read as {text!r}, its form under the tokenizer's normaliser.")
+        if not text:
+            raise TokenizerError(f"The tokenizer's normaliser leaves nothing of {token!r}: no text can show it.")
         texts.add(text)
     texts -= {p.text for p in proposals.values() if p.raw == p.text.encode("utf-8", "replace")}
     ordered = sorted(proposals.values(), key=lambda p: (p.rank, p.raw))
@@ -236,17 +238,14 @@ def _sort_inputs(new_tokens: Iterable[str | Proposal], family: Family) -> tuple[
 
 
 def _refuse_known(family: Family, proposals: Sequence[Proposal], texts: Sequence[str]) -> None:
-    known = [t for t in texts if family.piece(t) in family.vocab or t in _contents(family)]
+    contents = {family.pieces[i] for i in family.specials}
+    known = [t for t in texts if family.piece(t) in family.vocab or t in contents]
     known += [p.text for p in proposals if not p.merges and family.piece(p.text) in family.vocab]
     if known:
         raise TokenizerError(
             f"The original tokenizer has {', '.join(map(repr, known))} already. Leave "
             f"{'it' if len(known) == 1 else 'them'} out."
         )
-
-
-def _contents(family: Family) -> set[str]:
-    return {family.pieces[i] for i in family.specials}
 
 
 def extend_for_training(
@@ -328,6 +327,7 @@ def _extend_merges(
     }
     extension = Extension(tokenizer, extended, tuple(tokens), "merges", family.first_free_id, report)
     check_reachable(extension, [t for t in tokens if t.raw in given])
+    check_round_trips(extension)
     return extension
 
 
@@ -360,9 +360,6 @@ def _extend_added(
         NewToken(family.first_free_id + k, text, text.encode(), family.subtokens(text), counts.get(text, 0))
         for k, text in enumerate(words)
     ]
-    if family.segment_prefix == "unless_space" and tokens:
-        notes = [*notes, "This tokenizer puts a space mark behind every added token, so `f(x)` with a new token f "
-                 "decodes as `f (x)`. Strategy 'merges' has no such loss."]  # fmt: skip
     bare = [t for t in words if not t[0].isspace()]
     report = _report(proposals, texts, notes) | {
         "whole_words_only": [t for t, single in words.items() if single],
@@ -370,6 +367,7 @@ def _extend_added(
     }
     extension = Extension(tokenizer, extended, tuple(tokens), "added", family.first_free_id, report)
     check_reachable(extension, tokens)
+    check_round_trips(extension)
     return extension
 
 
@@ -415,12 +413,44 @@ def check_reachable(extension: Extension, tokens: Sequence[NewToken]) -> None:
         )
 
 
+_CONTEXTS = ("{}", "x{}", "x {}", "{} x", "({})", "x\n{}\nx", "x{}x", ".{}(", "\n{}x", "0{}0")
+
+
+def check_round_trips(extension: Extension) -> None:
+    """Check that texts with new tokens come back as under the original tokenizer.
+
+    Raises:
+        TokenizerError: lists the tokens whose texts do not.
+    """
+    whole = [t for t in extension.tokens if t.text.encode("utf-8", "replace") == t.raw]
+    lines = ["|".join([t.text * 2, *(c.format(t.text) for c in _CONTEXTS)]) for t in whole]
+    broken = {text for text, _, _ in round_trip_failures(extension, lines)}
+    if guilty := [t.text for t, line in zip(whole, lines, strict=True) if line in broken]:
+        raise TokenizerError(
+            f"Text with {', '.join(map(repr, guilty))} does not come back as under the original tokenizer. "
+            "Leave out, or use the other strategy."
+        )
+
+
+def round_trip_failures(extension: Extension, texts: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Texts that the extended tokenizer gives back otherwise than the original one.
+
+    The original is the yardstick, not the text: a normaliser (Qwen's NFC) changes text before any token is made.
+    """
+
+    def through(tokenizer: PreTrainedTokenizerFast) -> list[str]:
+        ids = encode_all(tokenizer, texts)
+        return tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=False)
+
+    before, after = through(extension.original), through(extension.extended)
+    return [(t, b, a) for t, b, a in zip(texts, before, after, strict=True) if a != b]
+
+
 def unreachable(extension: Extension, tokens: Sequence[NewToken]) -> list[NewToken]:
     """Tokens that do not show in any of a few short contexts of their own text."""
-    contexts = ["{}", "x{}", "x {}", "{} x", "({})", "x\n{}\nx", "x{}x", ".{}(", "\n{}x", "0{}0"]
-    probes = [c.format(t.text) for t in tokens for c in contexts]
+    probes = [c.format(t.text) for t in tokens for c in _CONTEXTS]
     shown = encode_all(extension.extended, probes)
-    width = len(contexts)
+    width = len(_CONTEXTS)
     return [t for k, t in enumerate(tokens) if not any(t.id in ids for ids in shown[k * width : (k + 1) * width])]
 
 

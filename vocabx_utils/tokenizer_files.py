@@ -1,0 +1,120 @@
+"""Tokenizers exactly as their folders' tokenizer.json says.
+
+transformers builds the tokenizers of some classes anew from vocabulary and merges, with the normaliser and
+pre-tokenizer that the class knows. Llama-2's then reads the spaces at the start of a line otherwise than the file,
+and a folder that names a wrong class (GPT-4o's under GPT-2's) other words: both without a message. So the backend
+always comes from the file. transformers is asked only for what the file does not hold: which token has which role,
+the chat template, and lengths and sides.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocabx_utils.gguf import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+FILE = "tokenizer.json"
+_SETTINGS = ("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template")
+
+
+def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokenizerFast:
+    """Load the tokenizer of a folder or hub id.
+
+    Args:
+        source: folder or hub id.
+        revision: commit or tag of a hub id.
+
+    Returns:
+        A tokenizer whose backend is that of tokenizer.json. Without such a file, what transformers builds from
+        `vocab.json` and `merges.txt`.
+
+    Raises:
+        ModelError: there is no tokenizer, it cannot be read, it has no fast backend, or only a SentencePiece model
+            file says how it cuts text.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        built = AutoTokenizer.from_pretrained(source, revision=revision)
+    except Exception as error:  # the backend raises plain Exception for a file that it cannot parse
+        raise ModelError(f"Could not load a tokenizer from {source!r}: {error}") from error
+    if not built.is_fast:
+        raise ModelError(
+            f"{source}: {type(built).__name__} has no fast backend ({FILE}). "
+            "Convert it with `transformers.convert_slow_tokenizer` and save it first."
+        )
+    file = _find_file(source, revision)
+    if file is None:
+        _check_rebuilt(source, built)
+        return built
+    return plain_tokenizer(built, file)
+
+
+def plain_tokenizer(like: Any, file: Path) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with the backend of a file and everything else like another tokenizer.
+
+    Args:
+        like: whose special tokens, chat template and settings are carried over.
+        file: the tokenizer.json.
+
+    Returns:
+        A `PreTrainedTokenizerFast`, whatever the class of `like`. Decoding never drops spaces before signs, which
+        code needs. A role whose token the file does not hold is left out with a warning: to enter the token would
+        give it an id that the model has no row for.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    settings = {name: getattr(like, name) for name in _SETTINGS if getattr(like, name, None) is not None}
+    try:
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(file), clean_up_tokenization_spaces=False, **settings
+        )
+    except Exception as error:  # the backend raises plain Exception
+        raise ModelError(f"Could not read {file}: {error}") from error
+    _carry_roles(tokenizer, like)
+    return tokenizer
+
+
+def _carry_roles(tokenizer: PreTrainedTokenizerFast, like: Any) -> None:
+    """Name special tokens as `like` does, without entering any into the vocabulary."""
+    known = tokenizer.backend_tokenizer.token_to_id
+    roles = dict(like.special_tokens_map)
+    listed = [*roles.pop("extra_special_tokens", []), *roles.pop("additional_special_tokens", [])]
+    standard = set(tokenizer.SPECIAL_TOKENS_ATTRIBUTES)
+    listed += [token for role, token in roles.items() if role not in standard]
+    absent = sorted(f"{role} {token!r}" for role, token in roles.items() if role in standard and known(token) is None)
+    if absent:
+        warnings.warn(f"{FILE} does not hold {', '.join(absent)}: left out.", stacklevel=3)
+    for role, token in roles.items():
+        if role in standard and known(token) is not None:
+            setattr(tokenizer, role, token)
+    extra = [token for token in dict.fromkeys([*listed, *map(str, like.extra_special_tokens)]) if known(token) is not None]
+    tokenizer.extra_special_tokens = extra
+
+
+def _find_file(source: str, revision: str | None) -> Path | None:
+    if Path(source).is_dir():
+        path = Path(source) / FILE
+        return path if path.is_file() else None
+    from transformers.utils import cached_file
+
+    found = cached_file(source, FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return Path(found) if found else None
+
+
+def _check_rebuilt(source: str, built: Any) -> None:
+    """Refuse a tokenizer that transformers made from a SentencePiece model: it places spaces by its own rule."""
+    model = built.backend_tokenizer.model
+    if getattr(model, "byte_fallback", False) or type(model).__name__ == "Unigram":
+        raise ModelError(
+            f"{source} holds no {FILE}, and what transformers builds from a SentencePiece model may cut spaces "
+            f"otherwise than the model was trained with. Put the {FILE} of the model's publisher into the folder."
+        )
