@@ -16,7 +16,10 @@ _BENCHMARK = click.Choice(list(_PREFIXES.values()))
 _workers = click.option("--workers", default=2, show_default=True, help="Programs at the same time.")
 _fast = click.option("--fast", is_flag=True, help="Fork in warm jails instead of a fresh jail for each program.")
 _strict = click.option(
-    "--strict", is_flag=True, help="Compare values outside the candidate's process (HumanEval, MBPP)."
+    "--strict/--no-strict",
+    default=True,
+    show_default=True,
+    help="Compare values outside the candidate's process, where the tests allow it (HumanEval, MBPP).",
 )
 
 
