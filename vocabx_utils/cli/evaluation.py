@@ -79,14 +79,23 @@ def evaluate() -> None:
 
 @evaluate.command()
 def check() -> None:
-    """Run the self-test of the sandbox: hostile programs that must be contained."""
-    from vocabx_utils.evaluation.environments import plain_environment
-    from vocabx_utils.evaluation.selftest import describe_sandbox
+    """Run the self-test of the sandbox, and show which protections are active on this machine.
 
-    holds, words = describe_sandbox(plain_environment().view)
+    Without a sandbox that contains the self-test's hostile programs nothing is executed. The other protections
+    depend on the machine; each line comes from a program that tried to get past.
+    """
+    from vocabx_utils.evaluation.environments import plain_environment
+    from vocabx_utils.evaluation.selftest import describe_sandbox, protections
+
+    view = plain_environment().view
+    holds, words = describe_sandbox(view)
     if not holds:
         raise click.ClickException(words)
     click.echo(words)
+    with _plain_errors():
+        for protection in protections(view):
+            state = "active" if protection.active else "NOT active"
+            click.echo(f"  {state}: {protection.name} ({protection.words})")
 
 
 @evaluate.command("verify-references")

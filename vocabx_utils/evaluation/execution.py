@@ -84,13 +84,13 @@ def execute(
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
     check_libraries(environment, [problem.library for problem in problems])
-    timeouts, not_strict = reference_timeouts(benchmark), _kept_list(benchmark).get("not_strict", {})
+    timeouts, outside = reference_timeouts(benchmark), strict_ids(problems) if strict else frozenset()
     jobs = [
         make_job(
             problem,
             sample,
             environment,
-            strict and benchmark in STRICT_BENCHMARKS and problem.task_id not in not_strict,
+            problem.task_id in outside,
             timeout_s or timeouts(problem.task_id),
         )
         for problem, sample in pairs
@@ -121,6 +121,14 @@ def reference_timeouts(benchmark: str) -> Callable[[str], float]:
     """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
     special = _kept_list(benchmark).get("timeouts", {})
     return lambda task_id: float(special.get(task_id, TIMEOUTS[benchmark]))
+
+
+def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
+    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
+    benchmark = one_benchmark(problems)
+    if benchmark not in STRICT_BENCHMARKS:
+        return frozenset()
+    return frozenset(problem.task_id for problem in problems) - set(_kept_list(benchmark).get("not_strict", {}))
 
 
 def _kept_list(benchmark: str) -> dict[str, Any]:

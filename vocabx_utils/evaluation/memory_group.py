@@ -137,6 +137,14 @@ def _scope(megabytes: int) -> list[str]:
     return [program, *(("--user",) if os.geteuid() else ()), "--scope", "--quiet", "--collect", *limits, "--"]
 
 
+def describe() -> str:
+    """By what the memory of a jail is limited as a whole, empty where it is not."""
+    if parent := group_parent():
+        version = 2 if (parent / "cgroup.subtree_control").exists() else 1
+        return f"a control group of the kernel (cgroup v{version})"
+    return "a scope of systemd" if systemd_scopes() else ""
+
+
 def variables() -> dict[str, str]:
     """Environment of the command that starts a jail: empty but for what reaches the user's systemd."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if group_parent() is None and systemd_scopes() else ()

@@ -168,9 +168,11 @@ class Sandbox:
                 time.sleep(0.1 * attempt)
         raise AssertionError("unreachable")
 
-    def _converse(self, program: _Program, job: Mapping[str, Any], limits: Limits) -> _Outcome:
+    def _converse(
+        self, program: _Program, job: Mapping[str, Any], limits: Limits, candidate: _Program | None = None
+    ) -> _Outcome:
         kills = self._group.kills() if self._group else 0
-        outcome = program.converse(job, limits.timeout_s)
+        outcome = program.converse(job, limits.timeout_s, candidate)
         killed = self._group is not None and self._group.kills() > kills
         # Whoever has reported is judged by the report, even if the kernel killed a helper of it.
         return replace(outcome, out_of_memory=killed and (outcome.expired or not outcome.report))
@@ -181,12 +183,11 @@ class Sandbox:
         trusted = {**job, "solution": "", "strict": names}
         tester_end, candidate_end = socket.socketpair()
         with tester_end, candidate_end, self._program(forkserver.SERVE, limits, warm, candidate_end) as candidate:
-            candidate_end.close()
             candidate.hand_over({"solution": job["solution"], "limits": job["limits"]})
             self._tester = self._ready(self._tester, grouped=False)
             with self._tester.program(forkserver.RUN, tester_end) as tester:
                 tester_end.close()
-                return self._converse(tester, trusted, limits)
+                return self._converse(tester, trusted, limits, candidate)
 
     @contextlib.contextmanager
     def _program(
@@ -345,9 +346,11 @@ class _Program:
         self._reports = command == forkserver.RUN
         self._jail: _Jail | None = None
         self._ended = -1
+        self._calls: socket.socket | None = None
 
     def passed(self, calls: socket.socket | None) -> list[int]:
         """The descriptors that the program gets."""
+        self._calls = calls
         report = [self._writing.fileno()] if self._reports else []
         return [self._theirs.fileno(), *report, *([calls.fileno()] if calls else [])]
 
@@ -383,16 +386,31 @@ class _Program:
             raise SandboxUnavailableError(f"the jail did not start: {complaint}. {start_hint(complaint)}")
         self._jail.note_start()
 
-    def converse(self, job: Mapping[str, Any], timeout_s: float) -> _Outcome:
-        """Hand over the job, then read the report until it is complete, the program ends or time is over."""
+    def hang_up(self) -> None:
+        """Close the socket over which it is called, whoever else may still hold its end."""
+        assert self._calls is not None
+        with contextlib.suppress(OSError):
+            self._calls.shutdown(socket.SHUT_RDWR)
+
+    def converse(self, job: Mapping[str, Any], timeout_s: float, candidate: _Program | None = None) -> _Outcome:
+        """Hand over the job, then read the report until it is complete, the program ends or time is over.
+
+        In strict mode ``candidate`` is the program whose functions this one calls; when that one has ended, this one
+        is told.
+        """
         self.hand_over(job)
         begin = time.monotonic()
         frame = b""
         while not _complete(frame):
             left = begin + timeout_s - time.monotonic()
-            ready = select.select([self._reading, self._ended], [], [], left)[0] if left > 0 else []
+            watched = [self._reading, self._ended, *([candidate._ended] if candidate else [])]
+            ready = select.select(watched, [], [], left)[0] if left > 0 else []
             if not ready:
                 return _Outcome(b"", True, time.monotonic() - begin)
+            if candidate and ready == [candidate._ended]:
+                candidate.hang_up()
+                candidate = None
+                continue
             # Its end is looked at after its report: a program may end and leave a report to be read. The pipe's own
             # end is not waited for, since a descriptor can live on in the kernel for seconds.
             if self._reading not in ready and not select.select([self._reading], [], [], 0)[0]:

@@ -14,7 +14,6 @@ import importlib
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -30,7 +29,7 @@ RUN, SERVE, END = b"t", b"c", b"e"  # told to it: run a test, serve the calls of
 _FUNCTIONS: dict[bytes, Callable[..., None]] = {RUN: verdict_runner.run_job, SERVE: strict_candidate.serve_calls}
 _DESCRIPTORS = 3  # most that a program gets: job, verdict, calls
 _PR_SET_DUMPABLE = 4
-_WRITABLE = (Path("/tmp"), Path("/dev/shm"))
+_WRITABLE = ("/tmp", "/dev/shm")
 _LIMITS = sorted(value for name, value in vars(resource).items() if name.startswith("RLIMIT_"))
 _PROTECTED = 60  # threads of the server that a filter can hold
 
@@ -42,7 +41,7 @@ def serve(control_fd: int, modules: list[str]) -> None:
     _set_dumpable(False)
     protocol.enter_work_folder()
     _import(modules)
-    mounts, state, fence = _mounts(), _state(), _fence()
+    kept, state, fence = _kept_places(), _state(), _fence()
     control.sendall(READY)
     while True:
         command, descriptors, _, _ = socket.recv_fds(control, 1, _DESCRIPTORS)
@@ -58,7 +57,7 @@ def serve(control_fd: int, modules: list[str]) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         _wait(child, control)
-        if not (_kill_others() and _empty_folders(mounts) and _state() == state):
+        if not (_kill_others() and _empty_folders(kept) and _state() == state):
             os._exit(1)  # the parent starts a new jail
         protocol.enter_work_folder()
         control.sendall(DONE)
@@ -131,36 +130,43 @@ def _kill_others() -> bool:
     return False
 
 
-def _mounts() -> list[Path]:
-    """Mount points in the jail: an interpreter that lives below the host's /tmp is shown there, read-only."""
+def _kept_places() -> set[str]:
+    """Mount points and what is above them: an interpreter that lives below the host's /tmp is shown there."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [Path(line.split()[4].replace("\\040", " ")) for line in lines]
+    mounts = [Path(line.split()[4].replace("\\040", " ")) for line in lines]
+    return {str(place) for mount in mounts for place in (mount, *mount.parents)}
 
 
-def _empty_folders(mounts: list[Path]) -> bool:
-    return all([_empty(folder, mounts) for folder in _WRITABLE])
+def _empty_folders(kept: set[str]) -> bool:
+    """Delete all in the writable folders but the places that are kept; tell whether that worked."""
+    try:
+        for folder in _WRITABLE:
+            _empty(folder, kept)
+    except OSError:
+        return False
+    return True
 
 
-def _empty(folder: Path, mounts: list[Path]) -> bool:
-    """Delete all in a folder but mount points and their parents; tell whether that worked."""
-    clean = True
-    for path in list(folder.iterdir()):
-        if path in mounts:
-            continue
-        if any(path in mount.parents for mount in mounts):
-            clean = _empty(path, mounts) and clean
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, onerror=_unlock)
-            clean = clean and not path.exists()
-        else:
-            path.unlink()
-    return clean
+def _empty(folder: str, kept: set[str]) -> None:
+    """Delete by a list and not by recursion: a task may leave folders deeper than any stack, and locked ones."""
+    waiting, emptied = [folder], []
+    while waiting:
+        place = waiting.pop()
+        if place not in kept:
+            Path(place).chmod(0o700)
+            emptied.append(place)
+        with os.scandir(place) as found:
+            entries = list(found)
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                if entry.path not in kept:
+                    Path(entry.path).unlink()
+            elif entry.path not in kept or _writable(entry.path):
+                waiting.append(entry.path)
+    for place in reversed(emptied):
+        Path(place).rmdir()
 
 
-def _unlock(function: object, path: str, error: object) -> None:
-    """Open the folder that a task has locked, and try again."""
-    place = Path(path)
-    with contextlib.suppress(OSError):
-        place.parent.chmod(0o700)
-        place.chmod(0o700)
-        shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink()
+def _writable(place: str) -> bool:
+    """Tell whether a kept folder belongs to the jail's own file systems; one of the host is shown read-only."""
+    return not os.statvfs(place).f_flag & os.ST_RDONLY

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 # Numbers of the system calls: x86-64, and the table that ARM shares with all newer architectures. From 424 on all
 # architectures have the same.
 _X86 = {
-    **{"socket": 41, "clone": 56, "kill": 62, "ptrace": 101, "tkill": 200, "tgkill": 234},
+    **{"ioctl": 16, "fcntl": 72, "socket": 41, "clone": 56, "kill": 62, "ptrace": 101, "tkill": 200, "tgkill": 234},
     **{"shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "memfd_create": 319},
     **{"add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272, "setns": 308},
     **{"mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161},
@@ -26,7 +26,7 @@ _X86 = {
     **{"sched_setparam": 142, "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314},
 }
 _ARM = {
-    **{"socket": 198, "clone": 220, "kill": 129, "ptrace": 117, "tkill": 130, "tgkill": 131},
+    **{"ioctl": 29, "fcntl": 25, "socket": 198, "clone": 220, "kill": 129, "ptrace": 117, "tkill": 130, "tgkill": 131},
     **{"shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180, "memfd_create": 279},
     **{"add_key": 217, "request_key": 218, "keyctl": 219, "unshare": 97, "setns": 268},
     **{"mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51},
@@ -59,6 +59,8 @@ _BY_FIRST_ARGUMENT = (
     *("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"),
 )
 _PRIO_USER = 2
+# Whoever owns a descriptor gets signals from the kernel: F_SETOWN, F_SETOWN_EX, and FIOSETOWN, SIOCSPGRP.
+_OWN_BY_FCNTL, _OWN_BY_IOCTL = (8, 15), (0x8901, 0x8902)
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -115,6 +117,8 @@ def child_filter(protected: Sequence[int], groups: Sequence[int], machine: str |
     of_user = _deny_values(0, [_PRIO_USER])
     rules += _when(numbers["setpriority"], [*of_user, *_deny_values(1, [*protected, *groups])])
     rules += [(_EQUAL, 0, 1, numbers["ioprio_set"]), _deny()]
+    rules += _when(numbers["fcntl"], _deny_values(1, _OWN_BY_FCNTL))
+    rules += _when(numbers["ioctl"], _deny_values(1, _OWN_BY_IOCTL))
     return _pack([*rules, (_RETURN, 0, 0, _ALLOW)])
 
 
