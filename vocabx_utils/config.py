@@ -362,7 +362,7 @@ class EvaluationConfig(StageConfig):
         max_new_tokens: longest answer.
         batch_size: prompts in flight, 0 for as many as fit.
         workers: programs executed at the same time.
-        strict: compare values outside the answer's process (HumanEval and MBPP).
+        strict: compare values outside the answer's process where the tests allow it (HumanEval and MBPP).
         power: probability with which a difference should be found, for the smallest detectable one.
     """
 
@@ -378,7 +378,7 @@ class EvaluationConfig(StageConfig):
     max_new_tokens: int = 64
     batch_size: int = 0
     workers: int = 2
-    strict: bool = False
+    strict: bool = True
     power: float = 0.8
 
     def __post_init__(self) -> None:

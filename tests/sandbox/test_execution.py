@@ -140,7 +140,7 @@ def test_a_killed_run_continues_where_it_stood(problems, samples, tmp_path, monk
 def _stored(problems, samples, out, plain, **changes: Any) -> None:
     """Write results as a finished run would have, without running anything."""
     for problem, sample in match_samples(samples, problems):
-        job = execution.make_job(problem, sample, plain, False, 5.0)
+        job = execution.make_job(problem, sample, plain, True, 5.0)
         row = execution._result(job, Verdict("pass"), 1, plain, "bwrap 0.8.0")
         ResultsFile(out).append(dataclasses.replace(row, **changes))
 
@@ -211,14 +211,14 @@ def test_without_bubblewrap_nothing_is_executed(problems, samples, tmp_path, mon
 class _Flaky:
     """Stands in for the sandbox: the first run of one program times out, as under load."""
 
-    seen: ClassVar[list[tuple[int, str]]] = []
+    seen: ClassVar[list[tuple[bool, str]]] = []
 
-    def __init__(self, view: object, *, slot: int = 0, forked: bool = False, preload: tuple[str, ...] = ()):
-        self.slot = slot
+    def __init__(self, view: object, *, forked: bool = False, preload: tuple[str, ...] = ()):
+        self.forked = forked
 
     def run(self, task: Any, limits: Any) -> Verdict:
         again = any(code == task.solution for _, code in self.seen)
-        self.seen.append((self.slot, task.solution))
+        self.seen.append((self.forked, task.solution))
         if "add_13" in task.solution and not again:
             return Verdict("timeout")
         if "add_14" in task.solution:
@@ -236,11 +236,11 @@ def test_timeouts_and_crashes_are_tried_once_more_alone(problems, samples, plain
     monkeypatch.setattr(execution, "Sandbox", _Flaky)
     _Flaky.seen = []
     jobs = [execution.make_job(p, s, plain, False, 5.0) for p, s in match_samples(samples, problems)]
-    outcome = {job.task_id: (v.status, v.reason, n) for job, v, n in run_jobs(jobs, plain, workers=2)}
+    outcome = {job.task_id: (v.status, v.reason, n) for job, v, n in run_jobs(jobs, plain, workers=2, fast=True)}
     assert outcome["Mbpp/13"] == ("pass", "", 2)
     assert outcome["Mbpp/14"] == ("fail", "crash", 2)
     assert outcome["Mbpp/15"] == ("fail", "assert", 1)
-    assert [slot for slot, _ in _Flaky.seen[-2:]] == [2, 2]  # after all others, by a worker of its own
+    assert [forked for forked, _ in _Flaky.seen[-2:]] == [False, False]  # after all others, in jails of their own
     assert len(_Flaky.seen) == len(problems) + 2
 
 

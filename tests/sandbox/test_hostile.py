@@ -21,7 +21,7 @@ STRICT = Strict(("add",))
 
 @pytest.fixture(scope="module", params=["fresh", "forked"])
 def sandbox(request: pytest.FixtureRequest, plain: Environment) -> Iterator[Sandbox]:
-    with Sandbox(plain.view, slot=90, forked=request.param == "forked") as sandbox:
+    with Sandbox(plain.view, forked=request.param == "forked") as sandbox:
         yield sandbox
 
 
@@ -57,7 +57,7 @@ def test_informed_attacker_passes_outside_strict_mode(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("code", [hostile.INFORMED, hostile.hostile("H05").code], ids=["informed", "H05"])
 def test_strict_mode_closes_what_is_open(code: str, plain: Environment) -> None:
-    with Sandbox(plain.view, slot=91) as sandbox:
+    with Sandbox(plain.view) as sandbox:
         assert sandbox.run(Task(code, hostile.TEST, "asserts", STRICT), LIMITS).status == "fail"
 
 
@@ -111,7 +111,7 @@ def add(a, b):
     assert not os.path.exists('/tmp/left')
     return a + b
 """
-    with Sandbox(view, slot=95, forked=True) as sandbox:
+    with Sandbox(view, forked=True) as sandbox:
         for _ in range(3):
             verdict = sandbox.run(Task(code, "assert add(2, 3) == 5\nopen('/tmp/left', 'w').close()", "asserts"))
             assert verdict.status == "pass", verdict.details

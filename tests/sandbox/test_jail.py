@@ -8,7 +8,7 @@ import pytest
 
 from vocabx_utils.evaluation import jail
 from vocabx_utils.evaluation.environments import Environment
-from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewrap, jail_command
+from vocabx_utils.evaluation.jail import JailFiles, JailUser, SandboxUnavailableError, find_bubblewrap, jail_command
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
 
 
@@ -73,8 +73,9 @@ import os
 assert os.getuid() != 0 and os.getgid() != 0
 assert set(os.environ) <= set('''HOME TMPDIR PATH LANG TZ MPLBACKEND MPLCONFIGDIR PYTHONHASHSEED OMP_NUM_THREADS
     OPENBLAS_NUM_THREADS MKL_NUM_THREADS NUMEXPR_NUM_THREADS TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS
-    TF_CPP_MIN_LOG_LEVEL LC_CTYPE PWD'''.split()), sorted(os.environ)
-assert not os.path.exists('/home') and not os.path.exists('/etc/passwd')
+    TF_CPP_MIN_LOG_LEVEL LC_CTYPE PWD PYTHON_CPU_COUNT'''.split()), sorted(os.environ)
+assert not os.path.exists('/home')
+assert [line.split(':')[0] for line in open('/etc/passwd')] == ['root', 'user']  # nobody of the host
 assert len([p for p in os.listdir('/proc') if p.isdigit()]) <= 3
 assert os.getcwd() == os.environ['HOME'] == '/tmp/w'
 caps = [line.split()[1] for line in open('/proc/self/status') if line.startswith('Cap') and 'Bnd' not in line]
@@ -86,7 +87,7 @@ for path in ('/x', '/usr/x', '/dev/x', '/run/x', '/proc/x'):
         continue
     raise AssertionError(path)
 """
-    with Sandbox(plain.view, slot=92) as sandbox:
+    with Sandbox(plain.view) as sandbox:
         verdict = sandbox.run(Task(code, "assert True", "asserts"))
     assert verdict.status == "pass", verdict.details
 
@@ -94,7 +95,9 @@ for path in ('/x', '/usr/x', '/dev/x', '/run/x', '/proc/x'):
 def test_the_size_stands_directly_before_its_file_system(plain: Environment, tmp_path, monkeypatch) -> None:
     _fake(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    words = jail_command(find_bubblewrap(), plain.view, "jailed.verdict_runner.run_job(3, 4)", tmp_mb=8)
+    files = JailFiles(passwd=5, group=6, seccomp=7)
+    call = "jailed.verdict_runner.run_job(3, 4)"
+    words = jail_command(find_bubblewrap(), plain.view, call, JailUser.new(), files, tmp_mb=8)
     places = [place for place, word in enumerate(words) if word == "--tmpfs"]
     assert [words[place - 2] for place in places] == ["--size", "--size"]
     assert words[words.index("--remount-ro") :].count("--ro-bind") == 0  # made read-only when all is in place

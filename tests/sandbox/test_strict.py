@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def test_subclasses_lose_their_methods() -> None:
 def test_what_is_not_plain_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
-    for value in (object(), [object()], lambda: 1, iter([1]), loop):
+    for value in (object(), [object()], lambda: 1, itertools.count(), loop):
         with pytest.raises(NotPlainError):
             encode(value)
     for text in ("__import__('os')", "open('x')", "x", "[1, y]", "1 if 1 else 2", "(" * 500, "{[1]: 2}", "f'{1}'"):
@@ -101,7 +102,7 @@ def test_what_is_not_plain_is_refused() -> None:
     ],
 )
 def test_strict_verdicts(solution: str, test: str, status: str, plain: Environment) -> None:
-    with Sandbox(plain.view, slot=94) as sandbox:
+    with Sandbox(plain.view) as sandbox:
         verdict = sandbox.run(Task(solution, test, "asserts", Strict(("f",))), Limits(timeout_s=2))
     assert verdict.status == status, verdict.details
 
@@ -116,7 +117,7 @@ def test_helpers_come_from_the_prompt_and_not_from_the_answer(plain: Environment
     part = strict_part(problem, test)
     cheat = "def poly(xs, x):\n    return 0\ndef find_zero(xs):\n    return 7\n"
     right = "def find_zero(xs):\n    return -xs[0] / xs[1]\n"
-    with Sandbox(plain.view, slot=94) as sandbox:
+    with Sandbox(plain.view) as sandbox:
         assert sandbox.run(Task(cheat, test, "asserts", part)).status == "fail"
         assert sandbox.run(Task(right, test, "asserts", part)).status == "pass"
 

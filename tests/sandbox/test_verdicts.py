@@ -108,7 +108,7 @@ def test_flags_name_what_a_person_should_see() -> None:
 
 @pytest.fixture(scope="module")
 def sandbox(plain: Environment) -> Iterator[Sandbox]:
-    with Sandbox(plain.view, slot=93, forked=True) as sandbox:
+    with Sandbox(plain.view, forked=True) as sandbox:
         yield sandbox
 
 

@@ -16,7 +16,10 @@ _BENCHMARK = click.Choice(list(_PREFIXES.values()))
 _workers = click.option("--workers", default=2, show_default=True, help="Programs at the same time.")
 _fast = click.option("--fast", is_flag=True, help="Fork in warm jails instead of a fresh jail for each program.")
 _strict = click.option(
-    "--strict", is_flag=True, help="Compare values outside the candidate's process (HumanEval, MBPP)."
+    "--strict/--no-strict",
+    default=True,
+    show_default=True,
+    help="Compare values outside the candidate's process, where the tests allow it (HumanEval, MBPP).",
 )
 
 
@@ -76,14 +79,23 @@ def evaluate() -> None:
 
 @evaluate.command()
 def check() -> None:
-    """Run the self-test of the sandbox: hostile programs that must be contained."""
-    from vocabx_utils.evaluation.environments import plain_environment
-    from vocabx_utils.evaluation.selftest import describe_sandbox
+    """Run the self-test of the sandbox, and show which protections are active on this machine.
 
-    holds, words = describe_sandbox(plain_environment().view)
+    Without a sandbox that contains the self-test's hostile programs nothing is executed. The other protections
+    depend on the machine; each line comes from a program that tried to get past.
+    """
+    from vocabx_utils.evaluation.environments import plain_environment
+    from vocabx_utils.evaluation.selftest import describe_sandbox, protections
+
+    view = plain_environment().view
+    holds, words = describe_sandbox(view)
     if not holds:
         raise click.ClickException(words)
     click.echo(words)
+    with _plain_errors():
+        for protection in protections(view):
+            state = "active" if protection.active else "NOT active"
+            click.echo(f"  {state}: {protection.name} ({protection.words})")
 
 
 @evaluate.command("verify-references")

@@ -27,6 +27,7 @@ from vocabx_utils.runs import progress, read_json
 TIMEOUTS = {"humaneval": 5.0, "mbpp": 5.0, "ds1000": 30.0, "bigcodebench": 10.0}
 STRICT_BENCHMARKS = ("humaneval", "mbpp")
 _RETRIED = ("crash",)
+_RETRIED_WARM = ("crash", "memory", "no_verdict")  # what an earlier program in the same jail might have caused
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def execute(
     out_path: str | Path,
     environment: Environment | None = None,
     workers: int = 2,
-    strict: bool = False,
+    strict: bool = True,
     *,
     fast: bool = False,
     timeout_s: float | None = None,
@@ -54,7 +55,8 @@ def execute(
     """Execute answers in the sandbox and file the results.
 
     Results that the file already holds are not computed again; a file of other answers, limits or another
-    environment is refused. Timeouts and crashes are run once more, alone, so that load does not change scores.
+    environment is refused. Timeouts and crashes are run once more, alone and in a fresh jail, so that neither load
+    nor another answer changes scores.
 
     Args:
         samples: Path of a samples file, or rows with ``task_id`` and ``solution`` (and ``sample``).
@@ -62,8 +64,9 @@ def execute(
         out_path: Results file (JSON Lines), appended to.
         environment: Where the answers run; None for that of the benchmark.
         workers: Programs at the same time.
-        strict: Compare values outside the candidate's process (HumanEval and MBPP). Problems whose reference does
-            not return plain data run as usual; each result says how it was obtained.
+        strict: Compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
+            MBPP). Problems whose reference does not return plain data run as usual; each result says how it was
+            obtained.
         fast: Fork in warm jails instead of starting a fresh jail for each program.
         timeout_s: Seconds for each program instead of the benchmark's own.
 
@@ -71,7 +74,7 @@ def execute(
         Results in the order of the problems.
 
     Raises:
-        ValueError: Samples that do not fit the problems, or strict mode for another benchmark.
+        ValueError: Samples that do not fit the problems.
         ResultsMismatchError: The results file holds something else.
         SandboxUnavailableError: There is no sandbox that holds; nothing was executed.
         EnvironmentMissingError: The environment is not built or lacks a library.
@@ -81,13 +84,13 @@ def execute(
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
     check_libraries(environment, [problem.library for problem in problems])
-    timeouts, not_strict = reference_timeouts(benchmark), _kept_list(benchmark).get("not_strict", {})
+    timeouts, outside = reference_timeouts(benchmark), strict_ids(problems) if strict else frozenset()
     jobs = [
         make_job(
             problem,
             sample,
             environment,
-            strict and problem.task_id not in not_strict,
+            problem.task_id in outside,
             timeout_s or timeouts(problem.task_id),
         )
         for problem, sample in pairs
@@ -118,6 +121,14 @@ def reference_timeouts(benchmark: str) -> Callable[[str], float]:
     """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
     special = _kept_list(benchmark).get("timeouts", {})
     return lambda task_id: float(special.get(task_id, TIMEOUTS[benchmark]))
+
+
+def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
+    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
+    benchmark = one_benchmark(problems)
+    if benchmark not in STRICT_BENCHMARKS:
+        return frozenset()
+    return frozenset(problem.task_id for problem in problems) - set(_kept_list(benchmark).get("not_strict", {}))
 
 
 def _kept_list(benchmark: str) -> dict[str, Any]:
@@ -189,7 +200,8 @@ def run_jobs(
         environment: Where they run.
         workers: Programs at the same time, 1 or more.
         fast: Fork in warm jails.
-        retry: Tells whether a timeout or crash is run once more, alone and in a fresh jail, after all others.
+        retry: Tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
+            a fresh jail, after all others.
         desc: Title of the progress display.
 
     Raises:
@@ -199,16 +211,17 @@ def run_jobs(
     if workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
     again: list[Job] = []
+    retried = _RETRIED_WARM if fast else _RETRIED
     with progress(total=len(jobs), desc=desc, unit="program") as bar:
         with contextlib.closing(_in_parallel(jobs, environment, workers, fast)) as verdicts:
             for job, verdict in verdicts:
-                spoilt = verdict.status == "timeout" or verdict.reason in _RETRIED
+                spoilt = verdict.status == "timeout" or verdict.reason in retried
                 if spoilt and retry(job):
                     again.append(job)
                     continue
                 bar.update(1)
                 yield job, verdict, 1
-        with Sandbox(environment.view, slot=workers) as sandbox:
+        with Sandbox(environment.view) as sandbox:
             for job in again:
                 verdict = sandbox.run(job.task, job.limits)
                 bar.update(1)
@@ -225,10 +238,10 @@ def _in_parallel(
     for job in sorted(jobs, key=lambda job: -job.limits.timeout_s):
         waiting.put(job)
 
-    def work(slot: int) -> None:
+    def work() -> None:
         try:
             with (
-                Sandbox(environment.view, slot=slot, forked=fast, preload=environment.preload) as sandbox,
+                Sandbox(environment.view, forked=fast, preload=environment.preload) as sandbox,
                 contextlib.suppress(queue.Empty),
             ):
                 while not stop.is_set():
@@ -237,7 +250,7 @@ def _in_parallel(
         except BaseException as error:  # handed to the caller's thread
             done.put(error)
 
-    threads = [threading.Thread(target=work, args=(slot,)) for slot in range(min(workers, len(jobs)))]
+    threads = [threading.Thread(target=work) for _ in range(min(workers, len(jobs)))]
     for thread in threads:
         thread.start()
     try:

@@ -291,6 +291,57 @@ def add(a, b):
         "fail",
     ),
 )
+# Programs that give a right answer only where a protection of the jail stops them; "memory" must end by lack of it.
+PROBES = {
+    "memory": """
+import os, time
+def add(a, b):
+    for _ in range(12):
+        if os.fork() == 0:
+            held = b"x" * (100 << 20)
+            time.sleep(20)
+            os._exit(0)
+    held = b"x" * (150 << 20)
+    time.sleep(1)
+    for _ in range(12):
+        if os.waitpid(-1, os.WNOHANG) == (0, 0):
+            return a + b
+    os._exit(1)
+""",
+    "namespaces": """
+import ctypes
+def add(a, b):
+    assert ctypes.CDLL(None).unshare(0x10000000) == -1
+    return a + b
+""",
+    "calls": """
+import ctypes, os, socket
+def add(a, b):
+    libc = ctypes.CDLL(None)
+    assert libc.shmget(1, 4096, 0o1666) == -1
+    for family in (40, 38):
+        try:
+            socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue
+        raise AssertionError(family)
+    try:
+        os.memfd_create("x")
+    except OSError:
+        return a + b
+""",
+    "processes": """
+import os, time
+def add(a, b):
+    for _ in range(80):
+        try:
+            if os.fork() == 0:
+                time.sleep(20)
+                os._exit(0)
+        except BlockingIOError:
+            return a + b
+""",
+}
 SELF_TEST = ("H02", "H04", "H08", "H09", "H10", "H11", "H12", "H13")
 
 INFORMED = """

@@ -3,12 +3,66 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
-from vocabx_utils.evaluation import hostile
+from vocabx_utils.evaluation import hostile, memory_group
 from vocabx_utils.evaluation.jail import INSTALL_HINT, JailView, SandboxUnavailableError
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
 
 _LIMITS = Limits(timeout_s=10.0)
+_SMALL = Limits(timeout_s=20.0, memory_mb=256, tmp_mb=16)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """One protection beside the namespaces, without which nothing is executed at all.
+
+    Attributes:
+        name: What it protects from.
+        active: Whether a program that tried was stopped here.
+        words: By what it is done, or what would be needed.
+    """
+
+    name: str
+    active: bool
+    words: str
+
+
+def protections(view: JailView) -> list[Protection]:
+    """Try which further protections are active on this machine, each by a program that attacks it.
+
+    Args:
+        view: What the jail shows of the host.
+
+    Raises:
+        SandboxUnavailableError: There is no sandbox that holds.
+    """
+    check_sandbox(view)
+    with Sandbox(view) as sandbox:
+        tried = {
+            name: sandbox.run(Task(code, hostile.TEST, "asserts"), _SMALL) for name, code in hostile.PROBES.items()
+        }
+
+    def protection(probe: str, name: str, how: str, needed: str) -> Protection:
+        active = tried[probe].reason == "memory" if probe == "memory" else tried[probe].status == "pass"
+        return Protection(name, active, how if active else f"needed: {needed}")
+
+    return [
+        protection(
+            "memory",
+            "limit on the memory of all processes and files of a program together",
+            memory_group.describe(),
+            "root, a delegated cgroup v2, or systemd for this user; so far each process has a limit of its own only",
+        ),
+        protection("namespaces", "no further user namespaces", "refused", "bubblewrap 0.8, or the next line"),
+        protection(
+            "calls",
+            "filter for system calls: SysV and hidden memory, keyrings, mounts, tracing, vsock",
+            "seccomp",
+            "a kernel with seccomp, on x86-64 or ARM64",
+        ),
+        protection("processes", "limit on processes and threads", f"{_SMALL.processes}", "a kernel that counts them"),
+    ]
 
 
 def check_sandbox(view: JailView) -> str:

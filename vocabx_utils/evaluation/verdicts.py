@@ -12,15 +12,12 @@ from typing import Any, Literal
 Status = Literal["pass", "fail", "timeout"]
 REPORT_LIMIT = 1 << 20  # bytes; a longer report is a forgery
 TEXT_LIMIT = 400  # characters kept of one failure
+# What reaches the runner and its frames, its modules, other processes, or the comparison itself.
 _SUSPICIOUS = (
-    "_exit",
-    "_getframe",
-    "gc.get_",
-    "unittest",
-    "__eq__",
-    "sys.modules",
-    "ctypes",
-    "posix",
+    *("_exit", "__eq__", "unittest", "ctypes", "posix", "prlimit", "builtins", "sys.modules", "jailed"),
+    *("inspect", "_getframe", "tb_frame", "f_back", "f_locals", "f_globals", "f_builtins", "gi_frame"),
+    *("gc.get_", "get_objects", "get_referrers", "settrace", "setprofile", "linecache", "__subclasses__"),
+    "__globals__",
 )
 _MEMORY = ("MemoryError", "ArrayMemoryError", "_ArrayMemoryError")
 

@@ -2,7 +2,7 @@
 
 A job is JSON behind eight bytes of length, read from a socket. One byte confirms that the runner has it, so
 that the parent can tell a jail that did not start from a candidate that died. The verdict is one JSON document
-on a pipe of its own.
+behind its length, on a pipe of its own, whose end nobody has to wait for.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ACCEPTED = b"k"
+LENGTH_BYTES = 8
 WORK_FOLDER = Path("/tmp/w")
 MATPLOTLIB_SEED = Path("/run/vocabx/matplotlib")
 _MIB = 1 << 20
@@ -46,7 +47,7 @@ def receive_message(channel: socket.socket, limit: int = 64 * _MIB) -> Any:
         EOFError: the other side closed first.
         ValueError: the message is longer than ``limit`` bytes or is not JSON.
     """
-    length = int.from_bytes(receive_exactly(channel, 8), "big")
+    length = int.from_bytes(receive_exactly(channel, LENGTH_BYTES), "big")
     if length > limit:
         raise ValueError(f"a message of {length} bytes; at most {limit} are accepted")
     return json.loads(receive_exactly(channel, length))
@@ -54,8 +55,12 @@ def receive_message(channel: socket.socket, limit: int = 64 * _MIB) -> Any:
 
 def send_message(channel: socket.socket, value: Any) -> None:
     """Write one JSON message behind its length."""
+    channel.sendall(_frame(value))
+
+
+def _frame(value: Any) -> bytes:
     body = json.dumps(value).encode()
-    channel.sendall(len(body).to_bytes(8, "big") + body)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def accept_job(job_fd: int) -> tuple[dict[str, Any], Callable[[], None]]:
@@ -114,10 +119,10 @@ def _lower(which: int, soft: int, hard: int | None = None) -> None:
 
 def give_verdict(verdict_fd: int, verdict: dict[str, Any]) -> None:
     """Write the verdict and end the process at once: no exit handler, no thread may delay or follow it."""
-    body = memoryview(json.dumps(verdict).encode())
+    frame = memoryview(_frame(verdict))
     with contextlib.suppress(OSError):
-        while body:
-            body = body[os.write(verdict_fd, body) :]
+        while frame:
+            frame = frame[os.write(verdict_fd, frame) :]
     os._exit(0)
 
 

@@ -27,13 +27,17 @@ def make_proxies(names: list[str], calls: socket.socket) -> dict[str, Callable[.
 
 def _proxy(name: str, calls: socket.socket) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        request = {"name": name, "arguments": literals.encode((args, kwargs))}
+        arguments = (args, kwargs)
+        request = {"name": name, "arguments": literals.encode(arguments)}
         try:
             protocol.send_message(calls, request)
             reply = protocol.receive_message(calls, REPLY_LIMIT)
         except (OSError, EOFError, ValueError) as error:
             raise CandidateDiedError(f"no answer to a call of {name} ({type(error).__name__})") from None
-        return _outcome(reply)
+        value = _outcome(reply)
+        if "arguments" in reply:
+            literals.copy_into(arguments, literals.decode(str(reply["arguments"])))
+        return value
 
     call.__name__ = name
     return call

@@ -38,10 +38,21 @@ def _load(solution: str, namespace: dict[str, Any]) -> str | None:
 
 def _answer(request: dict[str, Any], namespace: dict[str, Any]) -> dict[str, str]:
     try:
-        args, kwargs = literals.decode(request["arguments"])
+        arguments = literals.decode(request["arguments"])
         if request["name"] not in namespace:
             raise NameError(f"name {request['name']!r} is not defined")
-        return {"value": literals.encode(namespace[request["name"]](*args, **kwargs))}
+        args, kwargs = arguments
+        answer = {"value": literals.encode(namespace[request["name"]](*args, **kwargs))}
+        return answer | _changed(arguments, request["arguments"])
     except BaseException as error:
         kind, text = verdict_runner.describe(error)
         return {"raised": kind, "text": text}
+
+
+def _changed(arguments: Any, before: str) -> dict[str, str]:
+    """The arguments after the call, if it changed them in place and they are still plain."""
+    try:
+        after = literals.encode(arguments)
+    except literals.NotPlainError:
+        return {}
+    return {} if after == before else {"arguments": after}

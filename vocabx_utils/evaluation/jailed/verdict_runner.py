@@ -26,55 +26,13 @@ TEXT_LIMIT = 400  # characters of a traceback that are kept, its end
 TESTS_LIMIT = 200  # failing tests that are described
 _SOURCES = ("prelude.py", "solution.py", "test.py")  # tracebacks are shown from the first of these on
 _WATCHED_CLASSES = (unittest.TestCase, unittest.TestResult, unittest.TestLoader, unittest.TestSuite)
-# Tests legitimately patch `open`, `print` and `input`; nobody has a reason to replace these.
-_WATCHED_BUILTINS = (
-    "abs",
-    "all",
-    "any",
-    "bool",
-    "bytes",
-    "callable",
-    "dict",
-    "enumerate",
-    "eval",
-    "exec",
-    "filter",
-    "float",
-    "frozenset",
-    "getattr",
-    "hasattr",
-    "hash",
-    "id",
-    "int",
-    "isinstance",
-    "issubclass",
-    "iter",
-    "len",
-    "list",
-    "map",
-    "max",
-    "min",
-    "next",
-    "object",
-    "range",
-    "repr",
-    "reversed",
-    "round",
-    "set",
-    "setattr",
-    "sorted",
-    "str",
-    "sum",
-    "super",
-    "tuple",
-    "type",
-    "vars",
-    "zip",
-    "AssertionError",
-    "BaseException",
-    "Exception",
-    "__build_class__",
-)
+# Tests legitimately patch these; nobody has a reason to replace any other.
+_PATCHABLE = {"open", "print", "input", "exit", "quit", "help", "_"}
+_WATCHED_BUILTINS = sorted(set(vars(builtins)) - _PATCHABLE)
+
+# Everything below keeps the builtins of before the candidate: who replaces `compile` or `sorted` replaces it for
+# the candidate and the test, not for the code that judges.
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 
 class Recorder(unittest.TestResult):
@@ -125,22 +83,26 @@ def describe(error: BaseException) -> tuple[str, str]:
     return type(error).__name__, text[-TEXT_LIMIT:]
 
 
-def run_job(job_fd: int, verdict_fd: int) -> None:
-    """Take a job from ``job_fd``, run it, write the verdict to ``verdict_fd``. Does not return."""
+def run_job(job_fd: int, verdict_fd: int, calls_fd: int = -1) -> None:
+    """Take a job from ``job_fd``, run it, write the verdict to ``verdict_fd``. Does not return.
+
+    In strict mode the functions of the solution are called over ``calls_fd``.
+    """
     job, confirm = protocol.accept_job(job_fd)
     protocol.silence()
     protocol.enter_work_folder()
     protocol.apply_limits(job["limits"])
     report, give = run_program, protocol.give_verdict
     confirm()
-    give(verdict_fd, report(job))
+    give(verdict_fd, report(job, calls_fd))
 
 
-def run_program(job: dict[str, Any]) -> dict[str, Any]:
+def run_program(job: dict[str, Any], calls_fd: int = -1) -> dict[str, Any]:
     """Execute solution, test and canary.
 
     Args:
         job: ``nonce``, ``style``, ``solution``, ``test``; in strict mode also ``strict`` (see `proxies`).
+        calls_fd: Socket to the candidate's process in strict mode.
 
     Returns:
         The report, ready for JSON.
@@ -149,12 +111,13 @@ def run_program(job: dict[str, Any]) -> dict[str, Any]:
     recorder, canary = Recorder(), Recorder()
     verdict: dict[str, Any] = {"nonce": job["nonce"], "status": "done"}
     try:
-        namespace = new_module(job)
+        stage = "test"
+        namespace, test = new_module(job, calls_fd), compile_source(job["test"], "test.py")
         stage = "solution"
         if job["style"] != "ds1000" and "strict" not in job:
             run_source(job["solution"], "solution.py", namespace)
         stage = "test"
-        load_tests(job, namespace).run(recorder)
+        load_tests(job["style"], test, namespace).run(recorder)
         _canary().run(canary)
     except BaseException as error:
         verdict["status"] = f"{stage}_error"
@@ -187,37 +150,42 @@ def _members() -> dict[str, Any]:
     return members
 
 
-def new_module(job: dict[str, Any]) -> dict[str, Any]:
+def new_module(job: dict[str, Any], calls_fd: int = -1) -> dict[str, Any]:
     """Register the module in which solution and test run; return its namespace."""
     module = types.ModuleType("__test__")
     module.__file__ = "__test__.py"
     sys.modules["__test__"] = module
     namespace = vars(module)
+    namespace["__builtins__"] = vars(builtins)  # the interpreter's, not those that this file keeps
     if job["style"] == "ds1000":
         namespace["code"] = job["solution"]
     if "strict" in job:
         strict = job["strict"]
         run_source(strict["prelude"], "prelude.py", namespace)
-        calls = socket.socket(fileno=strict["calls_fd"])
-        namespace.update(proxies.make_proxies(strict["names"], calls))
+        namespace.update(proxies.make_proxies(strict["names"], socket.socket(fileno=calls_fd)))
     return namespace
 
 
 def run_source(source: str, file: str, namespace: dict[str, Any]) -> None:
-    """Compile and execute; the lines are kept so that tracebacks and `inspect` can show them."""
+    """Compile and execute."""
+    exec(compile_source(source, file), namespace)
+
+
+def compile_source(source: str, file: str) -> types.CodeType:
+    """Compile; the lines are kept so that tracebacks and `inspect` can show them."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    exec(compile(source, file, "exec", dont_inherit=True), namespace)
+    return compile(source, file, "exec", dont_inherit=True)
 
 
-def load_tests(job: dict[str, Any], namespace: dict[str, Any]) -> unittest.TestSuite:
+def load_tests(style: str, test: types.CodeType, namespace: dict[str, Any]) -> unittest.TestSuite:
     """Tests of the class `TestCases`, or the whole test code as the one test `test_main`."""
-    if job["style"] == "unittest":
-        run_source(job["test"], "test.py", namespace)
+    if style == "unittest":
+        exec(test, namespace)
         return unittest.TestLoader().loadTestsFromTestCase(namespace["TestCases"])
 
     class TestCases(unittest.TestCase):
         def test_main(self) -> None:
-            run_source(job["test"], "test.py", namespace)
+            exec(test, namespace)
 
     return unittest.TestLoader().loadTestsFromTestCase(TestCases)
 

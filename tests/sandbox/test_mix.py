@@ -1,0 +1,79 @@
+"""No program changes the verdict of a later one, whatever it does and whichever jail it ran in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vocabx_utils.evaluation.environments import Environment
+from vocabx_utils.evaluation.execution import run_jobs
+from vocabx_utils.evaluation.hostile import GOOD, TEST
+from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
+
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+import hostile_mix
+
+pytestmark = pytest.mark.sandbox
+LIMITS = Limits(timeout_s=3.0)
+STRICT = Strict(("add",))
+
+
+@pytest.fixture(scope="module", params=["fresh", "forked"])
+def sandbox(request: pytest.FixtureRequest, plain: Environment) -> Iterator[Sandbox]:
+    with Sandbox(plain.view, forked=request.param == "forked") as sandbox:
+        yield sandbox
+
+
+@pytest.mark.parametrize("name", hostile_mix.ATTACKS)
+def test_the_next_program_notices_nothing(name: str, sandbox: Sandbox) -> None:
+    sandbox.run(Task(hostile_mix.attack(name), TEST, "asserts"), LIMITS)
+    verdict = sandbox.run(Task(hostile_mix.victim(), TEST, "asserts"), LIMITS)
+    assert verdict.status == "pass", verdict.details
+
+
+def test_most_attacks_do_not_even_cost_a_warm_jail(plain: Environment) -> None:
+    started = 0
+    kinds = ("prlimit", "kill", "stop the", "nice", "one", "idle", "SysV", "folders", "locked", "20,000", "descriptors")
+    quick = [name for name in hostile_mix.ATTACKS if name.startswith(kinds)]
+    with Sandbox(plain.view, forked=True) as sandbox:
+        jail = None
+        for name in quick:
+            sandbox.run(Task(hostile_mix.attack(name), TEST, "asserts"), LIMITS)
+            started += sandbox._warm is not jail
+            jail = sandbox._warm
+    assert len(quick) >= 20
+    assert started == 1
+
+
+def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Environment) -> None:
+    problems = [make_problem(number) for number in range(100, 160)]
+    jobs = hostile_mix.reference_jobs(problems, plain, lambda _: 5.0)
+    among = hostile_mix.mixed(jobs, "mbpp")
+    assert len(among) - len(jobs) == 6
+    for fast in (False, True):
+        found = {job.task_id: verdict.status for job, verdict, _ in run_jobs(among, plain, fast=fast)}
+        assert [job.task_id for job in jobs if found[job.task_id] != "pass"] == []
+        assert len(found) == len(among)
+
+
+def test_there_are_at_least_forty_different_programs() -> None:
+    assert len({hostile_mix.attack(name) for name in hostile_mix.ATTACKS}) >= 40
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replaces compile",
+        "half a report",
+        "ends without a word",
+        "closes every descriptor",
+        "descriptors in a cycle, then no report",
+    ],
+)
+def test_strict_mode_gives_no_pass(name: str, sandbox: Sandbox) -> None:
+    verdict = sandbox.run(Task(hostile_mix.attack(name), TEST, "asserts", STRICT), LIMITS)
+    assert (verdict.status, verdict.seconds < LIMITS.timeout_s) == ("fail", True)
+    assert sandbox.run(Task(GOOD, TEST, "asserts", STRICT), LIMITS).status == "pass"
