@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompts import DS1000_STOPS, FENCE, TEMPLATE_STOPS, Prompt
+from vocabx_utils.evaluation.prompts import FENCE, TEMPLATE_STOPS, Prompt
 
 # The text of a special token that a model spelt out, whole or begun: "<|endoftext|>", "<|endof", "</s>", "<".
 # Outside strings and comments none of these is Python.
@@ -68,9 +68,8 @@ def ds1000_snippet(completion: str) -> str:
     Returns:
         The snippet with its indentation, and with every line, repeated or not.
     """
-    text = _cut_at(completion, ("</code>",)).replace(f"{FENCE}python", "")
+    text = _cut_at(completion, ("</code>", "# SOLUTION END")).replace(f"{FENCE}python", "")
     text = _cut_at(text, (FENCE, "\nEND SOLUTION")).replace("<code>", "")
-    text = _cut_at(text, DS1000_STOPS)
     return next((shorter for shorter in _cuts(text) if _snippet_parses(shorter)), text)
 
 

@@ -36,7 +36,7 @@ _CONTINUE = "Solve the problem by continuing the Python program. Write only the 
 _CHAT_PREFILLS = {"ds1000": "code", "bigcodebench": "none"}
 _FIRST_WORDS = ("x", "def ", "import ", "return ", "result")
 _TAIL = 120  # characters at the end of a prompt whose tokens what follows may change
-DS1000_STOPS = ("</code>", "# SOLUTION END", "END SOLUTION")
+DS1000_STOPS = ("</code>", "# SOLUTION END", "\nEND SOLUTION")
 TEMPLATE_STOPS = ("\n### Instruction", "\n### Answer")  # the model goes on with a task of its own
 _COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
     "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
