@@ -17,9 +17,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, KEPT_FOLDER, Problem, kept_ids, load_benchmark
 from vocabx_utils.evaluation.execution import execute
-from vocabx_utils.evaluation.prompts import build_prompt, extract_answer, resolve_prefill
+from vocabx_utils.evaluation.prompts import build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
 from vocabx_utils.evaluation.statistics import wilson_interval
 from vocabx_utils.models import load_tokenizer

@@ -213,7 +213,7 @@ def program(problem: Problem, answer: str) -> Program:
 
     Args:
         problem: The problem.
-        answer: Code taken from the model's reply, see ``prompts.extract_answer``.
+        answer: Code taken from the model's reply, see ``answers.extract_answer``.
 
     Returns:
         Solution, test and style.

@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,13 @@ from typing import Any
 
 from vocabx_utils.evaluation.jail import JailView
 from vocabx_utils.paths import cache_dir
-from vocabx_utils.runs import read_json, write_json
+from vocabx_utils.runs import progress, read_json, write_json
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 PLAIN = "plain"
 VERSION = (3, 11)
 _NOT_HASHED = ("pip", "setuptools", "wheel")
+_LINES_SHOWN = 12  # of a command that failed
 DATA_FOLDERS = {"NLTK_DATA": "nltk", "SEABORN_DATA": "seaborn"}
 _QUERY = """
 import importlib.metadata, json, platform, sys
@@ -232,7 +234,7 @@ def build_environment(
     inside = folder / "bin" / "python"
     for file in files:
         say(f"installing {file.name}")
-        _call([str(inside), "-m", "pip", "install", "--no-deps", "-r", str(file)], f"pip install -r {file.name}")
+        _install(inside, file)
     say("preparing matplotlib's font list")
     _call([str(inside), "-c", "import matplotlib.font_manager"], "import matplotlib", _font_variables(folder))
     facts = _query(inside)
@@ -312,10 +314,40 @@ def _query(python: Path) -> dict[str, Any]:
     return facts
 
 
-def _call(command: list[str], title: str, variables: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(variables or {})}
-    )
-    if done.returncode:
-        last = "\n".join(done.stdout.strip().splitlines()[-12:])
-        raise EnvironmentMissingError(f"`{title}` failed with exit code {done.returncode}:\n{last}")
+def pinned(file: Path) -> dict[str, str]:
+    """Return name and version of every line of a requirement file."""
+    lines = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line[:1] not in ("", "#")]
+    return {name: version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def _install(python: Path, file: Path) -> None:
+    """Install a requirement file; pip accepts only the files whose hashes it names, and shows its steps."""
+    command = [str(python), "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(file)]
+    with progress(total=len(pinned(file)), desc=f"{file.stem}, packages", unit="package") as bar:
+
+        def show(line: str) -> None:
+            if line.startswith(("Collecting ", "Requirement already satisfied")):
+                bar.update(1)
+            elif line.startswith("Installing collected"):
+                bar.set_description(f"{file.stem}, unpacking")
+
+        _call(command, f"pip install -r {file.name}", show=show)
+
+
+def _call(
+    command: list[str],
+    title: str,
+    variables: Mapping[str, str] | None = None,
+    show: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Run a command and hand on its lines as they come; the last ones are in the message if it fails."""
+    surroundings = {**os.environ, **(variables or {})}
+    last: deque[str] = deque(maxlen=_LINES_SHOWN)
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=surroundings, **options) as process:
+        for line in process.stdout or ():
+            last.append(line.rstrip())
+            show(line)
+    if process.returncode:
+        text = "\n".join(last).strip()
+        raise EnvironmentMissingError(f"`{title}` failed with exit code {process.returncode}:\n{text}")

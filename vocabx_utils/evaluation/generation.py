@@ -15,8 +15,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from vocabx_utils import runs
 from vocabx_utils.evaluation import slots as slot_engine
+from vocabx_utils.evaluation.answers import extract_answer, find_stop
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompts import Prompt, build_prompt, extract_answer, find_stop
+from vocabx_utils.evaluation.prompts import Prompt, build_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

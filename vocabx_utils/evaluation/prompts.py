@@ -1,4 +1,4 @@
-"""From problem to prompt, and from the model's reply back to code.
+"""From problem to prompt; `answers` reads the reply.
 
 Three formats: ``thesis`` (its instruction template, with the code start inside the answer block), ``chat``
 (the model's own chat template) and ``completion`` (the bare text, for base models; few-shot for MBPP).
@@ -8,11 +8,6 @@ the first lines of the program.
 
 from __future__ import annotations
 
-import ast
-import re
-import symtable
-import textwrap
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -41,12 +36,13 @@ _CONTINUE = "Solve the problem by continuing the Python program. Write only the 
 _CHAT_PREFILLS = {"ds1000": "code", "bigcodebench": "none"}
 _FIRST_WORDS = ("x", "def ", "import ", "return ", "result")
 _TAIL = 120  # characters at the end of a prompt whose tokens what follows may change
-_DS_END = ("</code>", "# SOLUTION END", "END SOLUTION")
+DS1000_STOPS = ("</code>", "# SOLUTION END", "\nEND SOLUTION")
+TEMPLATE_STOPS = ("\n### Instruction", "\n### Answer")  # the model goes on with a task of its own
 _COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
     "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
     "bigcodebench": ("\nclass ", "\ndef ", "\nif __name__", "\nprint(", "\nassert ", f"\n{FENCE}"),
     "mbpp": ("[DONE]",),
-    "ds1000": (*_DS_END, f"\n{FENCE}"),
+    "ds1000": (*DS1000_STOPS, f"\n{FENCE}"),
 }
 
 
@@ -205,64 +201,6 @@ def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: 
     return prompt + problem.reference, len(prompt)
 
 
-def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
-    """Take the program (DS-1000: the snippet) out of the model's reply.
-
-    Args:
-        problem: The problem.
-        prompt: The prompt that was answered.
-        completion: Text that the model generated after the prompt.
-
-    Returns:
-        Code to be given to ``benchmarks.program``. Never empty where the completion is not: without any
-        stop string or fence the completion is kept whole.
-    """
-    body = _cut_stops(_code_of(problem, prompt, completion), problem.benchmark)
-    if problem.benchmark == "ds1000":
-        return _fit_snippet(problem, body)
-    answer = _parsable(prompt.kept + body, problem.entry_point)
-    return _without_usage(answer, problem.entry_point)
-
-
-def find_stop(text: str, prompt: Prompt) -> int | None:
-    """Return where the used part of a growing reply ends, or ``None`` while it has not ended.
-
-    Args:
-        text: What the model generated so far.
-        prompt: The prompt that is being answered.
-
-    Returns:
-        Character offset; the text before it decides the answer.
-    """
-    ends = [at for stop in prompt.stops if (at := text.find(stop)) >= 0]
-    # An open fence is closed by the next one, unless the model opens it once more. Otherwise the reply's
-    # first block has to be opened and closed.
-    wanted = 1 if prompt.fenced and not text.lstrip().startswith(FENCE) else 2
-    places = [match.end() for match in re.finditer(FENCE, text)]
-    if not prompt.settings.startswith("completion") and len(places) >= wanted:
-        ends.append(places[wanted - 1])
-    return min(ends) if ends else None
-
-
-def looks_like_prose(answer: str) -> bool:
-    """Tell whether an answer is natural language instead of code (thesis, discussion of BigCodeBench).
-
-    An answer counts as prose if it does not parse and most of its lines that are neither blank nor comments
-    read as sentences: several words, no assignment, call or keyword.
-    """
-    if _parses(answer) or _parses(textwrap.dedent(answer)):
-        return False
-    lines = [line.strip() for line in answer.splitlines() if line.strip() and not line.strip().startswith("#")]
-    sentences = [line for line in lines if _SENTENCE.match(line) and not _CODE_SIGN.search(line)]
-    return bool(lines) and 2 * len(sentences) >= len(lines)
-
-
-_SENTENCE = re.compile(r"^[-*\d.)\s]*[\"'`]?[A-Z]?[\w'`\"-]+([ ,]+[\w'`\"().,:;-]+){3,}[.:;!?]?$")
-_CODE_SIGN = re.compile(
-    r"[=\[\]{}]|\w\(|^\s*(def|class|import|from|return|if|for|while|with|try|else|elif|raise|assert)\b"
-)
-
-
 def _parts(
     problem: Problem, style: str, prefill: str, variant: str, examples: Sequence[Problem]
 ) -> tuple[str, str, str]:
@@ -378,133 +316,5 @@ def _probes(head: str) -> tuple[str, ...]:
 def _stops(benchmark: str, style: str, prefill: str) -> tuple[str, ...]:
     if style == "completion":
         return _COMPLETION_STOPS[benchmark]
-    template = ("\n### Instruction", "\n### Answer") if style == "thesis" else ()
-    return template + (_DS_END if benchmark == "ds1000" else ())
-
-
-def _code_of(problem: Problem, prompt: Prompt, completion: str) -> str:
-    """Return the code part of a reply: up to the closing fence, or the first block."""
-    if prompt.settings.startswith("completion"):
-        return completion
-    if prompt.fenced and not completion.lstrip().startswith(FENCE):
-        code = completion.partition(FENCE)[0]
-        return code if prompt.kept or problem.benchmark == "ds1000" else code.removeprefix("\n")
-    blocks = re.findall(rf"{FENCE}[^\n]*\n(.*?)(?:\n[ \t]*{FENCE}|{FENCE}|\Z)", completion, re.DOTALL)
-    if not blocks:
-        return completion
-    # Some models break the line between the fence and the name of the language.
-    blocks = [re.sub(r"\A(?:python3?|py)[ \t]*\n", "", block) for block in blocks]
-    named = [block for block in blocks if re.search(rf"\b(def|class) +{re.escape(problem.entry_point)}\b", block)]
-    return (named or blocks)[0] if problem.entry_point else blocks[0]
-
-
-def _cut_stops(code: str, benchmark: str) -> str:
-    stops = ["\n### Instruction", "\n### Answer"]
-    if benchmark == "ds1000":
-        stops += [*_DS_END, "BEGIN SOLUTION\n<code>"]
-    elif benchmark == "mbpp":
-        stops.append("[DONE]")
-    for stop in stops:
-        code = code.partition(stop)[0]
-    return code
-
-
-def _fit_snippet(problem: Problem, code: str) -> str:
-    """Bring a DS-1000 snippet to the indentation of its place and drop what repeats the given program."""
-    _, context = ds1000_context(problem)
-    code = code.replace("<code>", "").strip("\n").rstrip()
-    code = _without_repeated(code, context)
-    code = re.sub(r"\n?[ \t]*#*[ \t]*$", "", code)  # what is left of a marker such as "### END SOLUTION"
-    inside = problem.prompt.rstrip().endswith("### BEGIN SOLUTION")
-    first = next((line for line in code.splitlines() if line.strip()), "")
-    if inside and first and first[0] not in " \t":
-        return textwrap.indent(code, "    ")
-    return code if inside else textwrap.dedent(code)
-
-
-def _without_repeated(code: str, context: str) -> str:
-    """Drop leading lines that repeat the given program in its order."""
-    given = [line.strip() for line in context.splitlines() if line.strip()]
-    lines, position = code.split("\n"), 0
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        if line.strip() not in given[position:]:
-            return "\n".join(lines[number:])
-        position = given.index(line.strip(), position) + 1
-    return ""
-
-
-def _parsable(answer: str, entry_point: str) -> str:
-    """Drop trailing lines that do not parse, if what is left still defines the function in question."""
-    if _parses(answer):
-        return answer
-    lines = answer.split("\n")
-    for end in range(len(lines) - 1, 0, -1):
-        shorter = "\n".join(lines[:end])
-        if _parses(shorter):
-            return shorter if _has_body(shorter, entry_point) else answer
-    return answer
-
-
-def _without_usage(answer: str, entry_point: str) -> str:
-    """Drop what follows the last statement that the function in question needs.
-
-    Chat models like to show an example of use. Executed with the answer it opens windows, reads files that are
-    not there and fails tests that the function passes; BigCodeBench's and EvalPlus's sanitizers drop it too.
-    """
-    tree = _tree(answer)
-    statements = [(node.end_lineno or 0, *_names(answer, node)) for node in tree.body] if tree else []
-    needed: set[str] = set()
-    wider = {entry_point}
-    while wider != needed:
-        needed = wider
-        wider = needed.union(*(reads for _, binds, reads in statements if binds & needed))
-    end = max((end for end, binds, _ in statements if binds & needed), default=0)
-    lines = answer.split("\n")
-    return "\n".join(lines[:end]) if end and any(map(str.strip, lines[end:])) else answer
-
-
-def _names(code: str, node: ast.stmt) -> tuple[set[str], set[str]]:
-    """Return the global names that a top-level statement binds, and those that it reads."""
-    first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
-    lines = code.split("\n")[first - 1 : node.end_lineno]
-    try:
-        table = symtable.symtable("\n".join(lines), "<answer>", "exec")
-    except SyntaxError:  # two statements on one line
-        return set(), set()
-    binds = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    reads = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-    inner = list(table.get_children())
-    while inner:
-        scope = inner.pop()
-        reads |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
-        inner.extend(scope.get_children())
-    return binds, reads
-
-
-def _parses(code: str) -> bool:
-    return _tree(code) is not None
-
-
-def _tree(code: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-
-
-def _has_body(code: str, entry_point: str) -> bool:
-    """Tell whether the function is defined and has more than a docstring."""
-    tree = _tree(code)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.FunctionDef) and node.name == entry_point:
-            body = [item for item in node.body if not (isinstance(item, ast.Expr) and _is_text(item.value))]
-            return bool(body)
-    return False
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    template = TEMPLATE_STOPS if style == "thesis" else ()
+    return template + (DS1000_STOPS if benchmark == "ds1000" else ())

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vocabx_utils.evaluation import statistics
+from vocabx_utils.evaluation.answers import looks_like_prose
 from vocabx_utils.evaluation.benchmarks import INFO
-from vocabx_utils.evaluation.prompts import looks_like_prose
 
 if TYPE_CHECKING:
     import pandas as pd
