@@ -354,7 +354,12 @@ def write_table(path: str | Path, table: pd.DataFrame) -> None:
 
 
 def progress(
-    iterable: Iterable[Any] | None = None, *, total: int | None = None, desc: str = "", unit: str = "it"
+    iterable: Iterable[Any] | None = None,
+    *,
+    total: int | None = None,
+    desc: str = "",
+    unit: str = "it",
+    delay: float = 0,
 ) -> Any:
     """Show the progress of a long loop: a bar on a terminal, a plain line every ten seconds elsewhere.
 
@@ -363,6 +368,7 @@ def progress(
         total: number of units, if `iterable` has no length.
         desc: what is being done.
         unit: name of one unit.
+        delay: seconds before anything is shown, for work that is mostly short.
 
     Returns:
         A `tqdm` object (iterable, context manager, `update`, `set_postfix`).
@@ -371,7 +377,7 @@ def progress(
 
     interactive = sys.stderr.isatty() and os.environ.get("VOCABX_PROGRESS") != "plain"
     if interactive:
-        return tqdm(iterable, total=total, desc=desc, unit=unit, dynamic_ncols=True)
+        return tqdm(iterable, total=total, desc=desc, unit=unit, delay=delay, dynamic_ncols=True)
 
     class PlainLines(tqdm):
         """One line per display, because carriage returns make no sense in a log or a notebook file."""
@@ -381,6 +387,5 @@ def progress(
                 print(msg or str(self), file=sys.stderr, flush=True)
             return True
 
-    return PlainLines(
-        iterable, total=total, desc=desc, unit=unit, ascii=True, mininterval=10, maxinterval=10, ncols=100
-    )
+    layout = {"ascii": True, "mininterval": 10, "maxinterval": 10, "ncols": 100}
+    return PlainLines(iterable, total=total, desc=desc, unit=unit, delay=delay, **layout)

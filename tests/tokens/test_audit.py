@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vocabx_utils.corpus import Document
+from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
 from vocabx_utils.vocabulary.comparison import Halves, compare_strategies, plot_saved

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from vocabx_utils.corpus import Document
+from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary.families import family_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, unreachable
 
