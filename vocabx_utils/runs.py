@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ __all__ = [
     "MissingStageError",
     "Run",
     "append_jsonl",
+    "atomic_folder",
     "atomic_path",
     "claim",
     "digest",
@@ -227,6 +229,45 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a new folder to fill; on success its content stands at `path`, on an error it goes.
+
+    Entering it shows at once whether `path` can be written, before any work is done.
+
+    Raises:
+        OSError: `path` is a file, or a folder with something in it, or cannot be written.
+    """
+    target = Path(path).resolve()
+    made: list[Path] = []
+    try:
+        inside = target.is_dir()  # an empty folder is filled, not replaced: it may be a mount, or where a shell stands
+        if inside and any(target.iterdir()):
+            raise FileExistsError(f"{path} exists and is not empty. Give another folder.")
+        if target.exists() and not inside:
+            raise FileExistsError(f"{path} exists and is not a folder. Give another one.")
+        scratch = (target if inside else target.parent) / f".{target.name[:200]}-{os.getpid()}"
+        made = [folder for folder in scratch.parents if not folder.exists()]
+        scratch.mkdir(parents=True)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({error.strerror}). Give another folder.") from error
+    try:
+        yield scratch
+        if inside:
+            for child in sorted(scratch.iterdir()):
+                child.rename(target / child.name)
+        else:
+            scratch.rename(target)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        for folder in made:
+            folder.rmdir()
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,11 @@ class Document:
     path: str
     text: str
     encoding: str = UTF8
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the text in UTF-8."""
+        return len(self.text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,31 @@ def read_source_tree(
     if not tree.documents:
         raise CorpusError(_nothing_read(root, glob, tree.skipped))
     return SourceTree(tree.documents, tree.skipped, long_lines)
+
+
+def hold_out(documents: Sequence[Document], share: float) -> tuple[list[Document], list[Document]]:
+    """Split files into those to choose on and those to measure on.
+
+    Files are drawn by a hash of their path, so that one file more or less changes little, as long as they fit into
+    the share. If that leaves less than half of it, the smallest other file is added.
+
+    Args:
+        documents: of a source tree.
+        share: of the bytes to measure on, from 0 to below 1.
+
+    Returns:
+        Both parts, in the order of `documents`; the second is empty for a share of 0 and for a single file.
+    """
+    sizes = [document.n_bytes for document in documents]
+    target, held = share * sum(sizes), set[int]()
+    for k in sorted(range(len(sizes)), key=lambda k: hashlib.sha256(documents[k].path.encode()).digest()):
+        if sum(sizes[j] for j in held) + sizes[k] <= target:
+            held.add(k)
+    rest = [k for k in range(len(sizes)) if k not in held]
+    if sum(sizes[j] for j in held) < target / 2 and len(rest) > 1:
+        held.add(min(rest, key=lambda k: sizes[k]))
+    parts = [[d for k, d in enumerate(documents) if (k in held) == measured] for measured in (False, True)]
+    return parts[0], parts[1]
 
 
 def _nothing_read(root: Path, glob: str, skipped: list[tuple[str, str]]) -> str:
@@ -305,15 +335,9 @@ def _western(data: bytes) -> tuple[str, str] | None:
     runs = re.findall(rb"[\x80-\xff]+", data)
     if sum(map(len, runs)) > 2 * len(runs):
         return None
-    best = from_bytes(data, cp_isolation=["cp1252", "cp1250"]).best()
-    if best is None:
-        return None
-    try:
-        text = data.decode("cp1252")
-    except UnicodeDecodeError:  # five bytes mean nothing there
-        return str(best), f"{best.encoding} (guessed)"
-    known_language = best.coherence > 0 and str(best) != text
-    return (str(best), f"{best.encoding} (guessed)") if known_language else (text, "cp1252 (guessed)")
+    found = [from_bytes(data, cp_isolation=[name]).best() for name in ("cp1252", "cp1250")]
+    best = max((match for match in found if match is not None), key=lambda match: match.coherence, default=None)
+    return (str(best), f"{best.encoding} (guessed)") if best is not None else None
 
 
 def _detected(data: bytes) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from vocabx_utils import source_tree
 from vocabx_utils.corpus import CorpusError, pairs_from_tree
 from vocabx_utils.runs import read_jsonl, write_jsonl
-from vocabx_utils.source_tree import decode, read_source_tree
+from vocabx_utils.source_tree import Document, decode, hold_out, read_source_tree
 
 
 def write(root: Path, **files: str) -> Path:
@@ -192,6 +192,44 @@ def test_a_name_that_is_not_utf8_can_be_written(tmp_path: Path) -> None:
     pairs = pairs_from_tree(tmp_path, "*.c")
     write_jsonl(tmp_path / "pairs.jsonl", [vars(pair) for pair in pairs])
     assert [row["source"] for row in read_jsonl(tmp_path / "pairs.jsonl")] == [pair.source for pair in pairs]
+
+
+# --- held-out files ----------------------------------------------------------------------------------------
+
+
+def documents(*sizes: int) -> list[Document]:
+    return [Document(f"src/f{k}.c", "x" * size) for k, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.4, 0.5, 0.7, 0.9])
+def test_the_held_out_share_is_of_bytes(share: float) -> None:
+    sizes = [1 + 7919 * k % 3001 for k in range(200)] + [6_000, 1, 1]
+    found = documents(*sizes)
+    chosen, measured = hold_out(found, share)
+    assert sorted((d.path for d in chosen + measured)) == sorted(d.path for d in found)
+    assert sum(d.n_bytes for d in measured) / sum(sizes) == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(("sizes", "share"), [((10_000, 10_000, 1), 0.2), ((1, 5000), 0.2), ((900, 1000), 0.7)])
+def test_few_files_are_split_as_well_as_they_can_be(sizes: tuple[int, ...], share: float) -> None:
+    """Never a measuring set of a byte, never nothing to choose on."""
+    chosen, measured = hold_out(documents(*sizes), share)
+    assert chosen and measured
+    if sizes != (1, 5000):
+        assert sum(d.n_bytes for d in measured) >= 0.4 * sum(sizes)
+
+
+def test_nothing_is_held_out_of_one_file_and_for_a_share_of_zero() -> None:
+    assert hold_out(documents(500), 0.5) == (documents(500), [])
+    assert hold_out(documents(500, 600, 700), 0)[1] == []
+
+
+def test_one_file_more_changes_few_places() -> None:
+    found = documents(*[100] * 100)
+    before, after = (
+        {d.path for d in hold_out(part, 0.3)[1]} for part in (found, [Document("src/new.c", "x" * 100), *found])
+    )
+    assert len(before ^ after) <= 3
 
 
 # --- bytes to text -----------------------------------------------------------------------------------------
