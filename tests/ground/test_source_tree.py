@@ -206,7 +206,7 @@ def test_the_held_out_share_is_of_bytes(share: float) -> None:
     sizes = [1 + 7919 * k % 3001 for k in range(200)] + [6_000, 1, 1]
     found = documents(*sizes)
     chosen, measured = hold_out(found, share)
-    assert sorted((d.path for d in chosen + measured)) == sorted(d.path for d in found)
+    assert sorted(d.path for d in chosen + measured) == sorted(d.path for d in found)
     assert sum(d.n_bytes for d in measured) / sum(sizes) == pytest.approx(share, abs=0.01)
 
 

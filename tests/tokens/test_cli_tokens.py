@@ -78,7 +78,7 @@ def test_tables_stand_beside_the_json(made: tuple[Path, str]) -> None:
 
 def test_the_next_steps_can_be_run(tree: Path, made: tuple[Path, str]) -> None:
     """The audit as printed; the run's parameters are names and values that notebook 01 knows."""
-    out, output = made
+    output = made[1]
     command = next(line for line in output.splitlines() if "tokens audit" in line)
     words = shlex.split(command.split("vocabx tokens ")[1].replace("FOLDER", str(tree)))
     assert call(*words).exit_code == 0

@@ -247,13 +247,13 @@ def _print_audit(audit: Audit) -> None:
 
 
 def _print_next_steps(target: Path, folder: Path, glob: str, model: str, strategy: str, n: int) -> None:
-    where, tree = shlex.quote(str(target)), shlex.quote(str(folder.resolve()))
+    where = shlex.quote(str(target))
     parameters = {"model": model, "corpus_source": "tree", "corpus_path": str(folder.resolve()), "corpus_glob": glob}
     parameters |= {"strategy": strategy, "n_tokens": str(n)}
     words = " ".join(f"-p {name} {shlex.quote(value)}" for name, value in parameters.items())
     click.echo(
-        f"\nWritten to {where}: original/ and extended/ (plain Hugging Face folders), tokens.json, tokens.csv, files.csv"
-        "\nNext:"
+        f"\nWritten to {where}: original/ and extended/ (plain Hugging Face folders), tokens.json, tokens.csv and "
+        "files.csv.\nNext:"
         f"\n  Read tokens.csv. To drop a token, run this again with --exclude TOKEN and another --out."
         f"\n  Measure the gain on other text: vocabx tokens audit {where} --from FOLDER"
         f"\n  A model knows nothing of the new tokens until their rows are trained. To see that done on this tree:"

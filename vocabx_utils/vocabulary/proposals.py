@@ -82,7 +82,8 @@ def select_tokens(
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
 
     Returns:
-        Proposals, the most frequent first (`added`), or in the order in which they were made (`merges`). Fewer come with a `FewerTokensWarning` that says why.
+        Proposals, the most frequent first (`added`), or in the order in which they were made (`merges`). Fewer
+        come with a `FewerTokensWarning` that says why.
 
     Raises:
         TokenizerError: the tokenizer cannot be extended, `n` is below 1, or the corpus holds no text.
@@ -229,5 +230,5 @@ def _occurrences(texts: Sequence[str], fresh: Tokenizer, family: Family) -> tupl
         for encoding in fresh.encode_batch(list(texts[start : start + 256]), add_special_tokens=False):
             counts.update(encoding.ids)
             files.update(set(encoding.ids))
-    pieces = {i: family.raw(piece) for piece, i in fresh.get_vocab().items()}
-    return tuple(Counter({pieces[i]: n for i, n in counter.items()}) for counter in (counts, files))
+    raw = {i: family.raw(piece) for piece, i in fresh.get_vocab().items()}
+    return Counter({raw[i]: n for i, n in counts.items()}), Counter({raw[i]: n for i, n in files.items()})
