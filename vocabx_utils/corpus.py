@@ -7,7 +7,6 @@ to source), or a source tree. Splits never share a text. A fingerprint names the
 from __future__ import annotations
 
 import ast
-import fnmatch
 import hashlib
 import importlib.util
 import inspect
@@ -15,11 +14,12 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vocabx_utils.runs import iterate_jsonl
+from vocabx_utils.source_tree import CorpusError, read_source_tree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,10 +28,6 @@ QUICK_PACKAGES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn"
 CODEFEEDBACK = "m-a-p/CodeFeedback-Filtered-Instruction"
 CODEFEEDBACK_REVISION = "a08c213a9748c66c15d0225814be80a2e77adf4a"
 Template = Literal["thesis", "chat"]
-
-
-class CorpusError(ValueError):
-    """Data is missing, empty or malformed; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -208,112 +204,6 @@ def _pieces(text: str, max_chars: int) -> list[str]:
             current = ""
         current += line
     return [p for p in [*pieces, current.strip("\n")] if p.strip()]
-
-
-@dataclass(frozen=True)
-class Document:
-    """A file of a source tree: path relative to the tree, and text."""
-
-    path: str
-    text: str
-
-
-@dataclass(frozen=True)
-class SourceTree:
-    """What was read from a source tree, and what was not.
-
-    Attributes:
-        documents: files read, sorted by path.
-        skipped: (path, reason) of each file left out.
-        long_lines: number of lines dropped because they were too long to be written by hand.
-    """
-
-    documents: list[Document]
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    long_lines: int = 0
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts alone."""
-        return [d.text for d in self.documents]
-
-
-def read_source_tree(
-    folder: str | Path, glob: str = "*.py", *, max_bytes: int = 4_000_000, max_line: int = 2_000
-) -> SourceTree:
-    """Read the text files of a folder tree.
-
-    UTF-8, UTF-16 and UTF-32 are recognised by byte-order mark, then UTF-8 is tried, then what charset-normalizer
-    detects. Files with NUL bytes are binary, and left out with those that cannot be read or are too large.
-
-    Args:
-        folder: root of the tree; links to folders are not followed.
-        glob: file name pattern, such as `*.c`; several separated by commas.
-        max_bytes: larger files are left out.
-        max_line: longer lines (minified code, data tables) are dropped, in characters.
-
-    Raises:
-        CorpusError: no such folder, or no matching file could be read.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise CorpusError(f"No folder {root}.")
-    patterns = [p.strip() for p in glob.split(",")]
-    tree = SourceTree([])
-    long_lines = 0
-    for path in _matching_files(root, patterns):
-        relative = path.relative_to(root).as_posix()
-        try:
-            text = _decode(path, max_bytes)
-        except (OSError, ValueError) as error:
-            tree.skipped.append((relative, str(error)))
-            continue
-        lines = text.splitlines(keepends=True)
-        kept = [line for line in lines if len(line) <= max_line]
-        long_lines += len(lines) - len(kept)
-        if kept:
-            tree.documents.append(Document(relative, "".join(kept)))
-    if not tree.documents:
-        reasons = f" ({len(tree.skipped)} could not be read: {tree.skipped[0]})" if tree.skipped else ""
-        raise CorpusError(f"No file below {root} matches {glob!r} and can be read{reasons}.")
-    return SourceTree(tree.documents, tree.skipped, long_lines)
-
-
-def _matching_files(root: Path, patterns: list[str]) -> Iterator[Path]:
-    for parent, folders, files in os.walk(root):
-        folders.sort()
-        for name in sorted(files):
-            if any(fnmatch.fnmatch(name, p) for p in patterns):
-                yield Path(parent) / name
-
-
-_MARKS = (
-    (b"\xff\xfe\x00\x00", "utf-32"),
-    (b"\x00\x00\xfe\xff", "utf-32"),
-    (b"\xff\xfe", "utf-16"),
-    (b"\xfe\xff", "utf-16"),
-    (b"\xef\xbb\xbf", "utf-8-sig"),
-)
-
-
-def _decode(path: Path, max_bytes: int) -> str:
-    if path.stat().st_size > max_bytes:
-        raise ValueError(f"larger than {max_bytes} bytes")
-    data = path.read_bytes()
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
-            return data.decode(encoding)
-    if b"\x00" in data:
-        raise ValueError("binary (holds NUL bytes)")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        from charset_normalizer import from_bytes
-
-        best = from_bytes(data).best()
-        if best is None:
-            raise ValueError("its encoding was not recognised") from None
-        return str(best)
 
 
 # --- how a pair reads --------------------------------------------------------------------------------------

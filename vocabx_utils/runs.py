@@ -16,6 +16,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ __all__ = [
     "MissingStageError",
     "Run",
     "append_jsonl",
+    "atomic_folder",
     "atomic_path",
     "claim",
     "digest",
@@ -232,6 +234,45 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a new folder to fill; on success its content stands at `path`, on an error it goes.
+
+    Entering it shows at once whether `path` can be written, before any work is done.
+
+    Raises:
+        OSError: `path` is a file, or a folder with something in it, or cannot be written.
+    """
+    target = Path(path).resolve()
+    made: list[Path] = []
+    try:
+        inside = target.is_dir()  # an empty folder is filled, not replaced: it may be a mount, or where a shell stands
+        if inside and any(target.iterdir()):
+            raise FileExistsError(f"{path} exists and is not empty. Give another folder.")
+        if target.exists() and not inside:
+            raise FileExistsError(f"{path} exists and is not a folder. Give another one.")
+        scratch = (target if inside else target.parent) / f".{target.name[:200]}-{os.getpid()}"
+        made = [folder for folder in scratch.parents if not folder.exists()]
+        scratch.mkdir(parents=True)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({error.strerror}). Give another folder.") from error
+    try:
+        yield scratch
+        if inside:
+            for child in sorted(scratch.iterdir()):
+                child.rename(target / child.name)
+        else:
+            scratch.rename(target)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        for folder in made:
+            folder.rmdir()
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_path(path) as temporary:
@@ -380,7 +421,12 @@ def write_table(path: str | Path, table: pd.DataFrame) -> None:
 
 
 def progress(
-    iterable: Iterable[Any] | None = None, *, total: int | None = None, desc: str = "", unit: str = "it"
+    iterable: Iterable[Any] | None = None,
+    *,
+    total: int | None = None,
+    desc: str = "",
+    unit: str = "it",
+    delay: float = 0,
 ) -> Any:
     """Show the progress of a long loop: a bar on a terminal, a plain line every ten seconds elsewhere.
 
@@ -389,6 +435,7 @@ def progress(
         total: number of units, if `iterable` has no length.
         desc: what is being done.
         unit: name of one unit.
+        delay: seconds before anything is shown, for work that is mostly short.
 
     Returns:
         A `tqdm` object (iterable, context manager, `update`, `set_postfix`).
@@ -397,7 +444,7 @@ def progress(
 
     interactive = sys.stderr.isatty() and os.environ.get("VOCABX_PROGRESS") != "plain"
     if interactive:
-        return tqdm(iterable, total=total, desc=desc, unit=unit, dynamic_ncols=True)
+        return tqdm(iterable, total=total, desc=desc, unit=unit, delay=delay, dynamic_ncols=True)
 
     class PlainLines(tqdm):
         """One line per display, because carriage returns make no sense in a log or a notebook file."""
@@ -407,6 +454,5 @@ def progress(
                 print(msg or str(self), file=sys.stderr, flush=True)
             return True
 
-    return PlainLines(
-        iterable, total=total, desc=desc, unit=unit, ascii=True, mininterval=10, maxinterval=10, ncols=100
-    )
+    layout = {"ascii": True, "mininterval": 10, "maxinterval": 10, "ncols": 100}
+    return PlainLines(iterable, total=total, desc=desc, unit=unit, delay=delay, **layout)

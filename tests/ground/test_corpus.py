@@ -115,32 +115,6 @@ def test_json_lines_round_trip(tmp_path):
     assert (pair.query, pair.answer, pair.lang) == ("q", "a", "c")
 
 
-def test_source_tree_reads_encodings_and_skips_what_it_cannot(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "a.c").write_bytes("int é;\n".encode())
-    (tmp_path / "b.c").write_bytes("int ü;\n".encode("utf-16"))
-    (tmp_path / "sub" / "c.c").write_bytes("/* prüfung der größe */ int größe;\n".encode("latin-1"))
-    (tmp_path / "d.c").write_bytes(b"\x7fELF\x00\x00")
-    (tmp_path / "e.c").write_text("x" * 5000 + "\nint y;\n")
-    (tmp_path / "f.h").write_text("not asked for\n")
-    (tmp_path / "g.c").symlink_to(tmp_path / "nowhere.c")
-    tree = corpus.read_source_tree(tmp_path, "*.c")
-    texts = {d.path: d.text for d in tree.documents}
-    assert texts["a.c"] == "int é;\n"
-    assert texts["b.c"].startswith("int ü;")
-    assert "gr" in texts["sub/c.c"] and "\ufffd" not in texts["sub/c.c"]
-    assert texts["e.c"] == "int y;\n" and tree.long_lines == 1
-    assert dict(tree.skipped).keys() == {"d.c", "g.c"}
-    assert "NUL" in dict(tree.skipped)["d.c"]
-
-
-def test_source_tree_without_matches(tmp_path):
-    with pytest.raises(CorpusError, match=r"No file below .* matches"):
-        corpus.read_source_tree(tmp_path, "*.c")
-    with pytest.raises(CorpusError, match="No folder"):
-        corpus.read_source_tree(tmp_path / "nowhere")
-
-
 def test_tree_pieces_hold_the_whole_file(tmp_path):
     text = "".join(f"#define REGISTER_{i} 0x{i:04x}\n" for i in range(200))
     (tmp_path / "regs.h").write_text(text)

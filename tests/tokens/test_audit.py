@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
-from vocabx_utils.corpus import Document
+from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
 from vocabx_utils.vocabulary.comparison import Halves, compare_strategies, plot_saved
 from vocabx_utils.vocabulary.families import family_of
-from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, extend_tokenizer, select_tokens
+from vocabx_utils.vocabulary.tokens import (
+    Extension,
+    NewToken,
+    encode_all,
+    extend_tokenizer,
+    select_tokens,
+    unreachable,
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +111,24 @@ def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
     axes = plot_saved(table)
     assert [line.get_label() for line in axes.lines] == ["added", "merges"]
     assert list(axes.lines[1].get_ydata()) == saved["merges"].tolist()
+
+
+def test_a_token_that_ends_inside_a_character_is_no_dead_token(smollm_like: Any) -> None:
+    """` gr` and the first byte of `ö`, a step towards ` größe`: ` grà` shows it."""
+    texts = ["die größe und eine größe\n"] * 9
+    extension = extend_tokenizer(smollm_like, select_tokens(texts, smollm_like, 5, min_count=2, count_steps=False))
+    cut = [t for t in extension.tokens if t.text.encode() != t.raw]
+    assert cut and unreachable(extension, cut) == [] and audit_extension(extension, {"x": texts}).passed
+
+
+def test_a_gone_token_that_ends_inside_a_character_is_dead(smollm_like: Any) -> None:
+    extension = extend_tokenizer(smollm_like, select_tokens(["die größe\n"] * 9, smollm_like, 5))
+    cut = NewToken(10**6, " gr\ufffd", " grö".encode()[:-1], ())
+    assert unreachable(extension, [cut]) == [cut]
+
+
+def test_missing_tokens_are_claimed_only_of_what_was_read(extension: Extension) -> None:
+    nothing = audit_extension(extension, {})
+    assert nothing.missing is None and len(nothing.table()) == 4
+    here = audit_extension(extension, {"x": ["1 2 3"]})
+    assert len(here.missing or ()) == extension.N and "new tokens not in the texts" in here.table().finding.tolist()

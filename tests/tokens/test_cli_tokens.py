@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import shlex
+import shutil
 import textwrap
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
 from vocabx_utils.cli.tokens import tokens
+from vocabx_utils.config import TokenizerConfig
+from vocabx_utils.vocabulary import audit
 from vocabx_utils.vocabulary.tokens import load_extension
 
 
@@ -36,13 +41,145 @@ def test_propose_then_audit(tree: Path, tiny_folder: Path, tmp_path: Path) -> No
     result = call("propose", "--from", tree, "--glob", "*.c", "--n", 12, "--model", tiny_folder, "--out", out)
     assert result.exit_code == 0, result.output
     assert "Read 10 files" in result.output and "Dropped 1 lines" in result.output
-    assert "Skipped 1 files:\n  binary.c: binary" in result.output
+    assert "Left out: binary (holds NUL bytes): binary.c\n" in result.output
+    assert "Read as: cp1252 (guessed): latin.c\n" in result.output
     assert "saved_per_1000" in result.output and "held-out files" in result.output
     extension = load_extension(out)
-    assert extension.N == 12 and "frobnicate" in "".join(t.text for t in extension.tokens)
+    assert sum(t.wanted for t in extension.tokens) == 12 and "frobnicate" in "".join(t.text for t in extension.tokens)
     audited = call("audit", out, "--from", tree, "--glob", "*.c,*.txt")
     assert audited.exit_code == 0, audited.output
     assert ".txt" in audited.output and "tokens no text can produce: 0" in audited.output
+
+
+@pytest.fixture
+def made(tree: Path, tiny_folder: Path, tmp_path: Path) -> tuple[Path, str]:
+    """Folder and output of a proposal with steps in it."""
+    out = tmp_path / "ext"
+    result = call("propose", "--from", tree, "--glob", "*.c", "--n", 12, "--model", tiny_folder, "--out", out)
+    return out, result.output
+
+
+def test_steps_are_printed_as_steps_and_come_on_top(made: tuple[Path, str]) -> None:
+    out, output = made
+    steps = [t for t in load_extension(out).tokens if not t.wanted]
+    assert steps and f"12 new tokens and {len(steps)} steps towards them" in output
+    assert output.count(" step ") == len(steps) and " 0 times" not in output
+
+
+def test_tables_stand_beside_the_json(made: tuple[Path, str]) -> None:
+    out, _ = made
+    table = pd.read_csv(out / "tokens.csv", keep_default_na=False)
+    assert table.text.tolist() == [t.text for t in load_extension(out).tokens]
+    files = pd.read_csv(out / "files.csv").set_index("path")
+    assert files.loc["binary.c", "use"] == "left out: binary (holds NUL bytes)"
+    assert files.loc["latin.c", "encoding"] == "cp1252 (guessed)"
+    assert set(files.use) == {"chosen on", "measured on", "left out: binary (holds NUL bytes)"}
+
+
+def test_the_next_steps_can_be_run(tree: Path, made: tuple[Path, str]) -> None:
+    """The audit as printed; the run's parameters are names and values that notebook 01 knows."""
+    output = made[1]
+    command = next(line for line in output.splitlines() if "tokens audit" in line)
+    words = shlex.split(command.split("vocabx tokens ")[1].replace("FOLDER", str(tree)))
+    assert call(*words).exit_code == 0
+    words = shlex.split(next(line for line in output.splitlines() if "vocabx run" in line))
+    given = dict(zip(words[5::3], words[6::3], strict=True))
+    settings = TokenizerConfig.from_params(**{**given, "n_tokens": int(given["n_tokens"])})
+    assert settings.corpus_source == "tree" and Path(settings.corpus_path) == tree and settings.n_tokens == 12
+
+
+def test_excluded_tokens_and_those_of_one_file_are_not_proposed(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    (tree / "deep" / "w0.c").write_text("int quuxify_now(void);\n" * 40)
+
+    def texts(name: str, *options: object) -> set[str]:
+        given = ["--from", tree, "--glob", "*.c", "--n", 30, "--model", tiny_folder, "--held-out", 0]
+        result = call("propose", *given, "--out", tmp_path / name, *options)
+        assert result.exit_code == 0, result.output
+        return {t.text for t in load_extension(tmp_path / name).tokens if t.wanted}
+
+    usual, every = texts("usual"), texts("every", "--min-files", 1)
+    assert any("quux" in text for text in every) and not any("quux" in text for text in usual)
+    dropped = sorted(usual)[:2]
+    assert not set(dropped) & texts("fewer", "--exclude", dropped[0], "--exclude", dropped[1])
+
+
+@pytest.mark.parametrize("strategy", ["merges", "added"])
+def test_a_tree_of_one_file_and_of_two(tiny_folder: Path, tmp_path: Path, strategy: str) -> None:
+    root = tmp_path / "small"
+    root.mkdir()
+    (root / "a.py").write_text(inspect.getsource(textwrap))
+    given = ["--from", root, "--n", 8, "--model", tiny_folder, "--strategy", strategy, "--min-count", 2]
+    result = call("propose", *given, "--out", tmp_path / "one")
+    assert result.exit_code == 0 and "No file was held out" in result.output, result.output
+    (root / "b.py").write_text(inspect.getsource(shlex))
+    result = call("propose", *given, "--out", tmp_path / "two")
+    assert result.exit_code == 0 and "chosen on 1 files; 1 are held out" in result.output, result.output
+
+
+def test_an_extension_that_breaks_text_is_not_written(
+    tree: Path, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "round_trip_failures", lambda extension, texts: [("a b", "a b", "a  b")])
+    result = call("propose", "--from", tree, "--n", 5, "--model", tiny_folder, "--out", tmp_path / "new" / "ext")
+    assert result.exit_code == 1 and "round-trip failures: 1" in result.output
+    assert "Nothing was written" in result.output and not (tmp_path / "new").exists()
+
+
+def test_out_is_refused_before_any_work(tree: Path, tmp_path: Path) -> None:
+    """The model named here does not exist, which nobody gets to see."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("mine")
+    for out, message in [
+        (tmp_path / "file", "is not a folder"),
+        (tmp_path / "full", "is not empty"),
+        (tmp_path / "file" / "below", "cannot be written"),
+        (Path("/proc/extension"), "cannot be written"),
+        (tmp_path / ("x" * 300), "cannot be written"),
+    ]:
+        result = call("propose", "--from", tree, "--model", "./none", "--out", out)
+        assert result.exit_code == 1 and message in result.output and result.output.count("\n") == 1, result.output
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "full", "src"]
+
+
+def test_out_may_be_an_empty_folder(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "ext").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "ext")
+    result = call("propose", "--from", tree, "--n", 5, "--model", tiny_folder, "--out", tmp_path / "link")
+    assert result.exit_code == 0, result.output
+    names = ["extended", "files.csv", "original", "tokens.csv", "tokens.json"]
+    assert sorted(p.name for p in (tmp_path / "ext").iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokens.json", b"{"),
+        ("tokens.json", b"[]"),
+        ("tokens.json", b'{"V": 3}'),
+        ("tokens.json", b"\xff\xfe"),
+        ("extended/tokenizer.json", b"{}"),
+        ("extended/tokenizer.json", None),
+        ("original", None),
+    ],
+)
+def test_a_damaged_folder_is_one_line(made: tuple[Path, str], file: str, content: bytes | None) -> None:
+    out, _ = made
+    if content is not None:
+        (out / file).write_bytes(content)
+    elif (out / file).is_dir():
+        shutil.rmtree(out / file)
+    else:
+        (out / file).unlink()
+    result = call("audit", out)
+    assert result.exit_code == 1 and "is damaged" in result.output and result.output.count("\n") == 1, result.output
+
+
+def test_an_audit_claims_only_what_it_looked_at(tree: Path, made: tuple[Path, str]) -> None:
+    alone = call("audit", made[0])
+    assert alone.exit_code == 0 and "new tokens not in" not in alone.output and "not measured" in alone.output
+    on_tree = call("audit", made[0], "--from", tree, "--glob", "*.txt")
+    assert "new tokens not in the texts: " in on_tree.output and "training data" not in on_tree.output
 
 
 def test_more_tokens_than_there_are(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
@@ -56,6 +193,8 @@ def test_more_tokens_than_there_are(tree: Path, tiny_folder: Path, tmp_path: Pat
         (["--glob", "*.rs"], "No file below"),
         (["--n", "0"], "n is 0"),
         (["--held-out", "1"], "below 1"),
+        (["--min-files", "0"], "min_files 0; expected"),
+        (["--glob", "*.c,!"], "cannot be read"),
         (["--strategy", "special"], "not one of"),
         (["--model", "./no-such-folder"], "no-such-folder"),
     ],

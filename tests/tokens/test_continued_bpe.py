@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -15,7 +16,7 @@ from vocabx_utils.vocabulary.proposals import proposals_from_merges
 from vocabx_utils.vocabulary.tokens import encode_all, extend_tokenizer
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words, joinable
 
-PLAIN = MergeOptions(min_count=3, prune=False)
+PLAIN = MergeOptions(min_count=3)
 
 
 def naive_merges(table: WordTable, family: Family, n: int, options: MergeOptions) -> list[tuple[str, str, int]]:
@@ -23,8 +24,16 @@ def naive_merges(table: WordTable, family: Family, n: int, options: MergeOptions
     words = [[family.pieces[i] for i in w] for w in table.words]
     merges: list[tuple[str, str, int]] = []
     made: set[str] = set()
-    while len(made) < n:
+
+    def number() -> int:
+        return len(made if options.count_steps else made & {p for word in words for p in word})
+
+    while number() < n:
         counts: Counter[tuple[str, str]] = Counter()
+        files: dict[tuple[str, str], set[int]] = {}
+        for k, word in enumerate(words):
+            for pair in itertools.pairwise(word):
+                files.setdefault(pair, set()).update(table.files[k] if table.files else ())
         for word, times in zip(words, table.counts, strict=True):
             k = 0
             while k + 1 < len(word):
@@ -36,7 +45,7 @@ def naive_merges(table: WordTable, family: Family, n: int, options: MergeOptions
             raw = family.raw(a + b)
             if count < options.min_count or a + b in family.vocab or len(raw) > options.max_bytes or raw.isspace():
                 continue
-            if not joinable(a, b, family):
+            if not joinable(a, b, family) or len(files[a, b]) < options.min_files > 1:
                 continue
             key = (-count, raw, family.raw(a))
             if best is None or key < best[0]:
@@ -74,6 +83,20 @@ def test_merges_equal_a_naive_recount(base_tokenizers: dict[str, Any], domain: l
     table = count_words(domain[:120], family)
     learned = learn_merges(table, family, 40, PLAIN)
     assert spelt(learned, family) == naive_merges(table, family, 40, PLAIN)
+
+
+@pytest.mark.parametrize("name", ["smollm", "llama2"])
+@pytest.mark.parametrize("options", [{"min_files": 2}, {"min_files": 5}, {"count_steps": False, "min_files": 3}])
+def test_options_equal_a_naive_recount(
+    base_tokenizers: dict[str, Any], domain: list[str], name: str, options: dict[str, Any]
+) -> None:
+    family = family_of(base_tokenizers[name])
+    table = count_words(domain[:120], family, files_kept=options["min_files"])
+    chosen = MergeOptions(min_count=3, **options)
+    learned = learn_merges(table, family, 40, chosen)
+    assert spelt(learned, family) == naive_merges(table, family, 40, chosen)
+    if "count_steps" in options:
+        assert len(learned.pieces) - len(learned.unseen) == 40 and learned.unseen
 
 
 def test_runs_of_equal_tokens_are_counted_as_they_merge(smollm_like: PreTrainedTokenizerFast) -> None:
@@ -158,14 +181,14 @@ def test_a_small_corpus_stops_at_what_exists(smollm_like: PreTrainedTokenizerFas
     assert learned.exhausted and 0 < len(learned.pieces) < 20
 
 
-def test_pruning_leaves_fewer_unseen_tokens(smollm_like: PreTrainedTokenizerFast) -> None:
-    family = family_of(smollm_like)
-    a, b, c, d = (family.vocab[x] for x in "@Q~^")
-    # abc 10, abd 9: ab is made first (19) and consumed by both; bc 9 and bd 9 stand alone as well.
-    table = WordTable([(a, b, c), (b, c), (a, b, d), (b, d)], [10, 8, 9, 8], 91, 91)
-    plain = learn_merges(table, family, 5, MergeOptions(prune=False))
-    pruned = learn_merges(table, family, 5, MergeOptions(prune=True))
-    assert [family.raw(plain.pieces[i]) for i in plain.unseen] == [b"@Q"]
-    assert not pruned.unseen and pruned.pruned == {b"@Q"}
-    assert {b"@Q~", b"@Q^"} <= {family.raw(p) for p in pruned.pieces.values()}
-    assert pruned.tokens_after == plain.tokens_after
+def test_what_one_text_alone_shows_is_left_out(tokenizer: PreTrainedTokenizerFast, domain: list[str]) -> None:
+    """However often it stands there; and files are told apart no further than is needed."""
+    family = family_of(tokenizer)
+    texts = [*domain, "frobnicate " * 500]
+    alone, spread = (
+        learn_merges(count_words(texts, family, files_kept=k), family, 60, MergeOptions(min_files=k)) for k in (1, 2)
+    )
+    assert any("frobnicate" in piece for piece in alone.pieces.values())
+    assert not any("frobnic" in piece for piece in spread.pieces.values()) and len(spread.pieces) == 60
+    with pytest.raises(ValueError, match="min_files is 3; the table knows 2"):
+        learn_merges(count_words(texts, family, files_kept=2), family, 5, MergeOptions(min_files=3))

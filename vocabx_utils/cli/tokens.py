@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from vocabx_utils.corpus import SourceTree
+    import pandas as pd
+    from transformers import PreTrainedTokenizerFast
+
+    from vocabx_utils.source_tree import Document, SourceTree
     from vocabx_utils.vocabulary.audit import Audit
-    from vocabx_utils.vocabulary.tokens import Extension
+    from vocabx_utils.vocabulary.tokens import Extension, Proposal
+
+GLOB = "Files to read, as in a .gitignore file: '*.c', 'src/**/*.py', '!tests/'; several separated by commas."
+ALL_FILES = "Read what .gitignore names, and usual clutter (lock files, SVG, notebooks, node_modules, …), too."
 
 
 @click.group()
@@ -21,92 +29,114 @@ def tokens() -> None:
 
 @tokens.command()
 @click.option("--from", "folder", required=True, type=click.Path(path_type=Path), help="Source tree to read.")
-@click.option("--glob", default="*", show_default=True, help="File name pattern; several separated by commas.")
-@click.option("--n", default=800, show_default=True, help="New tokens wanted.")
+@click.option("--glob", default="*", show_default=True, help=GLOB)
+@click.option("--all-files", is_flag=True, help=ALL_FILES)
+@click.option("--n", default=800, show_default=True, help="New tokens wanted; steps towards them come on top.")
 @click.option("--model", default="smollm2-135m", show_default=True, help="Whose tokenizer: name, hub id or folder.")
 @click.option("--strategy", default="merges", show_default=True, type=click.Choice(["merges", "added"]))
 @click.option("--min-count", default=4, show_default=True, help="Fewest occurrences of a token.")
+@click.option("--min-files", default=2, show_default=True, help="Fewest files that a token occurs in.")
 @click.option("--max-bytes", default=32, show_default=True, help="Longest token, in bytes.")
 @click.option("--across-digits", is_flag=True, help="Let merges join digits.")
 @click.option("--keep-whitespace", is_flag=True, help="Propose tokens of pure whitespace too.")
-@click.option("--held-out", default=0.2, show_default=True, help="Share of files kept to measure the gain on.")
+@click.option("--exclude", multiple=True, metavar="TOKEN", help="Leave a token out; can be given again and again.")
+@click.option("--held-out", default=0.2, show_default=True, help="Share of the bytes kept to measure the gain on.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Where to write the extension. Default: extension-<folder>."
 )
 def propose(
     folder: Path,
     glob: str,
+    all_files: bool,
     n: int,
     model: str,
     strategy: str,
     min_count: int,
+    min_files: int,
     max_bytes: int,
     across_digits: bool,
     keep_whitespace: bool,
+    exclude: tuple[str, ...],
     held_out: float,
     out: Path | None,
 ) -> None:
-    """Read a source tree, propose tokens, print the gain, write the extended tokenizer."""
-    from vocabx_utils.corpus import read_source_tree
+    """Read a source tree, propose tokens, print the gain, write the extended tokenizer and tables of all of it."""
     from vocabx_utils.models import load_tokenizer
+    from vocabx_utils.runs import atomic_folder, write_table
+    from vocabx_utils.source_tree import hold_out, read_source_tree
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
-    from vocabx_utils.vocabulary.tokens import FewerTokensWarning, extend_tokenizer, select_tokens
+    from vocabx_utils.vocabulary.tokens import extend_tokenizer
 
     if not 0 <= held_out < 1:
         raise click.BadParameter(f"{held_out}; expected 0 or more and below 1.", param_hint="--held-out")
+    options = {"strategy": strategy, "min_count": min_count, "min_files": min_files, "max_bytes": max_bytes}
+    options |= {"across_digits": across_digits, "keep_whitespace": keep_whitespace, "exclude": exclude}
     target = out or Path(f"extension-{folder.resolve().name}")
-    if target.exists() and any(target.iterdir()):
-        raise click.ClickException(f"{target} exists and is not empty. Give another folder with --out.")
     try:
-        tree = read_source_tree(folder, glob)
-        tokenizer = load_tokenizer(model)
-        _print_tree(tree)
-        chosen_on, measured_on = _held_out(tree, held_out)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", FewerTokensWarning)
-            proposals = select_tokens(
-                (d.text for d in chosen_on.documents),
-                tokenizer,
-                n,
-                strategy=strategy,  # type: ignore[arg-type]
-                min_count=min_count,
-                max_bytes=max_bytes,
-                across_digits=across_digits,
-                keep_whitespace=keep_whitespace,
-            )
-        for warning in caught:
-            if issubclass(warning.category, FewerTokensWarning):
-                click.echo(str(warning.message))
-        extension = extend_tokenizer(tokenizer, proposals, strategy=strategy)  # type: ignore[arg-type]
-        audit = audit_extension(extension, texts_by_type(measured_on.documents), chosen_on.texts)
-    except ValueError as error:
+        with atomic_folder(target) as scratch:
+            tree = read_source_tree(folder, glob, all_files=all_files)
+            tokenizer = load_tokenizer(model)
+            _print_tree(tree)
+            chosen_on, measured_on = hold_out(tree.documents, held_out)
+            _print_held_out(chosen_on, measured_on)
+            proposals = _choose([d.text for d in chosen_on], tokenizer, n, options)
+            extension = extend_tokenizer(tokenizer, proposals, strategy=strategy)  # type: ignore[arg-type]
+            _print_tokens(extension)
+            audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
+            click.echo(f"\nGain, measured on the {'held-out files' if measured_on else 'files they were chosen on'}:")
+            _print_audit(audit)
+            if not audit.passed:
+                raise click.ClickException(
+                    "Nothing was written: some text does not come back as under the original tokenizer, or a token "
+                    "is one that no text produces (see above). Leave such tokens out with --exclude"
+                    + (", or use --strategy merges." if strategy == "added" else ".")
+                )
+            extension.save(scratch)
+            write_table(scratch / "tokens.csv", extension.table())
+            write_table(scratch / "files.csv", _files_table(tree, measured_on))
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    _print_tokens(extension)
-    unseen = "held-out files" if measured_on is not chosen_on else "the same files (too few to hold any out)"
-    click.echo(f"\nGain, measured on {unseen}:")
-    _print_audit(audit)
-    extension.save(target)
-    click.echo(f"\nWritten: {target}/original, {target}/extended (plain Hugging Face folders), {target}/tokens.json")
+    _print_next_steps(target, folder, glob, model, strategy, n)
+
+
+def _choose(texts: list[str], tokenizer: PreTrainedTokenizerFast, n: int, options: dict[str, Any]) -> list[Proposal]:
+    """Propose tokens, and say so if there are fewer than were asked for."""
+    from vocabx_utils.vocabulary.tokens import FewerTokensWarning, select_tokens
+
+    options = {**options, "min_files": min(options["min_files"], len(texts))}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FewerTokensWarning)
+        proposals = select_tokens(texts, tokenizer, n, count_steps=False, **options)
+    for warning in caught:
+        if issubclass(warning.category, FewerTokensWarning):
+            click.echo(str(warning.message))
+    return proposals
 
 
 @tokens.command()
 @click.argument("extension_folder", required=False, type=click.Path(path_type=Path))
 @click.option("--run-name", help="Audit the extension of this run instead of a folder.")
 @click.option("--from", "folder", type=click.Path(path_type=Path), help="Source tree to measure the gain on.")
-@click.option("--glob", default="*", show_default=True, help="File name pattern; several separated by commas.")
-@click.option("--check-text", type=click.Path(path_type=Path, exists=True), help="File with a converter's check text.")
+@click.option("--glob", default="*", show_default=True, help=GLOB)
+@click.option("--all-files", is_flag=True, help=ALL_FILES)
+@click.option(
+    "--check-text",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File with a converter's check text.",
+)
 @click.option("--words", default=20, show_default=True, help="How many changed words to list.")
 def audit(
     extension_folder: Path | None,
     run_name: str | None,
     folder: Path | None,
     glob: str,
+    all_files: bool,
     check_text: Path | None,
     words: int,
 ) -> None:
     """Audit an extension: dead tokens, changed words, round trips, gains. Exit status 1 when one is broken."""
-    from vocabx_utils.corpus import read_source_tree
     from vocabx_utils.runs import MissingStageError
+    from vocabx_utils.source_tree import read_source_tree
     from vocabx_utils.vocabulary.audit import CHECK_TEXT, audit_extension, texts_by_type
     from vocabx_utils.vocabulary.tokens import load_extension
 
@@ -114,15 +144,17 @@ def audit(
         where, texts, training = _audit_inputs(extension_folder, run_name)
         extension = load_extension(where)
         if folder is not None:
-            tree = read_source_tree(folder, glob)
+            tree = read_source_tree(folder, glob, all_files=all_files)
             _print_tree(tree)
             texts = texts_by_type(tree.documents)
         text = check_text.read_text(encoding="utf-8") if check_text else CHECK_TEXT
         result = audit_extension(extension, texts, training, check_text=text)
-    except (ValueError, MissingStageError) as error:
+    except (ValueError, OSError, MissingStageError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{extension.N} new tokens, strategy {extension.strategy}, ids {extension.V} and up")
     _print_audit(result)
+    if result.missing is None:
+        click.echo("Gains, and which tokens occur at all: not measured. Give a source tree with --from.")
     for row in result.changed_words.head(words).itertuples():
         click.echo(f"  {row.word!r}: {row.before}  ->  {row.after}")
     if not result.passed:
@@ -146,36 +178,60 @@ def _audit_inputs(
     return run.require("01", "extension"), {"validation": splits["validation"]}, splits["train"]
 
 
-def _held_out(tree: SourceTree, share: float) -> tuple[SourceTree, SourceTree]:
-    """Keep every k-th file for measuring; with one or two files, measure on what was chosen on."""
-    from vocabx_utils.corpus import SourceTree
+def _files_table(tree: SourceTree, measured_on: list[Document]) -> pd.DataFrame:
+    """One row for each file: how it was read and what for, or why it was left out."""
+    import pandas as pd
 
-    if share == 0 or len(tree.documents) < 3:
-        return tree, tree
-    every = max(2, round(1 / share))
-    measured = [d for k, d in enumerate(tree.documents) if k % every == every - 1] or tree.documents[-1:]
-    kept = {d.path for d in measured}
-    return SourceTree([d for d in tree.documents if d.path not in kept]), SourceTree(measured)
+    measured = {d.path for d in measured_on}
+    rows: list[tuple[str, str, int | None, str | None]] = [
+        (d.path, "measured on" if d.path in measured else "chosen on", d.n_bytes, d.encoding) for d in tree.documents
+    ]
+    rows += [(path, f"left out: {reason}", None, None) for path, reason in tree.skipped]
+    return pd.DataFrame(rows, columns=["path", "use", "bytes", "encoding"]).astype({"bytes": "Int64"})
 
 
 def _print_tree(tree: SourceTree) -> None:
-    size = sum(len(d.text) for d in tree.documents) / 1e6
-    click.echo(f"Read {len(tree.documents)} files, {size:.2f} million characters.")
+    size = sum(d.n_bytes for d in tree.documents) / 1e6
+    click.echo(f"Read {len(tree.documents)} files, {size:.2f} MB.")
     if tree.long_lines:
         click.echo(f"Dropped {tree.long_lines} lines that are too long to be written by hand.")
-    if tree.skipped:
-        click.echo(f"Skipped {len(tree.skipped)} files:")
-        for path, reason in tree.skipped[:20]:
-            click.echo(f"  {path}: {reason}")
-        if len(tree.skipped) > 20:
-            click.echo(f"  … and {len(tree.skipped) - 20} more")
+    _print_groups("Left out", tree.skipped, 3)
+    _print_groups("Read as", tree.recoded, 20)
+
+
+def _print_groups(title: str, found: Iterable[tuple[str, str]], limit: int) -> None:
+    """Print paths by what is said of them, a few of each."""
+    groups: dict[str, list[str]] = {}
+    for path, what in found:
+        groups.setdefault(what, []).append(path)
+    for what, paths in groups.items():
+        more = f" and {len(paths) - limit} more" if len(paths) > limit else ""
+        click.echo(f"{title}: {what}: {', '.join(paths[:limit])}{more}")
+
+
+def _print_held_out(chosen_on: list[Document], measured_on: list[Document]) -> None:
+    if not measured_on:
+        click.echo("No file was held out, so the gain is measured on what the tokens are chosen on.")
+        return
+    chosen, measured = (sum(d.n_bytes for d in part) for part in (chosen_on, measured_on))
+    share = 100 * measured / (chosen + measured)
+    click.echo(
+        f"Tokens are chosen on {len(chosen_on)} files; {len(measured_on)} are held out to measure the gain on, "
+        f"{share:.1f} % of the bytes."
+    )
 
 
 def _print_tokens(extension: Extension, limit: int = 40) -> None:
+    steps = sum(not t.wanted for t in extension.tokens)
+    towards = f" and {steps} steps towards them" if steps else ""
     table = extension.table().head(limit)
-    click.echo(f"\n{extension.N} new tokens ({extension.strategy}), the first {len(table)}:")
+    click.echo(
+        f"\n{extension.N - steps} new tokens{towards} ({extension.strategy}), ids {extension.V} to "
+        f"{extension.V + extension.N - 1}; the first {len(table)}:"
+    )
     for row in table.itertuples():
-        click.echo(f"  {row.id}  {row.text!r:34} {row.count:>7} times  {row.subtokens}")
+        often = f"{row.count:>7} times" if row.wanted else f"{'step':>13}"
+        click.echo(f"  {row.id}  {row.text!r:34} {often}  {row.subtokens}")
     for note in extension.report["notes"]:
         click.echo(f"Note: {note}")
 
@@ -188,3 +244,18 @@ def _print_audit(audit: Audit) -> None:
     for row in audit.table().to_dict("records"):
         of = "" if pd.isna(row["of"]) else f" of {row['of']}"
         click.echo(f"{row['finding']}: {row['count']}{of}  {row['examples']}".rstrip())
+
+
+def _print_next_steps(target: Path, folder: Path, glob: str, model: str, strategy: str, n: int) -> None:
+    where = shlex.quote(str(target))
+    parameters = {"model": model, "corpus_source": "tree", "corpus_path": str(folder.resolve()), "corpus_glob": glob}
+    parameters |= {"strategy": strategy, "n_tokens": str(n)}
+    words = " ".join(f"-p {name} {shlex.quote(value)}" for name, value in parameters.items())
+    click.echo(
+        f"\nWritten to {where}: original/ and extended/ (plain Hugging Face folders), tokens.json, tokens.csv and "
+        "files.csv.\nNext:"
+        f"\n  Read tokens.csv. To drop a token, run this again with --exclude TOKEN and another --out."
+        f"\n  Measure the gain on other text: vocabx tokens audit {where} --from FOLDER"
+        f"\n  A model knows nothing of the new tokens until their rows are trained. To see that done on this tree:"
+        f"\n    vocabx run --run-name {shlex.quote(folder.resolve().name)} {words}"
+    )

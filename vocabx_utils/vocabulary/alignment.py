@@ -225,9 +225,7 @@ def _lay_out(table: ByteTable, texts: list[IntArray]) -> _Layout:
     return _Layout(ids, widths, table.special[ids], ends, sizes, starts, totals)
 
 
-def _texts_to_walk(
-    texts: Sequence[str | None], sides: list[_Layout], tables: tuple[ByteTable, ByteTable]
-) -> set[int]:
+def _texts_to_walk(texts: Sequence[str | None], sides: list[_Layout], tables: tuple[ByteTable, ByteTable]) -> set[int]:
     """List the texts that must be followed token by token, since the two sides may count different bytes.
 
     Added tokens are cut out before a text is normalised. A SentencePiece-style tokenizer then puts a space before

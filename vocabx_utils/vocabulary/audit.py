@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from vocabx_utils.corpus import Document
+from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary.families import family_of
-from vocabx_utils.vocabulary.tokens import Extension, NewToken, encode_all, round_trip_failures, unreachable
+from vocabx_utils.vocabulary.tokens import (
+    Extension,
+    NewToken,
+    encode_all,
+    encode_each,
+    round_trip_failures,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +57,9 @@ class Audit:
         words_checked: how many original words were checked.
         round_trips: (text, as the original gives it back, as the extended gives it back) where these differ.
         texts_checked: how many texts were encoded and decoded.
-        missing: new tokens that the training texts do not show.
+        missing: new tokens that the training texts do not show, or the other texts where no training texts were
+            given; None if there was no text at all.
+        looked_in: which of the two.
         by_type: tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type.
         check_changed: whether the ids of `CHECK_TEXT` changed.
     """
@@ -59,7 +69,8 @@ class Audit:
     words_checked: int
     round_trips: tuple[tuple[str, str, str], ...]
     texts_checked: int
-    missing: tuple[NewToken, ...]
+    missing: tuple[NewToken, ...] | None
+    looked_in: str
     by_type: pd.DataFrame
     check_changed: bool
 
@@ -82,9 +93,11 @@ class Audit:
                 self.texts_checked,
                 _examples(text for text, _, _ in self.round_trips),
             ),
-            ("new tokens not in the training data", len(self.missing), None, _examples(t.text for t in self.missing)),
             ("ids of the converter's check text change", int(self.check_changed), 1, ""),
         ]
+        if self.missing is not None:
+            listed = _examples(t.text for t in self.missing)
+            rows.insert(3, (f"new tokens not in the {self.looked_in}", len(self.missing), None, listed))
         return pd.DataFrame(rows, columns=["finding", "count", "of", "examples"]).astype({"of": "Int64"})
 
 
@@ -99,14 +112,15 @@ def audit_extension(
     Args:
         extension: what to audit.
         texts: texts by file type (or by any name) for the gains; they are also encoded and decoded.
-        training_texts: where every new token should occur; all of `texts` by default.
+        training_texts: where every new token should occur; where it is not given, `texts` are looked through.
         check_text: text whose ids a converter hashes. llama.cpp uses the one called `chktxt` in its conversion
             script; give it here to learn whether the GGUF pre-tokenizer will be recognised.
     """
     everything = [text for group in texts.values() for text in group]
-    counts = extension.count(everything if training_texts is None else training_texts)
-    known = extension.count(everything) if training_texts is not None else counts
-    doubtful = [t for t in extension.tokens if not counts[t.id] and not known[t.id]]
+    by_type, here = _measured(extension, texts)
+    counts = here if training_texts is None else Counter(extension.count(training_texts))
+    nothing_read = not everything if training_texts is None else not training_texts
+    doubtful = [t for t in extension.tokens if not counts[t.id] and not here[t.id]]
     changed, checked = changed_words(extension)
     probes = [*UNICODE_STRESS, *_with_tokens(extension), *everything[:200]]
     before, after = (encode_all(t, [check_text])[0] for t in (extension.original, extension.extended))
@@ -116,8 +130,9 @@ def audit_extension(
         words_checked=checked,
         round_trips=tuple(round_trip_failures(extension, probes)),
         texts_checked=len(probes),
-        missing=tuple(t for t in extension.tokens if not counts[t.id]),
-        by_type=gains(extension, texts),
+        missing=None if nothing_read else tuple(t for t in extension.tokens if not counts[t.id]),
+        looked_in="texts" if training_texts is None else "training data",
+        by_type=by_type,
         check_changed=before != after,
     )
 
@@ -168,14 +183,22 @@ def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFr
         Columns type, texts, bytes, tokens_before, tokens_after, saved_per_1000 (original tokens), new_share (share
         of extended positions that hold a new token); the last row is the total.
     """
+    return _measured(extension, texts)[0]
+
+
+def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple[pd.DataFrame, Counter[int]]:
+    """The table of `gains`, and how often each new token occurs."""
     import pandas as pd
 
     rows = []
+    shown: Counter[int] = Counter()
     for name, group in texts.items():
-        before = sum(map(len, encode_all(extension.original, group)))
-        extended = encode_all(extension.extended, group)
-        after = sum(map(len, extended))
-        new = sum(i >= extension.V for ids in extended for i in ids)
+        before = sum(map(len, encode_each(extension.original, group)))
+        after, known = 0, shown.total()
+        for ids in encode_each(extension.extended, group):
+            after += len(ids)
+            shown.update(i for i in ids if i >= extension.V)
+        new = shown.total() - known
         rows.append([name, len(group), sum(len(t.encode()) for t in group), before, after, new])
     if len(rows) > 1:
         rows.append(["all", *(sum(column) for column in zip(*(r[1:] for r in rows), strict=True))])
@@ -183,7 +206,7 @@ def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFr
     table = pd.DataFrame(rows, columns=columns)
     table["saved_per_1000"] = 1000 * (1 - table.tokens_after / table.tokens_before)
     table["new_share"] = table.new / table.tokens_after
-    return table.drop(columns="new")
+    return table.drop(columns="new"), shown
 
 
 def _with_tokens(extension: Extension, limit: int = 200) -> list[str]:

@@ -147,7 +147,6 @@ def _choose(
             strategy=strategy,  # type: ignore[arg-type]
             min_count=min_count,
             keep_whitespace=False,
-            prune=False,
         )
     return proposals, time.perf_counter() - start
 

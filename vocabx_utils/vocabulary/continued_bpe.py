@@ -2,6 +2,9 @@
 
 The merges go behind the original ones. Since no original merge mentions a new token, the original merges of a text
 are done first and exactly as before, then the new ones, in the order in which they were learned.
+
+No two pairs make the same token: what stands between two boundaries that no merge has crossed depends on that stretch
+and on the merges alone, so wherever the later pair stood, the earlier one would have stood and been joined.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
+from vocabx_utils.runs import progress
 from vocabx_utils.vocabulary.families import Family
 from vocabx_utils.vocabulary.wordtable import WordTable, joinable
 
@@ -27,7 +31,9 @@ class MergeOptions:
         across_digits: let digits be joined to digits and to letters.
         keep_whitespace: let tokens be pure whitespace.
         exclude: byte strings that must not become tokens.
-        prune: leave out intermediate tokens that no text shows, where another path of merges exists.
+        min_files: fewest texts that a pair stands in; more than 1 needs a table that was counted with as many.
+        count_steps: whether tokens that the corpus does not show, being steps towards longer ones, count among
+            those wanted.
     """
 
     min_count: int = 2
@@ -35,7 +41,8 @@ class MergeOptions:
     across_digits: bool = False
     keep_whitespace: bool = False
     exclude: frozenset[bytes] = frozenset()
-    prune: bool = True
+    min_files: int = 1
+    count_steps: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,11 @@ class LearnedMerges:
     """Result of `learn_merges`.
 
     Attributes:
-        merges: in order; there can be more merges than tokens, when two paths lead to one token.
+        merges: in order, one for each new token.
         pieces: piece of each new token, by provisional id.
         shown: how often each new token stands in the corpus after all merges, by provisional id.
         parts: original ids that each new token replaces, by provisional id.
         exhausted: whether the corpus had no further pair to offer.
-        pruned: byte strings of intermediate tokens that were left out.
         tokens_after: tokens of the corpus after all merges.
     """
 
@@ -68,7 +74,6 @@ class LearnedMerges:
     parts: dict[int, tuple[int, ...]]
     exhausted: bool
     tokens_after: int
-    pruned: frozenset[bytes] = frozenset()
 
     @property
     def unseen(self) -> list[int]:
@@ -86,44 +91,10 @@ def learn_merges(table: WordTable, family: Family, n: int, options: MergeOptions
         options: what may become a token.
 
     Returns:
-        At most `n` tokens with their merges. Equal counts are settled by byte order, so the result depends neither
-        on the order of the texts nor on hashing.
+        At most `n` tokens with their merges, and the steps that they need where `count_steps` is off. Equal counts
+        are settled by byte order, so the result depends neither on the order of the texts nor on hashing.
     """
-    options = options or MergeOptions()
-    exclude = options.exclude
-    learned = _Learner(table, family, options, exclude).run(n)
-    for _ in range(3 if options.prune else 0):
-        dropped = {family.raw(learned.pieces[i]) for i in _prunable(learned, family)}
-        if not dropped:
-            break
-        exclude |= dropped
-        again = _Learner(table, family, options, exclude).run(n)
-        if len(again.unseen) >= len(learned.unseen):
-            break
-        learned = again
-        learned.pruned = exclude - options.exclude
-    return learned
-
-
-def _prunable(learned: LearnedMerges, family: Family) -> list[int]:
-    """Unseen tokens that nothing needs: each token built from one has another split, into a token that stays."""
-    unseen = set(learned.unseen)
-    kept = {piece for i, piece in learned.pieces.items() if i not in unseen}
-    made = {m.result: m for m in reversed(learned.merges)}
-    users: dict[int, list[Merge]] = {i: [] for i in unseen}
-    for merge in learned.merges:
-        for part in {merge.left, merge.right} & unseen:
-            users[part].append(merge)
-
-    def piece(i: int) -> str:
-        return learned.pieces.get(i) or family.pieces[i]
-
-    def avoidable(inner: int, user: Merge) -> bool:
-        a, b = made[inner].left, made[inner].right
-        other_way = piece(b) + piece(user.right) if user.left == inner else piece(user.left) + piece(a)
-        return other_way in kept
-
-    return [i for i in learned.pieces if i in unseen and all(avoidable(i, m) for m in users[i])]
+    return _Learner(table, family, options or MergeOptions()).run(n)
 
 
 @dataclass
@@ -133,7 +104,6 @@ class _Learner:
     table: WordTable
     family: Family
     options: MergeOptions
-    exclude: frozenset[bytes]
     words: list[list[int]] = field(init=False)
     pair_counts: dict[Pair, int] = field(init=False, default_factory=dict)
     where: dict[Pair, set[int]] = field(init=False, default_factory=dict)
@@ -141,10 +111,13 @@ class _Learner:
     pieces: dict[int, str] = field(init=False, default_factory=dict)
     parts: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
     merges: list[Merge] = field(init=False, default_factory=list)
+    shown: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.options.min_files > self.table.files_kept:
+            raise ValueError(f"min_files is {self.options.min_files}; the table knows {self.table.files_kept} a word.")
         self.words = [list(word) for word in self.table.words]
-        self.by_piece: dict[str, int] = {}
+        self.made: set[str] = set()
         self.allowed: dict[Pair, bool] = {}
         for index in range(len(self.words)):
             self._count(index, +1)
@@ -155,18 +128,22 @@ class _Learner:
 
     def run(self, n: int) -> LearnedMerges:
         exhausted = False
-        while len(self.pieces) < n:
-            pair = self._best()
-            if pair is None:
-                exhausted = True
-                break
-            self._merge(pair)
-        shown = self._shown()
+        with progress(total=n, desc="merges", unit="token", delay=10) as bar:
+            while (made := self._made()) < n:
+                bar.update(made - bar.n)
+                pair = self._best()
+                if pair is None:
+                    exhausted = True
+                    break
+                self._merge(pair)
         saved = self.table.tokens - sum(
             c * (len(before) - len(after))
             for before, after, c in zip(self.table.words, self.words, self.table.counts, strict=True)
         )
-        return LearnedMerges(self.merges, self.pieces, shown, self.parts, exhausted, saved)
+        return LearnedMerges(self.merges, self.pieces, self.shown, self.parts, exhausted, saved)
+
+    def _made(self) -> int:
+        return len(self.pieces) if self.options.count_steps else sum(map(bool, self.shown.values()))
 
     def _piece(self, i: int) -> str:
         return self.pieces.get(i) or self.family.pieces[i]
@@ -184,7 +161,7 @@ class _Learner:
         if not joinable(left, right, self.family, across_digits=options.across_digits):
             return False
         raw = self.family.raw(piece)
-        if len(raw) > options.max_bytes or raw in self.exclude:
+        if len(raw) > options.max_bytes or raw in options.exclude:
             return False
         return options.keep_whitespace or not raw.isspace()
 
@@ -228,31 +205,42 @@ class _Learner:
             negative, _, _, pair = heapq.heappop(self.heap)
             count = self.pair_counts.get(pair, 0)
             if count == -negative:
-                return pair
+                if self._in_enough_files(pair):
+                    return pair
+                self.allowed[pair] = False  # where a pair stands it can only go, so this never changes
             if count < -negative:
                 self._push(pair)
         return None
 
+    def _in_enough_files(self, pair: Pair) -> bool:
+        least = self.options.min_files
+        if least < 2:
+            return True
+        files: set[int] = set()
+        for index in self.where.get(pair, ()):
+            if pair in itertools.pairwise(self.words[index]):
+                files.update(self.table.files[index])
+                if len(files) >= least:
+                    return True
+        return False
+
     def _merge(self, pair: Pair) -> None:
         piece = self._piece(pair[0]) + self._piece(pair[1])
-        count = self.pair_counts[pair]
-        new = self.by_piece.get(piece)
-        if new is None:
-            new = self.by_piece[piece] = self.family.first_free_id + len(self.pieces)
-            self.pieces[new] = piece
-            self.parts[new] = tuple(p for i in pair for p in self.parts.get(i, (i,)))
-            if piece in self.whole:
-                self._replace_whole(self.whole[piece], new)
-        self.merges.append(Merge(*pair, new, count))
+        assert piece not in self.made, f"two pairs make {piece!r}"
+        self.made.add(piece)
+        new = self.family.first_free_id + len(self.pieces)
+        self.pieces[new] = piece
+        self.parts[new] = tuple(p for i in pair for p in self.parts.get(i, (i,)))
+        self.merges.append(Merge(*pair, new, self.pair_counts[pair]))
+        if piece in self.whole:
+            self._replace_whole(self.whole[piece], new)
         changed: set[Pair] = set()
         for index in self.where.pop(pair, ()):
             word = self.words[index]
             merged = _merged(word, pair, new)
             if len(merged) == len(word):
                 continue
-            self._count(index, -1)
-            self.words[index] = merged
-            changed |= self._count(index, +1)
+            changed |= self._replace(index, merged)
         self.pair_counts.pop(pair, None)
         for other in changed:
             if new in other or self.pair_counts[other] > 0:
@@ -263,17 +251,18 @@ class _Learner:
 
     def _replace_whole(self, index: int, new: int) -> None:
         """With `ignore_merges`, a pre-token that is a vocabulary entry becomes it at once."""
-        self._count(index, -1)
-        self.words[index] = [new]
+        self._replace(index, [new])
 
-    def _shown(self) -> dict[int, int]:
-        shown: Counter[int] = Counter()
-        first = self.family.first_free_id
-        for word, count in zip(self.words, self.table.counts, strict=True):
-            for i in word:
+    def _replace(self, index: int, word: list[int]) -> set[Pair]:
+        """Put a word in place of what it was; returns its pairs."""
+        times, first = self.table.counts[index], self.family.first_free_id
+        self._count(index, -1)
+        for sign, tokens in ((-times, self.words[index]), (times, word)):
+            for i in tokens:
                 if i >= first:
-                    shown[i] += count
-        return dict(shown)
+                    self.shown[i] = self.shown.get(i, 0) + sign
+        self.words[index] = word
+        return self._count(index, +1)
 
 
 def _merged(word: list[int], pair: Pair, new: int) -> list[int]:

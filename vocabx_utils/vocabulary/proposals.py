@@ -33,7 +33,7 @@ class Proposal:
         count: occurrences in the corpus, after all other proposals took theirs.
         subtokens: original ids that it replaces.
         rank: place in the order of selection.
-        merges: pairs of pieces that make it, each with its place in the order of merges (strategy `merges` only).
+        merges: the pair of pieces that makes it, with its place in the order of merges (strategy `merges` only).
     """
 
     text: str
@@ -55,7 +55,8 @@ def select_tokens(
     across_digits: bool = False,
     keep_whitespace: bool | None = None,
     exclude: Iterable[str | bytes] = (),
-    prune: bool = True,
+    min_files: int = 1,
+    count_steps: bool = True,
     fresh_vocab_size: int | None = None,
     table: WordTable | None = None,
 ) -> list[Proposal]:
@@ -72,8 +73,10 @@ def select_tokens(
         across_digits: let merges join digits (`merges` only).
         keep_whitespace: propose pure whitespace too; None is yes for `added` (the thesis names no such step), no
             for `merges`.
-        exclude: texts that must not be proposed.
-        prune: leave out intermediate tokens that the corpus never shows, where another path exists (`merges` only).
+        exclude: texts that must not be proposed; `Ġword` and `▁word` mean the word with its leading space.
+        min_files: fewest texts that a token stands in when it is chosen.
+        count_steps: whether `n` counts tokens that the corpus never shows, being steps of merges towards longer
+            ones. If not, the steps come on top (`merges` only; they have `count` 0).
         fresh_vocab_size: size of the fresh BPE (`added` only), which the thesis does not state; the default is the
             larger of 8,000 and 16·n.
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
@@ -87,26 +90,32 @@ def select_tokens(
     """
     if n < 1:
         raise TokenizerError(f"n is {n}; expected 1 or more new tokens.")
-    if min_count < 1 or max_bytes < 2:
-        raise TokenizerError(f"min_count is {min_count} and max_bytes {max_bytes}; expected at least 1 and 2.")
+    if min_count < 1 or max_bytes < 2 or min_files < 1:
+        raise TokenizerError(
+            f"min_count is {min_count}, max_bytes {max_bytes} and min_files {min_files}; expected at least 1, 2 and 1."
+        )
     documents = [text for text in texts if text]
     if not documents:
         raise TokenizerError("The corpus holds no text. Check the folder and the pattern it was read with.")
     family = family_of(tokenizer)
     check_strategy(strategy, family)
-    barred = frozenset(e.encode() if isinstance(e, str) else e for e in exclude)
+    barred = frozenset(family.spaced_form(e).encode() if isinstance(e, str) else e for e in exclude)
     if strategy == "added":
         keep = True if keep_whitespace is None else keep_whitespace
         limit = max_bytes if max_bytes < 32 else None
         size = fresh_vocab_size or max(8_000, 16 * n)
-        found = _thesis_selection(documents, family, n, size, min_count, limit, keep, barred)
+        found = _thesis_selection(documents, family, n, size, min_count, min_files, limit, keep, barred)
     else:
-        options = MergeOptions(min_count, max_bytes, across_digits, bool(keep_whitespace), barred, prune)
-        table = table or count_words(documents, family, across_digits=across_digits)
+        options = MergeOptions(
+            min_count, max_bytes, across_digits, bool(keep_whitespace), barred, min_files, count_steps
+        )
+        table = table or count_words(documents, family, across_digits=across_digits, files_kept=min_files)
         found = proposals_from_merges(learn_merges(table, family, n, options), family)
-    if len(found) < n:
+    offered = sum(count_steps or p.count > 0 for p in found)
+    if offered < n:
+        spread = f" and stand in {min_files} files or more" if min_files > 1 else ""
         warnings.warn(
-            f"The corpus offers {len(found)} new tokens that occur {min_count} times or more; {n} were asked for.",
+            f"The corpus offers {offered} new tokens that occur {min_count} times or more{spread}; {n} were asked for.",
             FewerTokensWarning,
             stacklevel=2,
         )
@@ -137,18 +146,16 @@ def check_strategy(strategy: str, family: Family) -> None:
 
 def proposals_from_merges(learned: LearnedMerges, family: Family) -> list[Proposal]:
     """Turn learned merges into proposals, in order of birth."""
-    steps: dict[int, list[tuple[int, str, str]]] = {i: [] for i in learned.pieces}
 
     def piece(i: int) -> str:
         return learned.pieces.get(i) or family.pieces[i]
 
-    for place, merge in enumerate(learned.merges):
-        steps[merge.result].append((place, piece(merge.left), piece(merge.right)))
     proposals = []
-    for rank, (i, spelt) in enumerate(learned.pieces.items()):
-        raw = family.raw(spelt)
-        shown = learned.shown.get(i, 0)
-        proposals.append(Proposal(raw.decode("utf-8", "replace"), raw, shown, learned.parts[i], rank, tuple(steps[i])))
+    for rank, merge in enumerate(learned.merges):
+        raw = family.raw(piece(merge.result))
+        text, shown = raw.decode("utf-8", "replace"), learned.shown.get(merge.result, 0)
+        steps = ((rank, piece(merge.left), piece(merge.right)),)
+        proposals.append(Proposal(text, raw, shown, learned.parts[merge.result], rank, steps))
     return proposals
 
 
@@ -161,6 +168,7 @@ def _thesis_selection(
     n: int,
     fresh_vocab_size: int,
     min_count: int,
+    min_files: int,
     max_bytes: int | None,
     keep_whitespace: bool,
     exclude: frozenset[bytes],
@@ -168,7 +176,7 @@ def _thesis_selection(
     if family.kind == "sentencepiece" and family.rewrites:
         texts = [family.normalise(text) for text in texts]
     fresh = train_fresh_bpe(texts, family, fresh_vocab_size)
-    counts = _occurrences(texts, fresh, family)
+    counts, files = _occurrences(texts, fresh, family)
     old = OldTexts(family)
     chosen: list[Proposal] = []
     for raw, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -178,7 +186,7 @@ def _thesis_selection(
             text = raw.decode()
         except UnicodeDecodeError:  # part of a character: an added token can only hold whole ones
             continue
-        if is_number(text) or raw in exclude or (max_bytes and len(raw) > max_bytes):
+        if is_number(text) or raw in exclude or files[raw] < min_files or (max_bytes and len(raw) > max_bytes):
             continue
         if not keep_whitespace and text.isspace():
             continue
@@ -239,10 +247,13 @@ def train_fresh_bpe(texts: Sequence[str], family: Family, vocab_size: int) -> To
     return fresh
 
 
-def _occurrences(texts: Sequence[str], fresh: Tokenizer, family: Family) -> Counter[bytes]:
+def _occurrences(texts: Sequence[str], fresh: Tokenizer, family: Family) -> tuple[Counter[bytes], Counter[bytes]]:
+    """How often each token occurs, and in how many texts."""
     counts: Counter[int] = Counter()
+    files: Counter[int] = Counter()
     for start in range(0, len(texts), 256):
         for encoding in fresh.encode_batch(list(texts[start : start + 256]), add_special_tokens=False):
             counts.update(encoding.ids)
-    pieces = {i: piece for piece, i in fresh.get_vocab().items()}
-    return Counter({family.raw(pieces[i]): count for i, count in counts.items()})
+            files.update(set(encoding.ids))
+    raw = {i: family.raw(piece) for piece, i in fresh.get_vocab().items()}
+    return Counter({raw[i]: n for i, n in counts.items()}), Counter({raw[i]: n for i, n in files.items()})

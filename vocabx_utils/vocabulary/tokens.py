@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,10 @@ from vocabx_utils.vocabulary.proposals import (
     check_strategy,
     select_tokens,
 )
-from vocabx_utils.vocabulary.wordtable import count_words
+from vocabx_utils.vocabulary.wordtable import batches, count_words
 
 if TYPE_CHECKING:
     import pandas as pd
-    from transformers import PreTrainedTokenizerFast
-
 __all__ = [
     "Extension",
     "FewerTokensWarning",
@@ -110,7 +108,7 @@ class Extension:
     def count(self, texts: Iterable[str]) -> dict[int, int]:
         """Occurrences of each new token in texts, by id; tokens that do not occur have 0."""
         counts: Counter[int] = Counter()
-        for ids in encode_all(self.extended, texts):
+        for ids in encode_each(self.extended, texts):
             counts.update(i for i in ids if i >= self.V)
         return {i: counts.get(i, 0) for i in self.new_ids}
 
@@ -155,13 +153,23 @@ def load_extension(folder: str | Path) -> Extension:
     """Load what `Extension.save` wrote.
 
     Raises:
-        TokenizerError: the folder holds no extension, or its files do not fit together.
+        TokenizerError: the folder holds no extension, or its files are damaged or do not fit together.
     """
     folder = Path(folder)
     if not (folder / "tokens.json").is_file():
         raise TokenizerError(
             f"{folder} holds no extension (tokens.json is missing). `vocabx tokens propose` and notebook 01 write one."
         )
+    try:
+        return _read_extension(folder)
+    except TokenizerError:
+        raise
+    except Exception as error:  # of JSON, of files and of the tokenizers library: no common base class
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise TokenizerError(f"{folder} is damaged ({reason}). Make the extension again.") from error
+
+
+def _read_extension(folder: Path) -> Extension:
     content = read_json(folder / "tokens.json")
     original, extended = (read_tokenizer(str(folder / side)) for side in ("original", "extended"))
     tokens = tuple(
@@ -448,23 +456,40 @@ def round_trip_failures(extension: Extension, texts: Sequence[str]) -> list[tupl
 
 def unreachable(extension: Extension, tokens: Sequence[NewToken]) -> list[NewToken]:
     """Tokens that do not show in any of a few short contexts of their own text."""
-    probes = [c.format(t.text) for t in tokens for c in _CONTEXTS]
-    shown = encode_all(extension.extended, probes)
-    width = len(_CONTEXTS)
-    return [t for k, t in enumerate(tokens) if not any(t.id in ids for ids in shown[k * width : (k + 1) * width])]
+    probes = [(t.id, c.format(text)) for t in tokens for text in _texts_with(t.raw) for c in _CONTEXTS]
+    encoded = encode_each(extension.extended, (probe for _, probe in probes))
+    shown = {token for (token, _), ids in zip(probes, encoded, strict=True) if token in ids}
+    return [t for t in tokens if t.id not in shown]
+
+
+def _texts_with(raw: bytes) -> list[str]:
+    """Texts that hold these bytes: themselves, or, where they cut a character, with what may stand around them."""
+    try:
+        return [raw.decode()]
+    except UnicodeDecodeError:
+        texts = (head + raw + tail for head in _HEADS for tail in _TAILS)
+        return [text for whole in texts if (text := whole.decode("utf-8", "ignore")).encode() == whole]
+
+
+_CONTINUED = [bytes([b]) for b in range(0x80, 0xC0)]
+_TAILS = [b"", *_CONTINUED, *(b + b"\x80" for b in _CONTINUED), *(b + b"\x80\x80" for b in _CONTINUED)]
+_HEADS = [b"", *(bytes([b]) for b in range(0xC2, 0xF5))]
+_HEADS += [bytes([b, c]) for b in range(0xE0, 0xF5) for c in (0x80, 0x90, 0xA0)] + [b"\xf0\x9f\x98", b"\xf0\x9d\x94"]
 
 
 def encode_all(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> list[list[int]]:
-    """Token ids of texts without special tokens, many at a time."""
-    texts = list(texts)
+    """Token ids of texts without special tokens."""
+    return list(encode_each(tokenizer, texts))
+
+
+def encode_each(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterator[list[int]]:
+    """Token ids of one text after the other, which large corpora need; many are tokenized at a time."""
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()  # state that an earlier call may have left; every call sets its own
     backend.no_padding()
-    out: list[list[int]] = []
-    for start in range(0, len(texts), 512):
-        batch = backend.encode_batch_fast(texts[start : start + 512], add_special_tokens=False)
-        out += [encoding.ids for encoding in batch]
-    return out
+    for batch in batches(texts):
+        for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
+            yield encoding.ids
 
 
 def same_backend(one: PreTrainedTokenizerFast, other: PreTrainedTokenizerFast) -> bool:

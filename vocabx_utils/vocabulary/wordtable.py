@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vocabx_utils.runs import progress
 from vocabx_utils.vocabulary.families import SPACE_MARK, Family, is_digit
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
 
 _LONGEST = 512  # tokens; a longer pre-token (a data blob on one line) is counted in parts
 _BATCH = 1_000_000  # characters tokenized at a time, which bounds memory
@@ -24,12 +29,16 @@ class WordTable:
         counts: how often each occurs.
         tokens: all original tokens of the corpus, stretches of one token included.
         n_bytes: UTF-8 bytes of the corpus.
+        files: numbers of the first texts that each stretch stands in, at most `files_kept`; empty if that is 1.
+        files_kept: how many texts are told apart. To ask for at least k, no more than k need be known.
     """
 
     words: list[tuple[int, ...]]
     counts: list[int]
     tokens: int
     n_bytes: int
+    files: list[tuple[int, ...]] = field(default_factory=list)
+    files_kept: int = 1
 
 
 def joinable(left: str, right: str, family: Family, *, across_digits: bool = False) -> bool:
@@ -72,13 +81,14 @@ def _char_class(char: str) -> str:
     return {"L": "letter", "M": "letter", "N": "digit"}.get(category, "sign")
 
 
-def count_words(texts: Iterable[str], family: Family, *, across_digits: bool = False) -> WordTable:
+def count_words(texts: Sequence[str], family: Family, *, across_digits: bool = False, files_kept: int = 1) -> WordTable:
     """Tokenize a corpus and count its distinct stretches.
 
     Args:
         texts: documents.
         family: of the original tokenizer.
         across_digits: see `joinable`.
+        files_kept: see `WordTable`.
 
     Returns:
         Words in order of first appearance; with a pre-tokenizer, a word is a whole pre-token.
@@ -87,17 +97,30 @@ def count_words(texts: Iterable[str], family: Family, *, across_digits: bool = F
     backend.no_truncation()
     backend.no_padding()
     counter: Counter[bytes] = Counter()
+    files: dict[bytes, tuple[int, ...]] = {}
     tokens = n_bytes = 0
     cuts = _Cuts(family, across_digits)
-    for batch in _batches(texts):
-        n_bytes += sum(len(t.encode("utf-8", "replace")) for t in batch)
-        for encoding in backend.encode_batch(batch, add_special_tokens=False):
-            ids = np.asarray(encoding.ids, dtype=np.int32)
-            tokens += len(ids)
-            words = np.asarray([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
-            counter.update(cuts.stretches(ids, words))
-    words_ = [tuple(np.frombuffer(w, dtype=np.int32).tolist()) for w in counter]
-    return WordTable(words_, list(counter.values()), tokens, n_bytes)
+    for number, encoding in enumerate(_encoded(texts, backend)):
+        n_bytes += len(texts[number].encode("utf-8", "replace"))
+        ids = np.asarray(encoding.ids, dtype=np.int32)
+        tokens += len(ids)
+        numbers = np.asarray([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
+        here = Counter(cuts.stretches(ids, numbers))
+        counter.update(here)
+        if files_kept > 1:
+            for word in here:
+                known = files.get(word, ())
+                if len(known) < files_kept:
+                    files[word] = (*known, number)
+    words = [tuple(np.frombuffer(w, dtype=np.int32).tolist()) for w in counter]
+    return WordTable(words, list(counter.values()), tokens, n_bytes, [*files.values()], files_kept)
+
+
+def _encoded(texts: Sequence[str], backend: Tokenizer) -> Iterator[Encoding]:
+    with progress(total=sum(map(len, texts)), desc="tokenize", unit="char", delay=10) as bar:
+        for batch in batches(texts):
+            yield from backend.encode_batch(batch, add_special_tokens=False)
+            bar.update(sum(map(len, batch)))
 
 
 class _Cuts:
@@ -134,7 +157,8 @@ class _Cuts:
         return np.asarray([known[c] for c in unique.tolist()], dtype=bool)[inverse]
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Put texts together until they are worth a call of the tokenizer, and no more: ids take a multiple of them."""
     batch: list[str] = []
     size = 0
     for text in texts:
