@@ -35,6 +35,7 @@ __all__ = [
     "avoid_cudnn_attention",
     "cache_argument",
     "cache_dir",
+    "check_finite",
     "fetch_model",
     "is_fetched",
     "load_base_model",
@@ -162,6 +163,7 @@ def load_base_model(
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not load a causal language model from {str(source)!r}: {error}") from error
     model = untie(model).eval().requires_grad_(False).to(where)
+    check_finite(model, str(source))
     vocab_size = original_vocab_size(tokenizer)
     rows = model.get_input_embeddings().weight.shape[0]
     if vocab_size > rows:
@@ -243,10 +245,38 @@ def untie(model: PreTrainedModel) -> PreTrainedModel:
         raise ModelError(f"{type(model).__name__}: expected an nn.Embedding and an nn.Linear head.")
     if head.bias is not None:
         raise ModelError(f"{type(model).__name__}: the head has a bias, which extra rows do not provide for.")
+    check_plain_head(head)
     model.config.tie_word_embeddings = False
     if head.weight is embedding.weight or head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
     return model
+
+
+def check_plain_head(head: nn.Module) -> None:
+    """Refuse a head that is more than a product with its rows: a plain one could not take its place.
+
+    Raises:
+        ModelError: the head's class computes in a way of its own (a normalised head, for example).
+    """
+    if type(head).forward is not nn.Linear.forward:
+        raise ModelError(
+            f"the head is a {type(head).__name__}, which computes logits in a way of its own; expected a plain "
+            "nn.Linear. New rows would be read differently from how they were learned."
+        )
+
+
+def check_finite(model: nn.Module, source: str = "the model") -> None:
+    """Refuse weights that are infinite or NaN, before anything is computed from them.
+
+    Raises:
+        ModelError: names the first such tensor.
+    """
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise ModelError(
+                f"{source}: weights {name} hold values that are infinite or NaN. The file is damaged, or was saved in "
+                "a dtype that is too small for it; load the model from another copy."
+            )
 
 
 def cache_argument(body: nn.Module) -> str:
@@ -343,6 +373,7 @@ def with_extra_rows(
         )
     if first < base.vocab_size:
         raise ModelError(f"first new id {first} is an id of the original tokenizer (V = {base.vocab_size}).")
+    check_plain_head(base.model.get_output_embeddings())
     model = copy.deepcopy(base.model).requires_grad_(True)
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)

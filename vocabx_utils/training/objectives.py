@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vocabx_utils.training.extended import LogitTransform
+from vocabx_utils.student import LogitTransform
 from vocabx_utils.training.softmax_steps import (
     CACHE_BYTES,
     Compiled,
