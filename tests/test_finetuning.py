@@ -394,7 +394,9 @@ def test_families_that_name_their_blocks_otherwise_go_through_every_stage(tmp_pa
     first = base.vocab_size
     model = with_extra_rows(base, *new_rows(base, len(words)), first)
     before = {name: tensor.clone() for name, tensor in model.named_parameters()}
-    train, validation = (encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:6], texts(tokenizer)[6:]))
+    train, validation = (
+        encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:6], texts(tokenizer)[6:])
+    )
     config = FineTuneConfig(**{**SMALL, "stages": ("a", "b", "c")})
     new_ids = range(first, first + len(words))
     result = fine_tune(model, train, validation, tmp_path, config, limit=new_ids.stop, new_ids=new_ids)
@@ -421,7 +423,11 @@ def result_model(model):
 
 def test_what_a_stage_needs_is_checked_before_its_first_step(tmp_path):
     """A loss at the end is the worst place to learn that blocks are missing, a weight is NaN, or an id has no row."""
-    for fault, message in (("blocks", "0 lists of 4 modules"), ("weight", "layers.2.mlp.up_proj.weight"), ("id", "id 303")):
+    for fault, message in (
+        ("blocks", "0 lists of 4 modules"),
+        ("weight", "layers.2.mlp.up_proj.weight"),
+        ("id", "id 303"),
+    ):
         model, (train, validation), new_ids, limit, config = setting(stages=("a", "c"))
         if fault == "blocks":
             model.model.layers = torch.nn.Sequential(*model.model.layers)

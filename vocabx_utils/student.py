@@ -82,9 +82,7 @@ def logit_transform(config: Any) -> LogitTransform:
     return LogitTransform(scale, getattr(config, "final_logit_softcapping", None))
 
 
-def embed(
-    table: nn.Module, ids: Tensor, first_new_id: int, new_rows: Tensor, new_at: Tensor | None = None
-) -> Tensor:
+def embed(table: nn.Module, ids: Tensor, first_new_id: int, new_rows: Tensor, new_at: Tensor | None = None) -> Tensor:
     """Look up embeddings of ids below V + N, scaled as the family scales its own.
 
     Args:

@@ -153,9 +153,7 @@ def encode(
 
 
 @torch.no_grad()
-def _forward(
-    base: BaseModel, sequences: Sequence[Sequence[int]], new_rows: Tensor, first: int, layers: bool
-) -> Tensor:
+def _forward(base: BaseModel, sequences: Sequence[Sequence[int]], new_rows: Tensor, first: int, layers: bool) -> Tensor:
     length = max(map(len, sequences))
     ids = torch.zeros(len(sequences), length, dtype=torch.long)
     mask = torch.zeros_like(ids)

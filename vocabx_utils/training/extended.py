@@ -20,6 +20,7 @@ from vocabx_utils.student import UnsupportedModelError, embed, logit_transform, 
 
 __all__ = ["ExtendedModel", "rows_checksum"]
 
+
 def rows_checksum(matrix: Tensor) -> int:
     """Return a number that changes when any bit of a matrix changes place or value (not cryptographic).
 

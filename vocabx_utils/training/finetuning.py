@@ -185,7 +185,9 @@ def check_start(
     check_finite(model)
     rows = len(stages.matrices_of(model)[1])
     if limit > rows:
-        raise ValueError(f"texts may hold {limit} ids, the model has {rows} rows: extend it with models.with_extra_rows")
+        raise ValueError(
+            f"texts may hold {limit} ids, the model has {rows} rows: extend it with models.with_extra_rows"
+        )
     for name, part in (("training", train), ("validation", validation)):
         for number, example in enumerate(part.examples):
             if len(odd := example.ids[(example.ids < 0) | (example.ids >= limit)]):

@@ -159,8 +159,8 @@ def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> E
         variant: a finished variant.
         epoch: which epoch, the last by default.
     """
-    files = sorted((stage.folder / variant / "rows").glob("epoch_*.safetensors"))
-    rows = runs.read_tensors(files[-1] if epoch is None else files[epoch])
+    files = runs.epoch_files(stage.folder / variant / "rows")
+    rows = runs.read_tensors(files[max(files) if epoch is None else epoch])
     return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
 
 
@@ -177,21 +177,20 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         input row over the norm of its start).
     """
     folder = stage.folder / variant
-    files = sorted((folder / "tokens").glob("epoch_*.safetensors"))
-    start, end = runs.read_tensors(files[0]), runs.read_tensors(files[-1])
-    before = runs.read_tensors(folder / "rows" / files[0].name)["input_rows"]
-    after = runs.read_tensors(folder / "rows" / files[-1].name)["input_rows"]
+    tokens, rows = runs.epoch_files(folder / "tokens"), runs.epoch_files(folder / "rows")
+    start, end = (runs.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
+    before, after = (runs.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (sums[kind] / sums[f"{kind}_count"]).numpy()
 
-    tokens = stage.extension.tokens
+    new = stage.extension.tokens
     return pd.DataFrame(
         {
-            "id": [t.id for t in tokens],
-            "text": [t.text for t in tokens],
-            "subtokens": [len(t.subtokens) for t in tokens],
+            "id": [t.id for t in new],
+            "text": [t.text for t in new],
+            "subtokens": [len(t.subtokens) for t in new],
             "train_count": stage.data.train.counts(),
             "places": end["kl_count"].long().numpy(),
             "kl_start": mean(start, "kl"),
