@@ -8,6 +8,7 @@ notebook hold that notebook's parameters, every other key is shared by all noteb
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -466,6 +467,29 @@ def load_profile(name_or_path: str | Path = "quick") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}; expected a mapping of parameter names to values.")
     return {_section_name(str(key), value, path): value for key, value in content.items()}
+
+
+def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:
+    """Refuse shared parameters of a profile that are no setting of any stage, such as misspelt ones.
+
+    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this.
+
+    Args:
+        profile: result of `load_profile`.
+        source: where it was read from, for the message.
+
+    Raises:
+        ConfigError: names the parameter and the closest known one.
+    """
+    known = {field.name for stage in StageConfig.__subclasses__() for field in dataclasses.fields(stage)}
+    for name, value in profile.items():
+        if not isinstance(value, Mapping) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"{source}: {name!r} is no setting of any stage.{hint} What belongs to one notebook alone stands in a "
+                "section of its name."
+            )
 
 
 def _section_name(key: str, value: object, path: Path) -> str:

@@ -53,10 +53,12 @@ def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
 
     Raises:
         MissingStageError: An earlier notebook has not made it; the message says which.
+        ModelError: The run extends another tokenizer than that of ``base``.
     """
     first = base.vocab_size
     if name == "base":
         return Variant(name, base.model, base.tokenizer, first, base.fingerprint)
+    models.require_run_tokenizer(base, run)
     if name.startswith(TUNED):
         folder = run.require("04", f"{name.removeprefix(TUNED)}/exported")
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))

@@ -135,7 +135,8 @@ def sample_after(
         ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
         mask[line, width - len(prefix) :] = 1
     weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
-    cache, unread = DynamicCache(), ids
+    recurrent = getattr(model.base.model, "_is_stateful", False)  # keeps states of another kind: all is read again
+    cache, unread = None if recurrent else DynamicCache(), ids
     for _ in range(length):
         hidden, _layer = model.hidden(unread.to(model.device), mask.to(model.device), cache=cache)
         scores = logits(hidden[:, -1], weights, model.transform).cpu()
@@ -144,6 +145,7 @@ def sample_after(
             if greedy
             else torch.multinomial(torch.softmax(scores, -1), 1, generator=generator)
         )
-        ids, unread = torch.cat([ids, chosen], 1), chosen
+        ids = torch.cat([ids, chosen], 1)
+        unread = ids if recurrent else chosen
         mask = torch.cat([mask, torch.ones_like(chosen)], 1)
     return [row[width:].tolist() for row in ids]

@@ -18,7 +18,14 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import runs
-from vocabx_utils.models import DEFAULT_MODEL, BaseModel, load_base_model, quiet_transformers, with_extra_rows
+from vocabx_utils.models import (
+    DEFAULT_MODEL,
+    BaseModel,
+    load_base_model,
+    quiet_transformers,
+    require_tokenizer,
+    with_extra_rows,
+)
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
@@ -72,6 +79,7 @@ def export_model(
     Returns:
         The folder.
     """
+    require_tokenizer(base, extension.original, "the extension")
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     options.setdefault("reserved_rows_used", max(0, min(base.rows, extension.V + extension.N) - extension.V))
     options.setdefault("base_model", base.name)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, runs
-from vocabx_utils.models import BaseModel, with_extra_rows
+from vocabx_utils.models import BaseModel, extension_name, require_tokenizer, with_extra_rows
 from vocabx_utils.training.stage_files import load_stage
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def from_phase1(
 
     Raises:
         runs.MissingStageError: notebook 03 has not made the rows.
-        ValueError: the rows do not belong to this extension.
+        ValueError: the rows do not belong to this extension, or the extension to another tokenizer.
     """
     folder = run.require("03", f"{phase1}/rows")
     found = runs.epoch_files(folder)
@@ -130,6 +130,7 @@ def from_phase1(
         raise runs.MissingStageError(f"{runs.show_path(folder)} holds no epoch: run notebook 03 first")
     wanted = max(found) if epoch is None else epoch
     path = found.get(wanted) or run.require("03", f"{phase1}/rows/epoch_{wanted:02d}.safetensors")
+    require_tokenizer(base, extension.original, extension_name(run))
     rows = runs.read_tensors(path)
     if len(rows["input_rows"]) != extension.N:
         raise ValueError(
