@@ -223,6 +223,20 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
 
 
+@pytest.mark.parametrize("module", ["distillation", "finetuning"])
+def test_a_launcher_that_starts_one_process_for_two_is_refused(module: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no",
+        "-m", f"vocabx_utils.training.{module}", "--config", "quick",
+    ]  # fmt: skip
+    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode != 0 and "asked for several processes and started one" in done.stderr
+    assert not list((tmp_path / "runs").glob("*"))
+
+
 def metrics(**values: float) -> dict[str, float]:
     return {"ce": 1.0, "kl_pooled": 1.0, "kl_pooled_last": 1.0, "kl_identical": 1.0, "kl_last": 1.0} | values
 

@@ -338,6 +338,9 @@ def write_tensors(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    path = Path(path)
+    for left in path.parent.glob(f".{path.stem}-????????{path.suffix}"):  # of a writer that was killed
+        left.unlink(missing_ok=True)
     kept = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
     with atomic_path(path) as temporary:
         try:

@@ -160,6 +160,13 @@ def test_a_full_disk_is_named_with_the_path_and_leaves_the_old_file(tmp_path, mo
     assert [p.name for p in tmp_path.iterdir()] == ["rows.safetensors"]
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    (tmp_path / ".checkpoint-ab12cd_9.safetensors").write_bytes(b"half")
+    (tmp_path / ".other-ab12cd_9.safetensors").write_bytes(b"half")
+    runs.write_tensors(tmp_path / "checkpoint.safetensors", {"a": torch.zeros(2)})
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".other-ab12cd_9.safetensors", "checkpoint.safetensors"]
+
+
 def test_epochs_are_in_the_order_of_their_numbers(tmp_path):
     for name in ("epoch_100", "epoch_99", "epoch_02", "epoch_1000", ".epoch_07-x", "epoch_3x"):
         (tmp_path / f"{name}.safetensors").touch()

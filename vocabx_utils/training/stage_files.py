@@ -153,6 +153,8 @@ def save_adapter(
         model.peft_config["default"].base_model_name_or_path = base
     model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
     (folder / "README.md").unlink(missing_ok=True)
+    adapter = folder / "adapter_model.safetensors"  # once more, as peft does, but synced and with a checksum
+    runs.write_tensors(adapter, runs.read_tensors(adapter), {"format": "pt"})
     inner = model.get_base_model()
     input_rows, head_rows = rows or new_rows_of(inner, new_ids)  # type: ignore[arg-type]
     tensors = {
