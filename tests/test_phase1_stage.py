@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -11,16 +12,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 import yaml
+from matplotlib import pyplot as plt
 from tiny_parts import byte_level_bpe
 from tiny_phase1 import ROWS, V, new_tokens, texts, tiny_model, tokenizers
 
 from vocabx_utils import models, runs
 from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
+from vocabx_utils.paths import notebooks_root
 from vocabx_utils.training import measured as bench
 from vocabx_utils.training import phase1_claims as claims
 from vocabx_utils.training.continuations import continuations, sample_after
@@ -341,3 +345,33 @@ def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
     runs.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
     assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
     assert bench.read_bench(tmp_path / "nothing") == []
+
+
+def notebook_code(name: str, **parameters: Any) -> str:
+    """Code of a notebook's cells in order, with other values for some of its parameters."""
+    cells = json.loads((notebooks_root() / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            parts.append("".join(cell["source"]))
+            if "parameters" in cell["metadata"].get("tags", []):
+                parts += [f"{key} = {value!r}" for key, value in parameters.items()]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("variants", [["mean_kl_last"], ["mean_kl_first"], ["random_untrained"]])
+def test_notebook_03_runs_to_its_end_with_any_variants(
+    stage_one: Path, monkeypatch: pytest.MonkeyPatch, variants: list[str]
+) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    name = f"only_{variants[0]}"
+    other = stage_one / "runs" / name / "01_tokenizer_extension"
+    other.parent.mkdir()
+    other.symlink_to(stage_one / "runs" / "tiny" / "01_tokenizer_extension")
+    values = SETTINGS | {"run_name": name, "variants": variants, "model": str(stage_one / "model"), "epochs": 1}
+    space: dict[str, Any] = {}
+    with matplotlib.rc_context():
+        exec(compile(notebook_code("03_phase1_training", **values), "notebook 03", "exec"), space)
+        plt.close("all")
+    assert space["probe"] == variants[0]
+    assert runs.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")

@@ -275,7 +275,8 @@ class FineTuneConfig(StageConfig):
         tokens_per_batch: padded tokens that one process holds at once; bounds memory, not the result.
         a_epochs, b_epochs, c_epochs: passes over the data (of each half in c).
         a_rate, b_rate, c_rate: peak learning rates of AdamW.
-        a_warmup, b_warmup, c_warmup: share of the steps with a rising rate; then a falls to 0, b and c stay.
+        a_warmup, b_warmup, c_warmup: share of the steps with a rising rate; then a falls to 0, b and c stay. One over
+            `b_epochs` is the thesis's warm-up of b, its first epoch.
         lora_rank, lora_alpha, lora_dropout: of the adapters; the update is scaled by alpha / rank.
         lora_target: pattern for whole module names, empty for every linear layer of every block.
         rows_in_b: let the new rows move during LoRA too.
