@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -301,3 +302,41 @@ def test_command(tuned, tmp_path, monkeypatch):
     runs.write_json(phase_1 / "provenance.json", {"key": {"model": "other", "dtype": "torch.float32"}})
     other = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "more")])
     assert other.exit_code == 1 and "--model" in other.output
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from tiny_tuning import new_rows, tiny_base
+from test_export import extension_of
+from vocabx_utils.training import export
+base = tiny_base()
+export._verify = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+export.export_model(base, extension_of(base), *new_rows(base, 3), Path(sys.argv[1]))
+"""
+
+
+def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
+    here = Path(__file__).parent
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", KILLED, str(out), str(here), str(here.parent)]
+    assert subprocess.run(command, capture_output=True).returncode == -9
+    [left] = tmp_path.iterdir()
+    assert left.name.startswith(".out-") and (left / "model.safetensors").exists()
+    other = tmp_path / ".out-b1234567"  # of an export that is still at work
+    other.mkdir()
+    base = tiny_base()
+    with export._locked(other):
+        export_model(base, extension_of(base), *new_rows(base, 3), out)
+        assert sorted(p.name for p in tmp_path.iterdir()) == [".out-b1234567", "out"]
+
+
+def test_a_damaged_adapter_is_refused_with_its_path(tuned, tmp_path):
+    run, base, extension = tuned
+    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
+    path = run.stage("04", "mean_ce") / "b" / "adapter" / "adapter_model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(runs.DamagedFileError, match=r"adapter_model\.safetensors is damaged"):
+        load_variant(run, "mean_ce", base, extension)

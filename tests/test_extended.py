@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_families import tiny_family
 from tiny_phase1 import ROWS, WIDTH, N, V, as_base, tiny_model
 
 from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training.extended import ExtendedModel, UnsupportedModelError, rows_checksum
+from vocabx_utils.student import UnsupportedModelError
+from vocabx_utils.training.extended import ExtendedModel, rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
 
 
@@ -19,44 +21,10 @@ def extended(base: Any, seed: int = 1) -> ExtendedModel:
     return ExtendedModel(base, rows[0], rows[1])
 
 
-def families() -> dict[str, Any]:
-    from transformers import (
-        CohereConfig,
-        CohereForCausalLM,
-        Gemma2Config,
-        Gemma2ForCausalLM,
-        GraniteConfig,
-        GraniteForCausalLM,
-        Qwen2Config,
-        Qwen2ForCausalLM,
-    )
-
-    shape: dict[str, Any] = {
-        "vocab_size": ROWS,
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "initializer_range": 0.3,
-    }
-    return {
-        "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**shape)),
-        "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**shape, final_logit_softcapping=2.0)),
-        "cohere": lambda: CohereForCausalLM(CohereConfig(**shape, logit_scale=0.0625)),
-        "granite": lambda: GraniteForCausalLM(GraniteConfig(**shape, logits_scaling=8.0, embedding_multiplier=3.0)),
-    }
-
-
 @pytest.mark.parametrize("family", ["qwen2", "gemma2", "cohere", "granite"])
 def test_chunked_losses_equal_the_models_own_logits(family: str) -> None:
     """Soft capping, logit scaling and embedding scaling: a plain model with N more rows gives the same numbers."""
-    torch.manual_seed(0)
-    base = as_base(families()[family]())
+    base = as_base(tiny_family(family, ROWS))
     model = extended(base)
     plain = with_extra_rows(base, model.input_rows.detach(), model.head_rows.detach(), V)
     ids = torch.randint(0, V + N, (3, 9), generator=torch.Generator().manual_seed(3))

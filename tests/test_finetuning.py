@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from test_extended import families
-from tiny_phase1 import as_base
+from tiny_families import tiny_family
+from tiny_phase1 import ROWS, as_base
 from tiny_tuning import extended, new_rows, texts, tiny_base
 
 from vocabx_utils import runs
@@ -21,6 +21,7 @@ from vocabx_utils.models import with_extra_rows
 from vocabx_utils.training import loop, series, stages
 from vocabx_utils.training.batches import encode
 from vocabx_utils.training.finetuning import FineTuned, Measured, OutOfMemory, fine_tune
+from vocabx_utils.training.stage_files import load_stage
 from vocabx_utils.training.tuned import Tuned
 
 SMALL = dict(
@@ -317,7 +318,7 @@ def test_base_that_was_not_extended():
 def test_families_with_other_logits_are_refused(tmp_path, family, what):
     """Stages a to c read the matrices directly; a family that treats its logits is named before anything is trained."""
     _, (train, validation), new_ids, limit, config = setting(words=0, stages=("a",))
-    model = as_base(families()[family]()).model
+    model = as_base(tiny_family(family, ROWS)).model
     with pytest.raises(ValueError, match=f"{what}.*plain decoders only"):
         fine_tune(model, train, validation, tmp_path, config, limit=limit, new_ids=new_ids)
     assert not (tmp_path / "a" / "losses.jsonl").exists()
@@ -383,3 +384,65 @@ def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
     assert given["base"] is None and given["m"] is None
     assert given["m_no_a"] == Measured({"of": "m start"}, 2.0)
     assert given["m_full"] == Measured({"of": "m a"}, 1.0)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "falcon", "mpt", "bloom", "opt", "gpt_neox", "phi3"])
+def test_families_that_name_their_blocks_otherwise_go_through_every_stage(tmp_path, family):
+    base = as_base(tiny_family(family, ROWS))
+    words = ("groupby", "numpy", "unseenword")
+    tokenizer = extended(base.tokenizer, words)
+    first = base.vocab_size
+    model = with_extra_rows(base, *new_rows(base, len(words)), first)
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    train, validation = (
+        encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:6], texts(tokenizer)[6:])
+    )
+    config = FineTuneConfig(**{**SMALL, "stages": ("a", "b", "c")})
+    new_ids = range(first, first + len(words))
+    result = fine_tune(model, train, validation, tmp_path, config, limit=new_ids.stop, new_ids=new_ids)
+    assert list(result.stages.stage) == ["a", "b", "c1", "c2"]
+    rows = runs.read_json(tmp_path / "b" / "trainable.json")
+    linear = {name.rsplit(".", 1)[-1] for name in stages.linear_layers(model)}
+    assert {row["group"].split(".lora_")[0].rsplit(".", 1)[-1] for row in rows} == linear
+    assert len(runs.read_tensors(tmp_path / "c1" / "blocks.safetensors")) > 2
+
+    again = with_extra_rows(base, *new_rows(base, len(words)), first)
+    for stage in ("a", "b", "c1", "c2"):
+        again = load_stage(again, tmp_path / stage, new_ids=new_ids)
+        again = again.merge_and_unload() if hasattr(again, "merge_and_unload") else again
+    trained = dict(result_model(model).named_parameters())
+    for name, tensor in again.named_parameters():
+        torch.testing.assert_close(tensor, trained[name], rtol=0, atol=1e-6)
+    assert any(not torch.equal(before[name], tensor) for name, tensor in again.named_parameters())
+
+
+def result_model(model):
+    """The plain model, whether or not adapters were merged into it in place."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def test_what_a_stage_needs_is_checked_before_its_first_step(tmp_path):
+    """A loss at the end is the worst place to learn that blocks are missing, a weight is NaN, or an id has no row."""
+    for fault, message in (
+        ("blocks", "0 lists of 4 modules"),
+        ("weight", "layers.2.mlp.up_proj.weight"),
+        ("id", "id 303"),
+    ):
+        model, (train, validation), new_ids, limit, config = setting(stages=("a", "c"))
+        if fault == "blocks":
+            model.model.layers = torch.nn.Sequential(*model.model.layers)
+        elif fault == "weight":
+            with torch.no_grad():
+                model.model.layers[2].mlp.up_proj.weight[1, 1] = math.nan
+        else:
+            train.examples[3].ids[2] = limit
+        with pytest.raises(ValueError, match=message):
+            fine_tune(model, train, validation, tmp_path / fault, config, limit=limit, new_ids=new_ids)
+        assert not (tmp_path / fault).exists()
+
+
+def test_experts_inside_a_block_are_not_taken_for_blocks():
+    model = tiny_base().model
+    for block in model.model.layers:
+        block.experts = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(4))
+    assert stages.block_prefix(model) == "model.layers" and stages.blocks_of(model) is model.model.layers

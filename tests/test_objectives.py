@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vocabx_utils.training import objectives
-from vocabx_utils.training.extended import LogitTransform
+from vocabx_utils.student import LogitTransform
 from vocabx_utils.training.objectives import LossTerms, Objective, hidden_distance, parse_objective, phase1_loss
 
 V, N, D = 61, 7, 16
@@ -212,3 +212,9 @@ def test_hidden_distances(kind: str) -> None:
             want = 1 - (x[row] @ y[row]) / ((x[row] @ x[row]) ** 0.5 * (y[row] @ y[row]) ** 0.5)
         assert float(each[row]) == pytest.approx(want, rel=1e-5)
     assert float(loss) == pytest.approx(0.2 * float(each.sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["kl_last_l2", "ce_l2", "kl_none_ce0.3_l1"])
+def test_a_layer_that_the_objective_would_not_read_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a layer belongs to a distance of hidden states"):
+        parse_objective(name)

@@ -14,10 +14,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import N, V, aligned, example_set, new_tokens, phase1_data, settings, tiny_model, tokenizers
+from tiny_phase1 import (
+    ROWS,
+    WIDTH,
+    N,
+    V,
+    aligned,
+    as_base,
+    example_set,
+    new_tokens,
+    phase1_data,
+    settings,
+    tiny_model,
+    tokenizers,
+)
 
 from vocabx_utils import runs
 from vocabx_utils.training import distillation
+from vocabx_utils.training.continuations import sample_after
 from vocabx_utils.training.distillation import (
     NonFiniteLossError,
     NotImprovedError,
@@ -86,6 +100,43 @@ def test_kl_last_improves_validation_kl(tmp_path: Path) -> None:
 def test_no_improvement_is_a_failure_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotImprovedError, match="untrained start"):
         train("mean_kl_last", tmp_path, learning_rate=30.0, require_improvement=True)
+
+
+def test_an_improvement_that_cannot_be_judged_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    base = tiny_model()
+    data = phase1_data(base, tmp_path / "teacher")
+    plain = [replace(e, merged={k: np.zeros_like(v) for k, v in e.merged.items()}) for e in data.validation.examples]
+    data = replace(data, validation=replace(data.validation, examples=tuple(plain)))
+    steps: list[int] = []
+    with pytest.raises(NotImprovedError, match="no merged span"):
+        train_variant(
+            "mean_kl_last", base, new_tokens(), data, settings(require_improvement=True), tmp_path / "v",
+            on_step=steps.append,
+        )  # fmt: skip
+    assert not steps
+
+
+def test_recurrent_models_are_run_from_their_first_token(tmp_path: Path) -> None:
+    """Mamba keeps no keys and values: its prefixes are not kept, and what is continued is read again."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": ROWS, "hidden_size": WIDTH, "num_hidden_layers": 2, "state_size": 4}
+    ends = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
+    base = as_base(MambaForCausalLM(MambaConfig(**shape, **ends, initializer_range=0.3)).eval())
+    train_set, validation = example_set(0, 4), example_set(20, 22)
+    caches = [teacher_cache(base, s, tmp_path / str(len(s)), tell=lambda _: None) for s in (train_set, validation)]
+    data = distillation.Phase1Data(train_set, validation, *caches)
+    result = train_variant("mean_kl_last", base, new_tokens(), data, settings(epochs=1), tmp_path / "v")
+    assert result.metrics[-1]["kl_last"] != result.metrics[0]["kl_last"]
+    rows = rows_of(tmp_path / "v", 1)
+    model = ExtendedModel(base, rows["input_rows"], rows["head_rows"])
+    ids = validation.examples[0].extended_ids[:7]
+    found = sample_after(model, [ids], 2)[0]
+    for length, token in enumerate(found):
+        with torch.no_grad():
+            best = model.logits(torch.tensor([[*ids.tolist(), *found[:length]]]))[0, -1].argmax()
+        assert token == int(best)
 
 
 def test_untrained_variants_are_only_measured(tmp_path: Path) -> None:

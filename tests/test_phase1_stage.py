@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 import yaml
+from matplotlib import pyplot as plt
+from tiny_parts import byte_level_bpe
 from tiny_phase1 import ROWS, V, new_tokens, texts, tiny_model, tokenizers
 
-from vocabx_utils import runs
-from vocabx_utils.config import Phase1Config
+from vocabx_utils import models, runs
+from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
+from vocabx_utils.paths import notebooks_root
 from vocabx_utils.training import measured as bench
 from vocabx_utils.training import phase1_claims as claims
 from vocabx_utils.training.continuations import continuations, sample_after
-from vocabx_utils.training.phase1 import final_model, prepare_phase1, token_table, train_stage
+from vocabx_utils.training.export import export_model
+from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
 from vocabx_utils.training.timing import time_schemes
-from vocabx_utils.vocabulary.tokens import extend_tokenizer
+from vocabx_utils.training.variants import from_phase1
+from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
 
 SETTINGS = {
     "run_name": "tiny",
@@ -57,6 +65,7 @@ def stage_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs.write_jsonl(folder / "splits" / "train.jsonl", [asdict(pair) for pair in pairs[:40]])
     runs.write_jsonl(folder / "splits" / "validation.jsonl", [asdict(pair) for pair in pairs[40:]])
     runs.write_json(folder / "corpus.json", {"template": "thesis"})
+    runs.write_json(folder / "key.json", {"model": "first model"})
     return root
 
 
@@ -68,6 +77,99 @@ def test_a_missing_notebook_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
     with pytest.raises(runs.MissingStageError, match="01_tokenizer_extension"):
         prepare_phase1(runs.open_run("nothing"), Phase1Config())
+
+
+def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
+    stage_one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Llama 2 and Mistral 7B are such a pair: V agrees, and the ids of a text do not."""
+    other = byte_level_bpe([text[::-1] for text in texts()], V, ["<eos>"], eos_token="<eos>", pad_token="<eos>")
+    assert len(other) == len(tokenizers().original)
+    shutil.copytree(stage_one / "model", tmp_path / "other")
+    other.save_pretrained(tmp_path / "other")
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    run = runs.open_run("tiny")
+    first = r"extension of run 'tiny' \(made with model 'first model'\)"
+    with pytest.raises(models.ModelError, match=rf"{first}.*'{tmp_path / 'other'}'"):
+        prepare_phase1(run, Phase1Config.from_params(**SETTINGS, model=str(tmp_path / "other")))
+    base = models.load_base_model(tmp_path / "other", device="cpu")
+    extension = load_extension(run.require("01", "extension"))
+    rows = torch.zeros(extension.N, base.width)
+    with pytest.raises(models.ModelError, match="extends another tokenizer"):
+        models.require_run_tokenizer(base, run)
+    with pytest.raises(models.ModelError, match="extends another tokenizer"):
+        export_model(base, extension, rows, rows, tmp_path / "out")
+    runs.write_tensors(
+        tmp_path / "run" / "03_phase1_training" / "v" / "rows" / "epoch_00.safetensors",
+        {"input_rows": rows, "head_rows": rows},
+    )
+    with pytest.raises(models.ModelError, match="extends another tokenizer"):
+        from_phase1(runs.Run("run", tmp_path / "run"), "v", base, extension)
+    models.require_run_tokenizer(models.load_base_model(stage_one / "model", device="cpu"), run)
+
+
+def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    base = tiny_model()
+    run = runs.Run("tiny", tmp_path)
+    words = [name.replace("Ġ", " ") for name in tokenizers().tokenizer.convert_ids_to_tokens([V, V + 1])]
+    extension = extend_tokenizer(tokenizers().original, words)
+    for epoch in (98, 99, 100, 101):
+        rows = torch.full((extension.N, base.width), float(epoch))
+        runs.write_tensors(
+            run.stage("03", "v") / "rows" / f"epoch_{epoch:02d}.safetensors", {"input_rows": rows, "head_rows": rows}
+        )
+    start = from_phase1(run, "v", base, extension)
+    assert start.origin["rows"] == "epoch_101.safetensors" and float(start.model.lm_head.weight[V, 0].detach()) == 101
+    stage = Phase1Stage(run.stage("03"), base, extension, None, {})  # type: ignore[arg-type]
+    assert float(final_model(stage, "v").input_rows[0, 0].detach()) == 101
+    assert float(final_model(stage, "v", 99).input_rows[0, 0].detach()) == 99
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_named_before_the_teacher_runs(
+    stage_one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    base = tiny_model()
+    with torch.no_grad():
+        base.model.model.layers[1].mlp.up_proj.weight[3, 4] = value
+    told: list[str] = []
+    with pytest.raises(
+        models.ModelError, match=r"layers\.1\.mlp\.up_proj\.weight hold values that are infinite or NaN"
+    ):
+        prepare_phase1(runs.open_run("tiny"), config(stage_one), base=base, tell=told.append)
+    assert not told
+    base.model.save_pretrained(tmp_path / "model")
+    tokenizers().original.save_pretrained(tmp_path / "model")
+    with pytest.raises(models.ModelError, match=r"layers\.1\.mlp\.up_proj\.weight"):
+        models.load_base_model(tmp_path / "model", device="cpu")
+
+
+def test_layers_that_do_not_exist_are_refused_before_the_teacher_runs(
+    stage_one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    changed = Phase1Config.from_params(
+        **SETTINGS | {"variants": ["mean_hidden_last_l7"]}, model=str(stage_one / "model")
+    )
+    told: list[str] = []
+    with pytest.raises(ValueError, match=r"layers \[7\].*layers 0 to 2"):
+        prepare_phase1(runs.open_run("tiny"), changed, tell=told.append)
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"learning_rat": 0.01}, r"'learning_rat' is no setting.*Did you mean 'learning_rate'"),
+        ({"03": {"learning_rat": 0.01}}, r"unknown learning_rat"),
+    ],
+)
+def test_misspelt_settings_of_the_command_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        main(["--config", str(path)])
 
 
 def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +232,20 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     assert runs.read_provenance(two)["processes"] == 2
     curves = [[row["input_loss"] for row in runs.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("module", ["distillation", "finetuning"])
+def test_a_launcher_that_starts_one_process_for_two_is_refused(module: str, tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no",
+        "-m", f"vocabx_utils.training.{module}", "--config", "quick",
+    ]  # fmt: skip
+    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode != 0 and "asked for several processes and started one" in done.stderr
+    assert not list((tmp_path / "runs").glob("*"))
 
 
 def metrics(**values: float) -> dict[str, float]:
@@ -236,3 +352,33 @@ def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
     runs.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
     assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
     assert bench.read_bench(tmp_path / "nothing") == []
+
+
+def notebook_code(name: str, **parameters: Any) -> str:
+    """Code of a notebook's cells in order, with other values for some of its parameters."""
+    cells = json.loads((notebooks_root() / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            parts.append("".join(cell["source"]))
+            if "parameters" in cell["metadata"].get("tags", []):
+                parts += [f"{key} = {value!r}" for key, value in parameters.items()]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("variants", [["mean_kl_last"], ["mean_kl_first"], ["random_untrained"]])
+def test_notebook_03_runs_to_its_end_with_any_variants(
+    stage_one: Path, monkeypatch: pytest.MonkeyPatch, variants: list[str]
+) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
+    name = f"only_{variants[0]}"
+    other = stage_one / "runs" / name / "01_tokenizer_extension"
+    other.parent.mkdir()
+    other.symlink_to(stage_one / "runs" / "tiny" / "01_tokenizer_extension")
+    values = SETTINGS | {"run_name": name, "variants": variants, "model": str(stage_one / "model"), "epochs": 1}
+    space: dict[str, Any] = {}
+    with matplotlib.rc_context():
+        exec(compile(notebook_code("03_phase1_training", **values), "notebook 03", "exec"), space)
+        plt.close("all")
+    assert space["probe"] == variants[0]
+    assert runs.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import WIDTH, example_set, tiny_model
+from tiny_phase1 import ROWS, WIDTH, N, V, example_set, tiny_model
 
 from vocabx_utils.training.teacher import TeacherSpaceError, teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte
@@ -99,7 +101,7 @@ def test_refused_where_it_does_not_fit(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_text_without_new_tokens_is_refused(tmp_path: Path) -> None:
-    from tiny_phase1 import N, V, tokenizers
+    from tiny_phase1 import tokenizers
 
     from vocabx_utils.training.examples import whole_texts
     from vocabx_utils.vocabulary.alignment import align_ids
@@ -107,3 +109,47 @@ def test_text_without_new_tokens_is_refused(tmp_path: Path) -> None:
     plain = whole_texts([align_ids(tokenizers(), [65, 66, 67], [65, 66, 67])], V, N)
     with pytest.raises(ValueError, match="no example"):
         teacher_cache(tiny_model(), plain, tmp_path, tell=lambda _: None)
+
+
+def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
+    base, examples = tiny_model(), example_set()
+    states = teacher_cache(base, examples, tmp_path, tell=lambda _: None).states.clone()
+    path = tmp_path / "states.bin"
+    whole = path.read_bytes()
+    for damaged in (bytes(len(whole)), whole[:-100], whole[:50] + b"\1" + whole[51:], None):
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        told: list[str] = []
+        again = teacher_cache(base, examples, tmp_path, tell=told.append)
+        assert torch.equal(again.states, states) and path.read_bytes() == whole
+        assert "states.bin is not what was written" in told[0] and len(told) == 2
+    (tmp_path / "key.json").write_text("{torn")
+    assert torch.equal(teacher_cache(base, examples, tmp_path, tell=lambda _: None).states, states)
+
+
+def test_states_are_on_the_disk_before_the_key_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    teacher_cache(tiny_model(), example_set(), tmp_path, tell=lambda _: None)
+    assert "states.bin" in synced and synced.index("states.bin") < len(synced) - 1
+    assert synced[-1].startswith(".key-")
+
+
+@pytest.mark.parametrize(("kind", "number"), [("original", ROWS - 1), ("original", ROWS + 5), ("extended", V + N)])
+def test_ids_beyond_the_vocabulary_are_refused_before_the_teacher_runs(tmp_path: Path, kind: str, number: int) -> None:
+    """B26: a padding row would give a finite, wrong result, and no row at all a bare IndexError."""
+    good = example_set(0, 6)
+    odd = getattr(good.examples[3], f"{kind}_ids").copy()
+    odd[2] = number
+    changed = replace(good.examples[3], **{f"{kind}_ids": odd})
+    examples = replace(good, examples=(*good.examples[:3], changed, *good.examples[4:]))
+    with pytest.raises(ValueError, match=rf"text {changed.source} holds id {number} under the {kind} tokenizer"):
+        teacher_cache(tiny_model(), examples, tmp_path / "cache", tell=lambda _: None)
+    assert not (tmp_path / "cache").exists()

@@ -8,6 +8,7 @@ notebook hold that notebook's parameters, every other key is shared by all noteb
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -274,7 +275,8 @@ class FineTuneConfig(StageConfig):
         tokens_per_batch: padded tokens that one process holds at once; bounds memory, not the result.
         a_epochs, b_epochs, c_epochs: passes over the data (of each half in c).
         a_rate, b_rate, c_rate: peak learning rates of AdamW.
-        a_warmup, b_warmup, c_warmup: share of the steps with a rising rate; then a falls to 0, b and c stay.
+        a_warmup, b_warmup, c_warmup: share of the steps with a rising rate; then a falls to 0, b and c stay. One over
+            `b_epochs` is the thesis's warm-up of b, its first epoch.
         lora_rank, lora_alpha, lora_dropout: of the adapters; the update is scaled by alpha / rank.
         lora_target: pattern for whole module names, empty for every linear layer of every block.
         rows_in_b: let the new rows move during LoRA too.
@@ -466,6 +468,29 @@ def load_profile(name_or_path: str | Path = "quick") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}; expected a mapping of parameter names to values.")
     return {_section_name(str(key), value, path): value for key, value in content.items()}
+
+
+def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:
+    """Refuse shared parameters of a profile that are no setting of any stage, such as misspelt ones.
+
+    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this.
+
+    Args:
+        profile: result of `load_profile`.
+        source: where it was read from, for the message.
+
+    Raises:
+        ConfigError: names the parameter and the closest known one.
+    """
+    known = {field.name for stage in StageConfig.__subclasses__() for field in dataclasses.fields(stage)}
+    for name, value in profile.items():
+        if not isinstance(value, Mapping) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"{source}: {name!r} is no setting of any stage.{hint} What belongs to one notebook alone stands in a "
+                "section of its name."
+            )
 
 
 def _section_name(key: str, value: object, path: Path) -> str:

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import hashlib
 import inspect
+import json
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from vocabx_utils.gguf import ModelError, convert_gguf, is_current
-from vocabx_utils.paths import cache_dir
+from vocabx_utils.paths import cache_dir, stage_name
+from vocabx_utils.runs import Run, digest, read_json
 from vocabx_utils.tokenizer_files import read_tokenizer
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ __all__ = [
     "avoid_cudnn_attention",
     "cache_argument",
     "cache_dir",
+    "check_finite",
+    "check_rows",
+    "extension_name",
     "fetch_model",
     "is_fetched",
     "load_base_model",
@@ -44,7 +49,10 @@ __all__ = [
     "pick_device",
     "pick_dtype",
     "quiet_transformers",
+    "require_run_tokenizer",
+    "require_tokenizer",
     "resolve_source",
+    "tokenizer_digest",
     "untie",
     "weights_fingerprint",
     "with_extra_rows",
@@ -163,12 +171,10 @@ def load_base_model(
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not load a causal language model from {str(source)!r}: {error}") from error
     model = untie(model).eval().requires_grad_(False).to(where)
+    check_finite(model, str(source))
     vocab_size = original_vocab_size(tokenizer)
     rows = model.get_input_embeddings().weight.shape[0]
-    if vocab_size > rows:
-        raise ModelError(
-            f"{source}: the tokenizer has {vocab_size} ids, the model {rows} rows. They do not belong together."
-        )
+    _check_row_count(source, vocab_size, rows)
     return BaseModel(str(source), model, tokenizer, vocab_size, where, kind, weights_fingerprint(model))
 
 
@@ -197,6 +203,81 @@ def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None =
         ModelError: there is none, it cannot be read, or it has no fast backend.
     """
     return read_tokenizer(resolve_source(source), revision)
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Digest of what decides a text's ids: vocabulary, merges, normaliser, pre-tokenizer, added tokens (16 hex digits).
+
+    Padding, truncation and begin tokens are left out: callers set them as they need.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    return digest([content.get(part) for part in ("model", "normalizer", "pre_tokenizer", "added_tokens")])
+
+
+def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: str) -> None:
+    """Refuse a base model whose tokenizer is not the one that an extension was made for.
+
+    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text.
+
+    Args:
+        base: the model that would read the ids.
+        original: the tokenizer that was extended.
+        made: what the extension belongs to, for the message.
+
+    Raises:
+        ModelError: they differ; names both.
+    """
+    stored, own = tokenizer_digest(original), tokenizer_digest(base.tokenizer)
+    if stored != own:
+        raise ModelError(
+            f"{made} extends another tokenizer (digest {stored}, V = {original_vocab_size(original)}) than that of the "
+            f"model {base.name!r} (digest {own}, V = {base.vocab_size}). Choose the model that notebook 01 was run "
+            "with, or run notebook 01 with this one under another run name."
+        )
+
+
+def require_run_tokenizer(base: BaseModel, run: Run) -> None:
+    """Refuse a base model whose tokenizer is not the one that notebook 01 of a run extended.
+
+    Raises:
+        MissingStageError: notebook 01 has not run.
+        ModelError: they differ; names both.
+    """
+    original = read_tokenizer(str(run.require("01", "extension/original")))
+    require_tokenizer(base, original, extension_name(run))
+
+
+def extension_name(run: Run) -> str:
+    """Name a run's extension and the model that notebook 01 made it with, for messages."""
+    key = run.folder / stage_name("01") / "key.json"
+    model = read_json(key).get("model") if key.exists() else None
+    return f"the extension of run {run.name!r}" + (f" (made with model {model!r})" if model else "")
+
+
+def check_rows(source: str | Path, tokenizer: PreTrainedTokenizerFast, *, revision: str | None = None) -> None:
+    """Refuse a tokenizer with more ids than the model of the same source has rows, without loading the weights.
+
+    A token that was added to a folder's tokenizer while the matrices were left as they were would have no row.
+
+    Raises:
+        ModelError: says how many rows and ids there are, and what to do.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(resolve_source(source), revision=revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"Could not read the configuration of {str(source)!r}: {error}") from error
+    _check_row_count(source, original_vocab_size(tokenizer), config.get_text_config().vocab_size)
+
+
+def _check_row_count(source: str | Path, ids: int, rows: int) -> None:
+    if ids > rows:
+        raise ModelError(
+            f"{source}: the tokenizer has {ids} ids, the model {rows} rows, so {ids - rows} tokens have none. Was a "
+            "token added without resizing the model? Remove it from the tokenizer, or call "
+            "`model.resize_token_embeddings(len(tokenizer))` and save the folder again."
+        )
 
 
 def resolve_source(source: str | Path) -> str:
@@ -233,10 +314,38 @@ def untie(model: PreTrainedModel) -> PreTrainedModel:
         raise ModelError(f"{type(model).__name__}: expected an nn.Embedding and an nn.Linear head.")
     if head.bias is not None:
         raise ModelError(f"{type(model).__name__}: the head has a bias, which extra rows do not provide for.")
+    check_plain_head(head)
     model.config.tie_word_embeddings = False
     if head.weight is embedding.weight or head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
     return model
+
+
+def check_plain_head(head: nn.Module) -> None:
+    """Refuse a head that is more than a product with its rows: a plain one could not take its place.
+
+    Raises:
+        ModelError: the head's class computes in a way of its own (a normalised head, for example).
+    """
+    if type(head).forward is not nn.Linear.forward:
+        raise ModelError(
+            f"the head is a {type(head).__name__}, which computes logits in a way of its own; expected a plain "
+            "nn.Linear. New rows would be read differently from how they were learned."
+        )
+
+
+def check_finite(model: nn.Module, source: str = "the model") -> None:
+    """Refuse weights that are infinite or NaN, before anything is computed from them.
+
+    Raises:
+        ModelError: names the first such tensor.
+    """
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise ModelError(
+                f"{source}: weights {name} hold values that are infinite or NaN. The file is damaged, or was saved in "
+                "a dtype that is too small for it; load the model from another copy."
+            )
 
 
 def cache_argument(body: nn.Module) -> str:
@@ -333,6 +442,7 @@ def with_extra_rows(
         )
     if first < base.vocab_size:
         raise ModelError(f"first new id {first} is an id of the original tokenizer (V = {base.vocab_size}).")
+    check_plain_head(base.model.get_output_embeddings())
     model = copy.deepcopy(base.model).requires_grad_(True)
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)

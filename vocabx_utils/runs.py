@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import functools
 import gzip
 import hashlib
@@ -16,6 +17,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STAGES",
+    "DamagedFileError",
     "KeyMismatchError",
     "MissingStageError",
     "Run",
@@ -42,6 +45,8 @@ __all__ = [
     "atomic_path",
     "claim",
     "digest",
+    "epoch_files",
+    "file_digest",
     "finish",
     "git_revision",
     "installed_versions",
@@ -64,6 +69,8 @@ __all__ = [
     "write_text",
 ]
 
+_CHECKSUM = "sha256"  # name of the checksum among the metadata of a safetensors file
+_EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors")
 _RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
 
 
@@ -73,6 +80,10 @@ class MissingStageError(RuntimeError):
 
 class KeyMismatchError(RuntimeError):
     """A folder holds work done with other settings or inputs."""
+
+
+class DamagedFileError(ValueError):
+    """A file cannot be read, or holds something else than what was written."""
 
 
 @dataclass(frozen=True)
@@ -386,18 +397,71 @@ def _parse_line(line: str, path: str | Path, number: int) -> dict[str, Any]:
 def write_tensors(
     path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write tensors as safetensors, atomically, from contiguous CPU copies."""
+    """Write tensors as safetensors, atomically, from contiguous CPU copies, with a checksum for `read_tensors`.
+
+    Raises:
+        OSError: the disk is full, for example; the message names the path.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    path = Path(path)
+    for left in path.parent.glob(f".{path.stem}-????????{path.suffix}"):  # of a writer that was killed
+        left.unlink(missing_ok=True)
+    kept = {n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, temporary, metadata)
+        try:
+            save_file(kept, temporary, {**(metadata or {}), _CHECKSUM: _tensors_digest(kept)})
+        except SafetensorError as error:
+            raise OSError(errno.EIO, str(error)) from error
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
-    """Read safetensors onto the CPU."""
-    from safetensors.torch import load_file
+    """Read safetensors onto the CPU, and compare them with the checksum that `write_tensors` stored.
 
-    return load_file(path)
+    Raises:
+        DamagedFileError: the file is truncated, or its content is not what was written; the message names the path.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            written = (file.metadata() or {}).get(_CHECKSUM)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise _damaged(Path(path), str(error)) from error
+    if written is not None and written != _tensors_digest(tensors):
+        raise _damaged(Path(path), "its checksum is not the one that was written")
+    return tensors
+
+
+def _damaged(path: Path, reason: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{show_path(path)} is damaged ({reason}). Remove it, or the folder of its variant where that is finished, "
+        "and run the notebook that made it again."
+    )
+
+
+def _tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    import torch
+
+    state = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        state.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return state.hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 (hex digits) of a file's content."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def epoch_files(folder: str | Path) -> dict[int, Path]:
+    """Files `epoch_NN.safetensors` of a folder by epoch, in the order of their numbers; empty if there are none."""
+    found = {int(m[1]): path for path in Path(folder).glob("epoch_*") if (m := _EPOCH_FILE.fullmatch(path.name))}
+    return dict(sorted(found.items()))
 
 
 def write_table(path: str | Path, table: pd.DataFrame) -> None:

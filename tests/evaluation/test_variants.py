@@ -23,6 +23,7 @@ def run(tiny_base: BaseModel) -> runs.Run:
     made = runs.open_run("quick")
     folder = made.stage("01") / "extension" / "extended"
     tiny_base.tokenizer.save_pretrained(folder)
+    tiny_base.tokenizer.save_pretrained(folder.parent / "original")
     extended = models.load_tokenizer(folder)
     extended.add_tokens([AddedToken("return a", normalized=False), AddedToken("twice", normalized=False)])
     extended.save_pretrained(folder)

@@ -1,7 +1,13 @@
 """Base models: untied, frozen, V against V_rows, extra rows, sources that are wrong."""
 
+import copy
+import dataclasses
+
 import pytest
 import torch
+from conftest import CODE, train_tokenizer
+from tiny_parts import tiny_decoder
+from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from vocabx_utils import models
@@ -115,3 +121,44 @@ def test_device_and_dtype_choices():
         models.pick_device("nonsense")
     with pytest.raises(ModelError, match="expected 'auto'"):
         models.pick_dtype("fp8", "cpu")
+
+
+def test_a_tokenizer_with_more_ids_than_rows_is_refused_without_the_weights(tmp_path):
+    """A tied Qwen2 folder to whose tokenizer a token was added while the matrices stayed as they were."""
+    tokenizer = train_tokenizer(CODE)
+    tiny_decoder(len(tokenizer), kind="qwen2", tie_word_embeddings=True).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    rows = len(tokenizer)
+    models.check_rows(tmp_path, tokenizer)
+    tokenizer.add_tokens(["<new>"])
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(
+        models.ModelError, match=rf"{rows + 1} ids, the model {rows} rows, so 1 tokens have none.*resize_token"
+    ):
+        models.check_rows(tmp_path, tokenizer)
+
+
+def test_a_head_that_computes_in_a_way_of_its_own_is_refused(tiny_base):
+    class NormHead(torch.nn.Linear):
+        def forward(self, states):
+            return torch.nn.functional.linear(states, torch.nn.functional.normalize(self.weight))
+
+    head = NormHead(tiny_base.width, tiny_base.rows, bias=False)
+    model = copy.deepcopy(tiny_base.model)
+    model.set_output_embeddings(head)
+    with pytest.raises(models.ModelError, match="NormHead"):
+        models.untie(model)
+    rows = torch.zeros(2, tiny_base.width)
+    with pytest.raises(models.ModelError, match="NormHead"):
+        models.with_extra_rows(dataclasses.replace(tiny_base, model=model), rows, rows)
+
+
+def test_the_digest_of_a_tokenizer_survives_saving_and_sees_a_changed_rule(tiny_base, tmp_path):
+    tokenizer = tiny_base.tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    before = models.tokenizer_digest(tokenizer)
+    again = models.load_tokenizer(tmp_path)
+    again(["a", "b c"], padding=True, truncation=True, max_length=4)  # a caller's settings
+    assert models.tokenizer_digest(again) == before
+    again.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert models.tokenizer_digest(again) != before

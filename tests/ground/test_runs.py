@@ -9,6 +9,8 @@ import sys
 import pandas as pd
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from vocabx_utils import runs
 
@@ -126,6 +128,50 @@ def test_tensors_and_tables_round_trip(tmp_path):
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), table)
     with pytest.raises(ValueError, match=r"\.csv or \.parquet"):
         runs.write_table(tmp_path / "t.txt", table)
+
+
+def test_a_damaged_tensor_file_is_refused_with_its_path(tmp_path):
+    path = tmp_path / "rows.safetensors"
+    runs.write_tensors(
+        path, {"a": torch.arange(8.0), "b": torch.tensor(3), "c": torch.zeros(0, 4, dtype=torch.bfloat16)}
+    )
+    whole = path.read_bytes()
+    for damaged in (whole[:-3], whole[:-1] + b"\1", b"torn"):
+        path.write_bytes(damaged)
+        with pytest.raises(runs.DamagedFileError, match=r"rows\.safetensors is damaged"):
+            runs.read_tensors(path)
+    path.write_bytes(whole)
+    assert runs.read_tensors(path)["b"] == 3
+    save_file({"a": torch.arange(3.0)}, path)  # a file of others has no checksum
+    assert torch.equal(runs.read_tensors(path)["a"], torch.arange(3.0))
+
+
+def test_a_full_disk_is_named_with_the_path_and_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "rows.safetensors"
+    runs.write_tensors(path, {"a": torch.zeros(2)})
+
+    def full(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"Could not write .*rows\.safetensors .*No space left"):
+        runs.write_tensors(path, {"a": torch.ones(2)})
+    assert torch.equal(runs.read_tensors(path)["a"], torch.zeros(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.safetensors"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    (tmp_path / ".checkpoint-ab12cd_9.safetensors").write_bytes(b"half")
+    (tmp_path / ".other-ab12cd_9.safetensors").write_bytes(b"half")
+    runs.write_tensors(tmp_path / "checkpoint.safetensors", {"a": torch.zeros(2)})
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".other-ab12cd_9.safetensors", "checkpoint.safetensors"]
+
+
+def test_epochs_are_in_the_order_of_their_numbers(tmp_path):
+    for name in ("epoch_100", "epoch_99", "epoch_02", "epoch_1000", ".epoch_07-x", "epoch_3x"):
+        (tmp_path / f"{name}.safetensors").touch()
+    assert list(runs.epoch_files(tmp_path)) == [2, 99, 100, 1000]
+    assert runs.epoch_files(tmp_path / "nothing") == {}
 
 
 def test_digest_does_not_depend_on_key_order():

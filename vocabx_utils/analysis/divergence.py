@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vocabx_utils.analysis.similarity import cosine
 from vocabx_utils.models import BaseModel
+from vocabx_utils.student import embed, final_norm, logit_transform, logits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,34 +137,33 @@ def encode(
         ValueError: a sequence is empty or holds an id without a row.
     """
     first = base.vocab_size if first_new_id is None else first_new_id
-    table = base.input_rows[:first]
-    if new_rows is not None:
-        table = torch.cat([table, new_rows.to(table)])
+    rows = base.input_rows.new_zeros(0, base.width) if new_rows is None else new_rows.to(base.input_rows)
+    known = first + len(rows)
     for at, ids in enumerate(sequences):
-        if not len(ids) or max(ids) >= len(table):
-            raise ValueError(f"Sequence {at} is empty or has an id without a row (there are {len(table)} rows).")
+        if not len(ids) or max(ids) >= known:
+            raise ValueError(f"Sequence {at} is empty or has an id without a row (there are {known} rows).")
     found: list[Any] = [None] * len(sequences)
     order = sorted(range(len(sequences)), key=lambda at: len(sequences[at]))
     for begin in range(0, len(order), batch_size):
         chosen = order[begin : begin + batch_size]
-        states = _forward(base, [sequences[at] for at in chosen], table, layers)
+        states = _forward(base, [sequences[at] for at in chosen], rows, first, layers)
         for row, at in enumerate(chosen):
             found[at] = states[..., row, : len(sequences[at]), :].clone()
     return found
 
 
 @torch.no_grad()
-def _forward(base: BaseModel, sequences: Sequence[Sequence[int]], table: Tensor, layers: bool) -> Tensor:
+def _forward(base: BaseModel, sequences: Sequence[Sequence[int]], new_rows: Tensor, first: int, layers: bool) -> Tensor:
     length = max(map(len, sequences))
     ids = torch.zeros(len(sequences), length, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence)] = torch.tensor(sequence)
         mask[row, : len(sequence)] = 1
-    backbone: Any = base.model.base_model
-    output = backbone(
-        inputs_embeds=table[ids.to(table.device)],
-        attention_mask=mask.to(table.device),
+    table: Any = base.model.get_input_embeddings()
+    output = base.model.base_model(
+        inputs_embeds=embed(table, ids.to(base.device), first, new_rows),
+        attention_mask=mask.to(base.device),
         output_hidden_states=layers,
         use_cache=False,
     )
@@ -171,8 +171,9 @@ def _forward(base: BaseModel, sequences: Sequence[Sequence[int]], table: Tensor,
 
 
 def _log_probabilities(base: BaseModel, hidden: Tensor) -> Tensor:
-    """Log-softmax over the V original tokens in float32; padding rows of the head are left out."""
-    return torch.log_softmax((hidden @ base.head_rows[: base.vocab_size].T).float(), dim=-1)
+    """Log-softmax over the V original tokens in float32, of the family's own logits; padding rows of the head are left out."""
+    head = base.head_rows[: base.vocab_size]
+    return torch.log_softmax(logits(hidden, head, logit_transform(base.model.config)), dim=-1)
 
 
 class KLMeter:
@@ -350,8 +351,6 @@ def logit_lens(
 
 @torch.no_grad()
 def _lens(base: BaseModel, states: Tensor) -> Tensor:
-    norm: Any = getattr(base.model.base_model, "norm", None)
-    if norm is None:
-        raise ValueError(f"{type(base.model).__name__} has no final `norm`; the lens knows Llama-like models only.")
+    norm = final_norm(base.model)
     normed = torch.cat([norm(states[:-1]), states[-1:]])  # the last state comes normed from transformers
     return _log_probabilities(base, normed)

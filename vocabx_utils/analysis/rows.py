@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl, show_path
+from vocabx_utils.runs import (
+    DamagedFileError,
+    MissingStageError,
+    Run,
+    epoch_files,
+    read_json,
+    read_jsonl,
+    read_tensors,
+    show_path,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +27,6 @@ __all__ = ["MATRICES", "Matrix", "RowHistory", "TokenInfo", "read_histories", "r
 
 Matrix = Literal["input", "head"]
 MATRICES: tuple[Matrix, Matrix] = ("input", "head")
-_EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors$")
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ class RowHistory:
 
     def _read(self, epoch: int, matrix: Matrix, which: slice) -> torch.Tensor:
         import torch
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         if matrix not in MATRICES:
             raise ValueError(f"Unknown matrix {matrix!r}; choose one of {MATRICES}.")
@@ -133,13 +141,17 @@ class RowHistory:
             raise ValueError(f"{self.variant} has no checkpoint of epoch {epoch}; it has {list(self.epochs)}.")
         path = self.files[epoch]
         try:
-            with safe_open(path, framework="pt") as file:
-                return file.get_slice(f"{matrix}_rows")[which].to(torch.float32)
-        except SafetensorError as error:
-            raise ValueError(
-                f"{show_path(path)} cannot be read ({error}); remove the folder of "
-                "this variant and run notebook 03 again."
-            ) from error
+            _check_once(path, path.stat().st_mtime_ns)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{error} Here: the folder of {self.variant}, and notebook 03.") from error
+        with safe_open(path, framework="pt") as file:
+            return file.get_slice(f"{matrix}_rows")[which].to(torch.float32)
+
+
+@lru_cache(maxsize=1024)
+def _check_once(path: Path, changed: int) -> None:
+    """Compare a file with its checksum; after that, single rows are read without the others."""
+    read_tensors(path)
 
 
 def read_history(run: Run, variant: str) -> RowHistory:
@@ -156,7 +168,7 @@ def read_history(run: Run, variant: str) -> RowHistory:
         MissingStageError: the variant does not exist or has no checkpoint.
     """
     folder = run.folder / "03_phase1_training" / variant
-    found = {int(match[1]): path for path in folder.glob("rows/*") if (match := _EPOCH_FILE.search(path.name))}
+    found = epoch_files(folder / "rows")
     if not found:
         known = ", ".join(run.variants("03")) or "none"
         raise MissingStageError(
@@ -164,7 +176,7 @@ def read_history(run: Run, variant: str) -> RowHistory:
             f"Notebook 03_phase1_training makes them: `vocabx run --only 03 --run-name {run.name}`."
         )
     metrics = read_jsonl(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    return RowHistory(variant, dict(sorted(found.items())), tuple(metrics))
+    return RowHistory(variant, found, tuple(metrics))
 
 
 def read_histories(run: Run, variants: Iterable[str] | None = None) -> dict[str, RowHistory]:

@@ -19,6 +19,7 @@ from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import reference_text
 from vocabx_utils.evaluation.slots import placement
 from vocabx_utils.evaluation.statistics import paired_bootstrap
+from vocabx_utils.student import logit_transform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,9 +293,10 @@ def _nll(model: PreTrainedModel, items: Sequence[_Item], usable: int) -> list[fl
 
 def _item_nll(model: PreTrainedModel, hidden: Tensor, targets: Tensor, usable: int) -> float:
     head: Any = model.get_output_embeddings()
+    transform = logit_transform(model.config)
     total = 0.0
     for start in range(0, len(targets), _HEAD_ROWS):
-        logits = head(hidden[start : start + _HEAD_ROWS])[:, :usable].float()
+        logits = transform.apply_(head(hidden[start : start + _HEAD_ROWS])[:, :usable].float())
         wanted = targets[start : start + _HEAD_ROWS].to(logits.device)
         total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
     return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 TUNED = "tuned_"
 _LONGEST = 700  # characters of a held-out pair
-_EPOCH = re.compile(r"epoch_(\d+)\.safetensors$")
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,12 @@ def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
 
     Raises:
         MissingStageError: An earlier notebook has not made it; the message says which.
+        ModelError: The run extends another tokenizer than that of ``base``.
     """
     first = base.vocab_size
     if name == "base":
         return Variant(name, base.model, base.tokenizer, first, base.fingerprint)
+    models.require_run_tokenizer(base, run)
     if name.startswith(TUNED):
         folder = run.require("04", f"{name.removeprefix(TUNED)}/exported")
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
@@ -83,7 +83,7 @@ def last_rows(run: runs.Run, variant: str) -> Path:
         MissingStageError: The variant has no rows.
     """
     folder = run.require("03", f"{variant}/rows")
-    epochs = {int(match[1]): path for path in folder.iterdir() if (match := _EPOCH.search(path.name))}
+    epochs = runs.epoch_files(folder)
     if not epochs:
         raise runs.MissingStageError(
             f"{runs.show_path(folder)} holds no epoch. Notebook 03_phase1_training makes them: "

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from vocabx_utils.student import logits
 from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.objectives import default_chunk
@@ -96,8 +97,8 @@ def continuations(
         chosen = torch.nonzero(batch.merged & (ids >= model.vocab_size)).squeeze(1)
         for few in chosen.split(default_chunk(len(weights), model.device)):
             after = second[ids[few] - model.vocab_size]
-            mine = _logits(model, hidden[at[few]], weights)
-            theirs = _logits(model, teacher.take(batch.teacher_rows[few], model.device), model.head)
+            mine = logits(hidden[at[few]], weights, model.transform)
+            theirs = logits(teacher.take(batch.teacher_rows[few], model.device), model.head, model.transform)
             best = ids[few], mine.argmax(-1), theirs.argmax(-1), batch.targets[few]
             found.append((*best, after, _mass(mine, after), _mass(theirs, after)))
     if not found:
@@ -106,12 +107,8 @@ def continuations(
     return Continuations(*(torch.cat(column).cpu() for column in zip(*found, strict=True)))
 
 
-def _logits(model: ExtendedModel, states: Tensor, weights: Tensor) -> Tensor:
-    return model.transform.apply_((states @ weights.T).float())
-
-
-def _mass(logits: Tensor, ids: Tensor) -> Tensor:
-    return torch.softmax(logits, -1).gather(1, ids[:, None]).squeeze(1)
+def _mass(scores: Tensor, ids: Tensor) -> Tensor:
+    return torch.softmax(scores, -1).gather(1, ids[:, None]).squeeze(1)
 
 
 @torch.no_grad()
@@ -138,15 +135,17 @@ def sample_after(
         ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
         mask[line, width - len(prefix) :] = 1
     weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
-    cache, unread = DynamicCache(), ids
+    recurrent = getattr(model.base.model, "_is_stateful", False)  # keeps states of another kind: all is read again
+    cache, unread = None if recurrent else DynamicCache(), ids
     for _ in range(length):
         hidden, _layer = model.hidden(unread.to(model.device), mask.to(model.device), cache=cache)
-        logits = _logits(model, hidden[:, -1], weights).cpu()
+        scores = logits(hidden[:, -1], weights, model.transform).cpu()
         chosen = (
-            logits.argmax(-1, keepdim=True)
+            scores.argmax(-1, keepdim=True)
             if greedy
-            else torch.multinomial(torch.softmax(logits, -1), 1, generator=generator)
+            else torch.multinomial(torch.softmax(scores, -1), 1, generator=generator)
         )
-        ids, unread = torch.cat([ids, chosen], 1), chosen
+        ids = torch.cat([ids, chosen], 1)
+        unread = ids if recurrent else chosen
         mask = torch.cat([mask, torch.ones_like(chosen)], 1)
     return [row[width:].tolist() for row in ids]

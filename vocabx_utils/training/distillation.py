@@ -179,6 +179,7 @@ def train_variant(
     state = _claimed(variant, base, data, config, folder, group)
     if state == "finished":
         return _finished(folder)
+    _check_judgeable(variant, data.validation, config)
     generator = torch.Generator().manual_seed(config.seed)
     rows = input_rows(variant.init, base, tokens, generator, aligned=data.aligned, spell=spell)
     heads = head_rows(variant.head_init(config.head_init), base, tokens, generator)
@@ -513,13 +514,26 @@ def _check_rows(variant: Variant, after: Tensor, before: Tensor, train: ExampleS
     return missing
 
 
-def _check_improved(variant: Variant, metrics: list[dict[str, Any]], config: Phase1Config) -> None:
+def _must_improve(variant: Variant, config: Phase1Config) -> bool:
     objective = variant.objective
-    if objective is None or not config.require_improvement or (objective.match, objective.anchor) != ("kl", "last"):
+    return (
+        objective is not None and config.require_improvement and (objective.match, objective.anchor) == ("kl", "last")
+    )
+
+
+def _check_judgeable(variant: Variant, validation_set: ExampleSet, config: Phase1Config) -> None:
+    """Refuse, before the first step, a validation that could not show an improvement at the end."""
+    if _must_improve(variant, config) and not any(e.merged["last"].any() for e in validation_set.examples):
+        raise NotImprovedError(
+            f"{variant.name}: validation holds no merged span, so improvement cannot be judged. Give it texts with new "
+            "tokens, or set require_improvement = False."
+        )
+
+
+def _check_improved(variant: Variant, metrics: list[dict[str, Any]], config: Phase1Config) -> None:
+    if not _must_improve(variant, config):
         return
     start, end = metrics[0]["kl_last"], metrics[-1]["kl_last"]
-    if start is None:
-        raise NotImprovedError(f"{variant.name}: validation holds no merged span, so improvement cannot be judged")
     if end is None or not end < start:
         raise NotImprovedError(
             f"{variant.name}: validation KL at the last subtoken went from {start:.4f} to {end or math.nan:.4f}, "

@@ -5,11 +5,15 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import fcntl
+import glob
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +22,14 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import runs
-from vocabx_utils.models import DEFAULT_MODEL, BaseModel, load_base_model, quiet_transformers, with_extra_rows
+from vocabx_utils.models import (
+    DEFAULT_MODEL,
+    BaseModel,
+    load_base_model,
+    quiet_transformers,
+    require_tokenizer,
+    with_extra_rows,
+)
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
@@ -72,6 +83,7 @@ def export_model(
     Returns:
         The folder.
     """
+    require_tokenizer(base, extension.original, "the extension")
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     options.setdefault("reserved_rows_used", max(0, min(base.rows, extension.V + extension.N) - extension.V))
     options.setdefault("base_model", base.name)
@@ -181,6 +193,7 @@ def write_folder(
     original: PreTrainedTokenizerFast | None = None,
     probe: str = _PROBE,
     verify: bool = True,
+    parts: Mapping[str, Path] | None = None,
 ) -> Path:
     """Write any plain causal model with its tokenizer: the one place where a checkpoint leaves the house.
 
@@ -201,6 +214,7 @@ def write_folder(
         original: tokenizer before extension, to compare on ``probe``; None skips that.
         probe: text whose ids llama.cpp's converter hashes to recognise a pre-tokenizer.
         verify: load the folder again and compare logits (memory of two models).
+        parts: further folders by the name that they get inside ``out``; they are moved there.
 
     Returns:
         The folder.
@@ -229,20 +243,46 @@ def write_folder(
         "probe_changed": None if original is None else probe_changed(original, tokenizer, probe),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    try:
+    with _scratch_beside(out) as scratch:
         _write(plain, tokenizer, scratch, padding, shard_size)
         runs.write_json(scratch / FACTS, facts)
         runs.write_text(scratch / "README.md", card_text or card.short_card(facts))
         if verify:
             _verify(model, scratch, limit)
+        for name, folder in (parts or {}).items():
+            shutil.move(folder, scratch / name)
         if out.exists():
             out.rmdir()
         scratch.chmod(0o755)
         scratch.rename(out)
+    return out
+
+
+@contextlib.contextmanager
+def _scratch_beside(out: Path) -> Iterator[Path]:
+    """A hidden folder beside ``out`` to write into; what killed exports to ``out`` left there is removed.
+
+    The folder is locked while its process lives, and the system lets go of the lock however the process ends.
+    """
+    for left in out.parent.glob(f".{glob.escape(out.name)}-????????"):
+        with contextlib.suppress(OSError), _locked(left):  # another export is at work where the lock is held
+            shutil.rmtree(left)
+    scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
+    try:
+        with _locked(scratch):
+            yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return out
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 @torch.no_grad()
@@ -300,11 +340,10 @@ def _export_start(start: Start, out: Path, adapter: str, base: BaseModel, option
     if adapter == "merge":
         return write_folder(model.merge_and_unload(), start.tokenizer, out, **common, **options)
     with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
-        save_adapter(model, Path(scratch) / "adapter", new_ids=start.new_ids, base=str(out))
-        folder = write_folder(model.unload(), start.tokenizer, out, **common, **options)
         # in a folder of its own: transformers would load an adapter that lies beside the weights by itself
-        shutil.move(Path(scratch) / "adapter", folder / "adapter")
-    return folder
+        parts = {"adapter": Path(scratch) / "adapter"}
+        save_adapter(model, parts["adapter"], new_ids=start.new_ids, base=str(out))
+        return write_folder(model.unload(), start.tokenizer, out, parts=parts, **common, **options)
 
 
 def _with_config(model: PreTrainedModel, rows: int) -> PreTrainedModel:

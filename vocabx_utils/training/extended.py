@@ -9,80 +9,16 @@ Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import Cache
 
 from vocabx_utils.models import BaseModel, cache_argument
+from vocabx_utils.student import UnsupportedModelError, embed, logit_transform, logits
 
-__all__ = ["ExtendedModel", "LogitTransform", "UnsupportedModelError", "logit_transform", "rows_checksum"]
-
-# Configuration names that speak of logits but leave the output logits alone.
-_HARMLESS = {"attn_logit_softcapping", "attention_logit_cap", "router_aux_loss_coef", "output_router_logits"}
-
-
-class UnsupportedModelError(ValueError):
-    """The model family computes its output in a way that the chunked losses do not reproduce."""
-
-
-@dataclass(frozen=True)
-class LogitTransform:
-    """How a model family turns head products into logits: ``cap * tanh(scale * h W^T / cap)``.
-
-    Args:
-        scale: factor on the product (Cohere's ``logit_scale``, one over Granite's ``logits_scaling``).
-        softcap: limit of Gemma 2's soft capping, or None.
-    """
-
-    scale: float = 1.0
-    softcap: float | None = None
-
-    def apply_(self, logits: Tensor) -> Tensor:
-        """Transform float32 products in place and return them."""
-        if self.scale != 1.0:
-            logits.mul_(self.scale)
-        if self.softcap is not None:
-            logits.div_(self.softcap).tanh_().mul_(self.softcap)
-        return logits
-
-    def chain_(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Turn a gradient of the logits into one of the products, in place.
-
-        Args:
-            gradient: gradient with respect to the transformed logits.
-            logits: those logits.
-        """
-        if self.softcap is not None:
-            gradient.mul_(1.0 - (logits / self.softcap).square_())
-        if self.scale != 1.0:
-            gradient.mul_(self.scale)
-        return gradient
-
-
-def logit_transform(config: Any) -> LogitTransform:
-    """Read a family's logit scaling and capping from its configuration.
-
-    Args:
-        config: a ``PretrainedConfig``.
-
-    Raises:
-        UnsupportedModelError: the configuration names a treatment of logits that is not known here.
-    """
-    known = {"final_logit_softcapping", "logit_scale", "logits_scaling"}
-    for name, value in config.to_dict().items():
-        strange = "logit" in name.lower() or name == "lm_head_multiplier"
-        if strange and name not in known | _HARMLESS and value not in (None, False, 1, 1.0):
-            raise UnsupportedModelError(
-                f"model type {config.model_type!r} has {name} = {value!r}, which the chunked losses do not "
-                f"reproduce; known are {sorted(known)}"
-            )
-    scale = float(getattr(config, "logit_scale", None) or 1.0)
-    scale /= float(getattr(config, "logits_scaling", None) or 1.0)
-    return LogitTransform(scale, getattr(config, "final_logit_softcapping", None))
+__all__ = ["ExtendedModel", "rows_checksum"]
 
 
 def rows_checksum(matrix: Tensor) -> int:
@@ -167,15 +103,8 @@ class ExtendedModel(nn.Module):
         Returns:
             (B, T, D) in the model's dtype, scaled as the family scales its own embeddings.
         """
-        table = self._frozen[0].get_input_embeddings()
-        flat = ids.reshape(-1)
-        if new_at is None:
-            new_at = torch.nonzero(flat >= self.vocab_size).squeeze(1)
-        old = table(flat.clamp(max=self.vocab_size - 1))
-        new = functional.embedding(flat[new_at] - self.vocab_size, self.input_rows)
-        scale = getattr(table, "embed_scale", None)
-        new = new.to(old.dtype) if scale is None else new.to(old.dtype) * scale.to(old.dtype)
-        return old.index_copy(0, new_at, new).view(*ids.shape, -1)
+        table: Any = self._frozen[0].get_input_embeddings()
+        return embed(table, ids, self.vocab_size, self.input_rows, new_at)
 
     def hidden(
         self,
@@ -229,7 +158,7 @@ class ExtendedModel(nn.Module):
         """
         hidden, _ = self.hidden(ids, attention_mask)
         weights = torch.cat([self.head, self.head_rows.to(self.head.dtype)])
-        return self.transform.apply_((hidden @ weights.T).float())
+        return logits(hidden, weights, self.transform)
 
     @torch.no_grad()
     def _check_family(self) -> None:

@@ -9,7 +9,7 @@ Legend: V original vocabulary, N new tokens, T tokens of a text, B texts of a ba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,12 @@ from transformers import PreTrainedModel
 
 from vocabx_utils import runs
 from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.models import check_finite
 from vocabx_utils.training import resume, stages
 from vocabx_utils.training.batches import ExampleSet
 from vocabx_utils.training.loop import Loop, OutOfMemory, StageRun
 from vocabx_utils.training.stage_files import load_stage, new_rows_of, save_sharded, save_stage
-from vocabx_utils.training.tuned import Tuned
+from vocabx_utils.training.tuned import Tuned, check_shape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,6 +133,7 @@ def fine_tune(
     }
     processes = PartialState(cpu=_on_cpu(model, config))
     plan = stages.plan_stages(config)
+    check_start(model, plan, config, train, validation, limit, new_ids)
     with processes.main_process_first():
         claimed = runs.claim(folder, key)
     if claimed != "finished":
@@ -152,6 +154,47 @@ def fine_tune(
             runs.finish(folder, stages=done, new_ids_without_examples=unseen)
         processes.wait_for_everyone()
     return _read_back(folder, [stage.key for stage in plan])
+
+
+def check_start(
+    model: PreTrainedModel,
+    plan: Sequence[stages.Stage],
+    config: FineTuneConfig,
+    train: ExampleSet,
+    validation: ExampleSet,
+    limit: int,
+    new_ids: range,
+) -> None:
+    """Refuse, before anything is written, what would stop one of the stages at its end.
+
+    Args:
+        model: as it comes.
+        plan: all stages.
+        config: of the stages.
+        train, validation: encoded texts.
+        limit: V + N.
+        new_ids: ids of the new tokens.
+
+    Raises:
+        ValueError: the family or the matrices do not fit, no blocks are found, a weight is not finite, or a text holds
+            an id outside V + N.
+    """
+    for stage in plan:
+        stages.check_stage(model, stage, config, new_ids)
+    check_shape(model)
+    check_finite(model)
+    rows = len(stages.matrices_of(model)[1])
+    if limit > rows:
+        raise ValueError(
+            f"texts may hold {limit} ids, the model has {rows} rows: extend it with models.with_extra_rows"
+        )
+    for name, part in (("training", train), ("validation", validation)):
+        for number, example in enumerate(part.examples):
+            if len(odd := example.ids[(example.ids < 0) | (example.ids >= limit)]):
+                raise ValueError(
+                    f"{name} text {number} holds id {odd[0]}, expected ids from 0 to {limit - 1}: it was encoded by "
+                    "another tokenizer than the model's"
+                )
 
 
 def run_stage(

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Group", "join_group"]
+__all__ = ["Group", "join_group", "require_processes"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,30 @@ class Group:
             dist.all_reduce(tensor)
 
 
+def require_processes() -> None:
+    """Refuse to run alone where a launcher was asked for several processes and started one.
+
+    ``accelerate launch --cpu --num_processes 2`` does so: it names an address to meet at and nobody to meet there.
+
+    Raises:
+        RuntimeError: says how to start several.
+    """
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
+    if launched and "WORLD_SIZE" not in os.environ:
+        raise RuntimeError(
+            "accelerate was asked for several processes and started one, as it does with --cpu. Start them with "
+            "`accelerate launch --multi_gpu --num_processes 2 -m ...` (without a GPU too: they talk through gloo) or "
+            "with `torchrun --nproc_per_node 2 -m ...`; for one process, leave --num_processes out."
+        )
+
+
 @contextlib.contextmanager
 def join_group() -> Iterator[Group]:
     """Join the process group that the launcher's environment describes (gloo on CPU, NCCL on GPUs), and leave it.
 
     A process that ends without leaving may be ended by the library's own threads with an error.
     """
+    require_processes()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Group()

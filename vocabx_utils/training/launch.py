@@ -13,6 +13,7 @@ from vocabx_utils import runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import load_base_model
 from vocabx_utils.training.finetuning import FineTuned
+from vocabx_utils.training.group import require_processes
 from vocabx_utils.training.series import Plan, choose_texts, tune_variant
 
 __all__ = ["main"]
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     The YAML file holds fields of ``FineTuneConfig`` and ``variant`` (its folder below 04_fine_tuning) and ``start``
     ("base", "phase1:VARIANT" or "VARIANT:STAGE").
     """
+    require_processes()
     parser = argparse.ArgumentParser(description=(main.__doc__ or "").splitlines()[0])
     parser.add_argument("--config", type=Path, required=True, help="YAML file, such as configs/finetune.yaml")
     settings = yaml.safe_load(parser.parse_args(arguments).config.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vocabx_utils.training.extended import LogitTransform
+from vocabx_utils.student import LogitTransform
 from vocabx_utils.training.softmax_steps import (
     CACHE_BYTES,
     Compiled,
@@ -82,6 +82,11 @@ class Objective:
             raise ValueError(f"weights must not be negative and the temperature be positive: {self}")
         if self.temperature != 1 and self.match != "kl":
             raise ValueError(f"a temperature belongs to KL, not to {self.match!r}")
+        if self.layer != -1 and self.match not in ("hidden", "cosine"):
+            raise ValueError(
+                f"a layer belongs to a distance of hidden states (hidden or cosine), not to {self.match or 'ce'}; KL "
+                "and CE read the last layer"
+            )
 
 
 def parse_objective(name: str) -> Objective:

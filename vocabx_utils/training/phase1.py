@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from vocabx_utils import runs
-from vocabx_utils.config import Phase1Config, load_profile, notebook_params
-from vocabx_utils.models import BaseModel, load_base_model
+from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
+from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
 from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
@@ -22,6 +22,7 @@ from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.variants import run_texts
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
+from vocabx_utils.vocabulary.auxiliary import require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 __all__ = ["Phase1Stage", "final_model", "prepare_phase1", "token_table", "train_stage"]
@@ -68,7 +69,8 @@ def prepare_phase1(
 
     Raises:
         vocabx_utils.runs.MissingStageError: notebook 01 has not run.
-        ValueError: the extension belongs to another base model, or no text holds a new token.
+        ValueError: the extension belongs to another base model or tokenizer, a variant's name is wrong, a weight is
+            not finite, or no text holds a new token.
     """
     group = group or Group()
     extension = load_extension(run.require("01", "extension"))
@@ -78,6 +80,13 @@ def prepare_phase1(
             f"the extension of run {run.name!r} starts at id {extension.V}, the model {config.model!r} has "
             f"{base.vocab_size} ids: run notebook 01 with this model, or choose the model it was run with"
         )
+    require_tokenizer(base, extension.original, extension_name(run))
+    check_finite(base.model, base.name)
+    objectives = [parse_variant(name).objective for name in config.variants]
+    layers = {o.layer for o in objectives if o is not None and o.layer != -1}
+    _check_layers(base, layers)
+    if any(parse_variant(name).init == "focus" for name in config.variants):
+        require_focus()
     if config.compile_blocks:
         compile_blocks(base.model)
     folder = run.stage("03")
@@ -96,8 +105,6 @@ def prepare_phase1(
             prefix_bytes=0 if config.compile_blocks else None,
         ).to(base.device)  # fmt: skip
 
-    objectives = [parse_variant(name).objective for name in config.variants]
-    layers = {o.layer for o in objectives if o is not None and o.layer != -1}
     data = Phase1Data(
         sets["train"],
         sets["validation"],
@@ -107,6 +114,12 @@ def prepare_phase1(
         aligned["train"],
     )
     return Phase1Stage(folder, base, extension, data, aligned)
+
+
+def _check_layers(base: BaseModel, layers: set[int]) -> None:
+    count = base.model.config.get_text_config().num_hidden_layers
+    if beyond := sorted(layer for layer in layers if layer > count):
+        raise ValueError(f"layers {beyond} of the variants' names do not exist: {base.name} has layers 0 to {count}")
 
 
 def _examples(aligned: Sequence[AlignedText], extension: Extension, config: Phase1Config, split: str) -> ExampleSet:
@@ -159,8 +172,8 @@ def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> E
         variant: a finished variant.
         epoch: which epoch, the last by default.
     """
-    files = sorted((stage.folder / variant / "rows").glob("epoch_*.safetensors"))
-    rows = runs.read_tensors(files[-1] if epoch is None else files[epoch])
+    files = runs.epoch_files(stage.folder / variant / "rows")
+    rows = runs.read_tensors(files[max(files) if epoch is None else epoch])
     return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
 
 
@@ -177,21 +190,20 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         input row over the norm of its start).
     """
     folder = stage.folder / variant
-    files = sorted((folder / "tokens").glob("epoch_*.safetensors"))
-    start, end = runs.read_tensors(files[0]), runs.read_tensors(files[-1])
-    before = runs.read_tensors(folder / "rows" / files[0].name)["input_rows"]
-    after = runs.read_tensors(folder / "rows" / files[-1].name)["input_rows"]
+    tokens, rows = runs.epoch_files(folder / "tokens"), runs.epoch_files(folder / "rows")
+    start, end = (runs.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
+    before, after = (runs.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (sums[kind] / sums[f"{kind}_count"]).numpy()
 
-    tokens = stage.extension.tokens
+    new = stage.extension.tokens
     return pd.DataFrame(
         {
-            "id": [t.id for t in tokens],
-            "text": [t.text for t in tokens],
-            "subtokens": [len(t.subtokens) for t in tokens],
+            "id": [t.id for t in new],
+            "text": [t.text for t in new],
+            "subtokens": [len(t.subtokens) for t in new],
             "train_count": stage.data.train.counts(),
             "places": end["kl_count"].long().numpy(),
             "kl_start": mean(start, "kl"),
@@ -216,7 +228,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--variants", nargs="+", help="variants, over the profile's")
     given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     declared = {field.name: None for field in dataclasses.fields(Phase1Config)}
-    params = notebook_params(load_profile(given.config), "03_phase1_training", declared)
+    profile = load_profile(given.config)
+    check_shared(profile, given.config)
+    params = notebook_params(profile, "03_phase1_training", declared)
     config = Phase1Config.from_params(**params)
     if given.run_name:
         config = replace(config, run_name=given.run_name)

@@ -121,6 +121,8 @@ class Prefixes:
         if self.limit == 0:
             return kept
         body = self.base.model.base_model
+        if getattr(self.base.model, "_is_stateful", False):  # recurrent families keep states of another kind
+            return kept
         chosen = [index for index, length in enumerate(self.lengths) if length]
         # Always all of them in the same batches: a continued run has to meet the same bits.
         for part in micro_batches(self.lengths, chosen, self.token_budget):

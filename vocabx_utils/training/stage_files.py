@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils import runs
-from vocabx_utils.training.stages import Stage, blocks_of, check_extended, matrices_of
+from vocabx_utils.training.stages import Stage, block_prefix, blocks_of, check_extended, matrices_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -78,7 +79,7 @@ def save_stage(
         tensors = dict(zip(("input", "head"), matrices_of(model), strict=True))
         runs.write_tensors(folder / "embeddings.safetensors", tensors)
         return
-    prefix = _block_prefix(model)  # type: ignore[arg-type]
+    prefix = block_prefix(model)  # type: ignore[arg-type]
     blocks = blocks_of(model)  # type: ignore[arg-type]
     half = len(blocks) // 2
     chosen = range(half) if stage.key == "c1" else range(half if refreeze else 0, len(blocks))
@@ -152,6 +153,8 @@ def save_adapter(
         model.peft_config["default"].base_model_name_or_path = base
     model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
     (folder / "README.md").unlink(missing_ok=True)
+    adapter = folder / "adapter_model.safetensors"  # once more, as peft does, but synced and with a checksum
+    runs.write_tensors(adapter, runs.read_tensors(adapter), {"format": "pt"})
     inner = model.get_base_model()
     input_rows, head_rows = rows or new_rows_of(inner, new_ids)  # type: ignore[arg-type]
     tensors = {
@@ -219,8 +222,9 @@ def _check_adapter_names(model: PreTrainedModel, folder: Path) -> None:
             continue
         place = name.removeprefix("base_model.model.").split(".lora_A.")[0]
         weight = getattr(modules.get(place), "weight", None)
-        if weight is None or weight.shape[1] != tensor.shape[1]:
-            found = "no such layer" if weight is None else f"a layer of {weight.shape[1]} inputs"
+        inputs = None if weight is None else weight.shape[0 if isinstance(modules[place], Conv1D) else 1]
+        if inputs != tensor.shape[1]:
+            found = "no such layer" if inputs is None else f"a layer of {inputs} inputs"
             raise ValueError(
                 f"the adapter in {folder} expects {place} with {tensor.shape[1]} inputs, this base has {found}: "
                 "it is an adapter for another base"
@@ -232,8 +236,3 @@ def _matrix_names(model: Any) -> tuple[str, str]:
     matrices = matrices_of(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return names[id(matrices[0])], names[id(matrices[1])]
-
-
-def _block_prefix(model: PreTrainedModel) -> str:
-    blocks = blocks_of(model)
-    return next(name for name, module in model.named_modules() if module is blocks)

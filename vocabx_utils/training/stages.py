@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils.config import FineTuneConfig
 
@@ -31,9 +32,12 @@ Schedule = Literal["linear", "constant"]
 __all__ = [
     "Stage",
     "blocks_of",
+    "block_prefix",
     "check_extended",
+    "check_stage",
     "checksums",
     "compile_blocks",
+    "linear_layers",
     "matrices_of",
     "moved",
     "open_stage",
@@ -144,16 +148,58 @@ def matrices_of(model: Any) -> tuple[nn.Parameter, nn.Parameter]:
 
 
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer blocks of a decoder, in order.
+    """The transformer blocks of a decoder, in order: its one list of as many modules as the configuration has layers.
+
+    Families name that list differently (`layers`, `h`, `blocks`), so it is found by its length.
 
     Raises:
-        ValueError: when the architecture keeps them under an unknown name.
+        ValueError: there is no such list, or more than one.
     """
+    return _block_list(model)[1]
+
+
+def block_prefix(model: PreTrainedModel) -> str:
+    """Name of the list of blocks within the model, `model.layers` for example."""
+    return _block_list(model)[0]
+
+
+def linear_layers(model: PreTrainedModel) -> list[str]:
+    """Names of the linear layers inside the blocks, GPT-2's `Conv1D` included."""
+    inside = f"{block_prefix(model)}."
+    kinds = (nn.Linear, Conv1D)
+    return [name for name, module in model.named_modules() if isinstance(module, kinds) and name.startswith(inside)]
+
+
+def check_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, new_ids: range) -> None:
+    """Refuse what would stop a stage at its start or end, before anything is trained.
+
+    Raises:
+        ValueError: no blocks, no linear layer that the LoRA pattern matches, tied or too small matrices.
+    """
+    check_extended(model, new_ids)
+    blocks_of(model)
+    if stage.key == "b":
+        _lora_pattern(model, config)
+
+
+def _block_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
+    """The blocks, and the name of their list within the model."""
+    count = model.config.get_text_config().num_hidden_layers
     decoder: Any = model
-    blocks = getattr(decoder.get_decoder(), "layers", None)
-    if not isinstance(blocks, nn.ModuleList):
-        raise ValueError(f"{type(model).__name__} has no list of blocks named 'layers'; this architecture is unknown")
-    return blocks
+    within = {id(module) for module in decoder.get_decoder().modules()}
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count and id(module) in within
+    ]
+    # lists inside a block, of experts for example, may happen to be as long
+    outer = [(name, module) for name, module in found if not any(name.startswith(f"{other}.") for other, _ in found)]
+    if len(outer) != 1:
+        raise ValueError(
+            f"{type(model).__name__} has {len(outer)} lists of {count} modules {[name for name, _ in outer]}; expected "
+            "one, its blocks: this architecture cannot be fine-tuned block by block"
+        )
+    return outer[0]
 
 
 def compile_blocks(model: PreTrainedModel) -> None:
@@ -228,20 +274,10 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> PeftModel:
     """Adapters on every linear layer inside a block, by pattern: a head or an embedding can never be caught."""
     from peft import LoraConfig, get_peft_model
 
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    inside = [name for name in linear if re.search(r"\.layers\.\d+\.", name)]
-    leaves = "|".join(sorted({name.rsplit(".", 1)[-1] for name in inside}))
-    pattern = config.lora_target or rf".*\.layers\.\d+\..*\.({leaves})"
-    hits = [name for name in linear if re.fullmatch(pattern, name)]
-    if not hits:
-        raise ValueError(
-            f"LoRA target pattern {pattern!r} matches none of the {len(linear)} linear layers; "
-            f"names look like {linear[:3]}. The pattern must match a whole name; leave lora_target empty for all blocks"
-        )
-    outside = sorted(set(hits) - set(inside))
-    if outside:
-        raise ValueError(f"LoRA target pattern {pattern!r} also matches {outside}, which are not inside a block")
+    pattern, hits = _lora_pattern(model, config)
+    modules = dict(model.named_modules())
     lora = LoraConfig(
+        fan_in_fan_out=any(isinstance(modules[name], Conv1D) for name in hits),
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
@@ -253,6 +289,25 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> PeftModel:
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
         torch.manual_seed(config.seed)
         return get_peft_model(model, lora)  # type: ignore[arg-type]
+
+
+def _lora_pattern(model: PreTrainedModel, config: FineTuneConfig) -> tuple[str, list[str]]:
+    """The pattern of names that get an adapter, and the names that it matches."""
+    prefix = block_prefix(model)
+    inside = linear_layers(model)
+    leaves = "|".join(sorted({name.rsplit(".", 1)[-1] for name in inside}))
+    pattern = config.lora_target or rf".*\.{prefix.rsplit('.', 1)[-1]}\.\d+\.(.*\.)?({leaves})"
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    hits = [name for name in linear if re.fullmatch(pattern, name)]
+    if not hits:
+        raise ValueError(
+            f"LoRA target pattern {pattern!r} matches none of the {len(linear)} linear layers; "
+            f"names look like {linear[:3]}. The pattern must match a whole name; leave lora_target empty for all blocks"
+        )
+    outside = sorted(set(hits) - set(inside))
+    if outside:
+        raise ValueError(f"LoRA target pattern {pattern!r} also matches {outside}, which are not inside a block")
+    return pattern, hits
 
 
 def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, config: FineTuneConfig) -> None:

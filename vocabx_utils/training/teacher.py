@@ -1,8 +1,8 @@
 """The teacher, run once: its hidden states at the positions that some variant compares, memory-mapped.
 
 The teacher is the base model under its original tokenizer and never changes, so every epoch and every variant of a
-run shares one cache. The file is a plain (R, D) matrix; `key.json` beside it says what it was made from,
-and it is used only for exactly that.
+run shares one cache. The file is a plain (R, D) matrix; `key.json` beside it says what it was made from, and holds its
+checksum. It is used only for exactly that, and made again where its content is another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import Tensor
 from vocabx_utils import runs
 from vocabx_utils.models import BaseModel
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
-from vocabx_utils.training.extended import logit_transform, rows_checksum
+from vocabx_utils.student import logit_transform
+from vocabx_utils.training.extended import rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
 from vocabx_utils.training.prefixes import Prefixes
 
@@ -101,13 +102,17 @@ def teacher_cache(
 
     Raises:
         TeacherSpaceError: the file would not fit on the disk; nothing was written.
-        ValueError: no example has a position to compare.
+        ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
     """
     rows, total = _layout(examples)
     if total == 0:
         raise ValueError("no example has an aligned position at or after a divergence: is the text free of new tokens?")
+    _check_ids(base, examples)
     key = _key(base, examples, layer)
     width = base.input_rows.shape[1]
+    if rank == 0:
+        _drop_damaged(folder, key, tell)
+    barrier()
     if not _valid(folder, key):
         barrier()
         if rank == 0:
@@ -118,7 +123,8 @@ def teacher_cache(
         barrier()
         if rank == 0:
             scores = [runs.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
-            runs.write_json(folder / "key.json", key | {"rows": total, "base_nats": float(sum(scores))})
+            made = {"rows": total, "base_nats": float(sum(scores)), "sha256": runs.file_digest(folder / "states.bin")}
+            runs.write_json(folder / "key.json", key | made)
         barrier()
     stored: Any = np.memmap(folder / "states.bin", dtype=_STORED[base.dtype], mode="c", shape=(total, width))
     states = torch.from_numpy(stored)
@@ -159,11 +165,39 @@ def _weights_checksum(base: BaseModel) -> str:
     return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 
+def _check_ids(base: BaseModel, examples: ExampleSet) -> None:
+    """Refuse ids that the teacher has no trained row for: padding rows would give finite and wrong states."""
+    for example in examples.examples:
+        for ids, limit, whose in (
+            (example.original_ids, base.vocab_size, "original"),
+            (example.extended_ids, examples.vocab_size + examples.n_new, "extended"),
+        ):
+            if len(odd := ids[(ids < 0) | (ids >= limit)]):
+                raise ValueError(
+                    f"text {example.source} holds id {odd[0]} under the {whose} tokenizer, expected ids from 0 to "
+                    f"{limit - 1} ({base.name} has V = {base.vocab_size}): its tokenizer is not this model's"
+                )
+
+
+def _drop_damaged(folder: Path, key: dict[str, Any], tell: Callable[[str], None]) -> None:
+    """Take the key of a cache away whose states are not those that were written, so that it is made again."""
+    if not _valid(folder, key):
+        return
+    states = folder / "states.bin"
+    if states.exists() and runs.file_digest(states) == runs.read_json(folder / "key.json").get("sha256"):
+        return
+    tell(f"teacher cache: {runs.show_path(states)} is not what was written (checksum); it is made again")
+    (folder / "key.json").unlink()
+
+
 def _valid(folder: Path, key: dict[str, Any]) -> bool:
     path = folder / "key.json"
     if not path.exists():
         return False
-    found = runs.read_json(path)
+    try:
+        found = runs.read_json(path)
+    except ValueError:
+        return False
     return all(found.get(name) == value for name, value in key.items())
 
 
@@ -214,6 +248,7 @@ def _fill(
             for line, (index, example) in enumerate(zip(part, batch, strict=True)):
                 at = torch.from_numpy(example.teacher_at()).to(base.device)
                 _write(file.fileno(), kept[line].index_select(0, at), int(rows[index][0]) if len(at) else 0)
+        os.fsync(file.fileno())
     return nats
 
 

@@ -16,7 +16,7 @@ from vocabx_utils.training.fullhead import linear_cross_entropy, token_losses
 from vocabx_utils.training.stage_files import new_rows_of
 from vocabx_utils.training.stages import matrices_of
 
-__all__ = ["Tuned"]
+__all__ = ["Tuned", "check_shape"]
 
 
 class Tuned(nn.Module):
@@ -42,7 +42,7 @@ class Tuned(nn.Module):
         train_rows: bool = False,
     ) -> None:
         super().__init__()
-        _check_shape(model)
+        check_shape(model)
         self.tuned = model
         self.limit, self.dtype, self.new_ids = limit, dtype, new_ids
         self.new_input: nn.Parameter | None = None
@@ -95,8 +95,12 @@ class Tuned(nn.Module):
             return self.hidden(ids), self.head()
 
 
-def _check_shape(model: PreTrainedModel) -> None:
-    """The loss reads the matrices directly, so what a model does around them must be nothing."""
+def check_shape(model: PreTrainedModel) -> None:
+    """Refuse a family that does anything around its matrices: the loss reads them directly.
+
+    Raises:
+        ValueError: names what the family does.
+    """
     config = model.config
     head = model.get_output_embeddings()
     odd = [

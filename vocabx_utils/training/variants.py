@@ -10,7 +10,6 @@ Legend: V original vocabulary, N new tokens, D model width.
 from __future__ import annotations
 
 import copy
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, runs
-from vocabx_utils.models import BaseModel, with_extra_rows
+from vocabx_utils.models import BaseModel, extension_name, require_tokenizer, with_extra_rows
 from vocabx_utils.training.stage_files import load_stage
 
 if TYPE_CHECKING:
@@ -123,23 +122,24 @@ def from_phase1(
 
     Raises:
         runs.MissingStageError: notebook 03 has not made the rows.
-        ValueError: the rows do not belong to this extension.
+        ValueError: the rows do not belong to this extension, or the extension to another tokenizer.
     """
     folder = run.require("03", f"{phase1}/rows")
-    found = sorted(folder.glob("epoch_*.safetensors"))
-    if epoch is not None:
-        found = [run.require("03", f"{phase1}/rows/epoch_{epoch:02d}.safetensors")]
+    found = runs.epoch_files(folder)
     if not found:
         raise runs.MissingStageError(f"{runs.show_path(folder)} holds no epoch: run notebook 03 first")
-    rows = runs.read_tensors(found[-1])
+    wanted = max(found) if epoch is None else epoch
+    path = found.get(wanted) or run.require("03", f"{phase1}/rows/epoch_{wanted:02d}.safetensors")
+    require_tokenizer(base, extension.original, extension_name(run))
+    rows = runs.read_tensors(path)
     if len(rows["input_rows"]) != extension.N:
         raise ValueError(
-            f"{runs.show_path(found[-1])} holds {len(rows['input_rows'])} rows, the extension has {extension.N} new "
+            f"{runs.show_path(path)} holds {len(rows['input_rows'])} rows, the extension has {extension.N} new "
             "tokens: notebook 01 was run again since; run notebook 03 again too"
         )
     model = with_extra_rows(base, rows["input_rows"], rows["head_rows"], extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
-    origin = _origin(base, kind="phase1", phase1=phase1, rows=found[-1].name, digest=_file_digest(found[-1]))
+    origin = _origin(base, kind="phase1", phase1=phase1, rows=path.name, digest=runs.file_digest(path)[:16])
     return Start(model, extension.tokenizer, new_ids, new_ids.stop, origin)
 
 
@@ -154,7 +154,7 @@ def from_branch(run: runs.Run, variant: str, stage: str, base: BaseModel, extens
         extension: the extension of notebook 01, None for variants of the base model.
     """
     loaded = load_variant(run, variant, base, extension, upto=stage)
-    digest = _file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))
+    digest = runs.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
     origin = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
     return Start(_merged(loaded.model), loaded.tokenizer, loaded.new_ids, loaded.limit, origin)
 
@@ -223,7 +223,3 @@ def _merged(model: Any) -> Any:
 def _origin(base: BaseModel, **more: Any) -> dict[str, Any]:
     dtype = str(base.dtype).removeprefix("torch.")
     return {"model": base.name, "dtype": dtype, "fingerprint": base.fingerprint, **more}
-
-
-def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
