@@ -31,6 +31,8 @@ from vocabx_utils.vocabulary.wordtable import batches, count_words
 
 if TYPE_CHECKING:
     import pandas as pd
+    from transformers import PreTrainedTokenizerFast
+
 __all__ = [
     "Extension",
     "FewerTokensWarning",
