@@ -74,9 +74,7 @@ def plain_tokenizer(like: Any, file: Path) -> PreTrainedTokenizerFast:
 
     settings = {name: getattr(like, name) for name in _SETTINGS if getattr(like, name, None) is not None}
     try:
-        tokenizer = PreTrainedTokenizerFast(
-            tokenizer_file=str(file), clean_up_tokenization_spaces=False, **settings
-        )
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(file), clean_up_tokenization_spaces=False, **settings)
     except Exception as error:  # the backend raises plain Exception
         raise ModelError(f"Could not read {file}: {error}") from error
     _carry_roles(tokenizer, like)
@@ -96,7 +94,9 @@ def _carry_roles(tokenizer: PreTrainedTokenizerFast, like: Any) -> None:
     for role, token in roles.items():
         if role in standard and known(token) is not None:
             setattr(tokenizer, role, token)
-    extra = [token for token in dict.fromkeys([*listed, *map(str, like.extra_special_tokens)]) if known(token) is not None]
+    extra = [
+        token for token in dict.fromkeys([*listed, *map(str, like.extra_special_tokens)]) if known(token) is not None
+    ]
     tokenizer.extra_special_tokens = extra
 
 

@@ -225,9 +225,7 @@ def _lay_out(table: ByteTable, texts: list[IntArray]) -> _Layout:
     return _Layout(ids, widths, table.special[ids], ends, sizes, starts, totals)
 
 
-def _texts_to_walk(
-    texts: Sequence[str | None], sides: list[_Layout], tables: tuple[ByteTable, ByteTable]
-) -> set[int]:
+def _texts_to_walk(texts: Sequence[str | None], sides: list[_Layout], tables: tuple[ByteTable, ByteTable]) -> set[int]:
     """List the texts that must be followed token by token, since the two sides may count different bytes.
 
     Added tokens are cut out before a text is normalised. A SentencePiece-style tokenizer then puts a space before
@@ -291,10 +289,8 @@ def _follow(reference: bytes, ids: IntArray, tables: tuple[ByteTable, ByteTable]
                 at, pending = at + len(spelling), b""
                 break
         ends[position], exact[position] = at, not pending
-        if is_new[position]:
-            before = _Before.NEW
-        else:
-            before = _Before.BREAK if table.added[index] else _Before.TEXT
+        old = _Before.BREAK if table.added[index] else _Before.TEXT
+        before = _Before.NEW if is_new[position] else old
     if pending or at != len(reference):
         raise ValueError(
             f"the two tokenizers do not read the same text: after byte {at} the original reads "
