@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -140,23 +140,27 @@ def counted_ends(pair: Any, text: str) -> tuple[list[int], list[int]]:
 
 def _stretches(tokenizer: PreTrainedTokenizerFast, text: str) -> list[tuple[int, int, list[int], bool]]:
     """Added tokens and what lies between: start and stop in the text, bytes of each token, and which of the two."""
-    spec = json.loads(tokenizer.backend_tokenizer.to_str())
-    added = {token["id"]: token for token in spec["added_tokens"]}
+    added, marked = _added_tokens(tokenizer)
     found: list[tuple[int, int, list[int], bool]] = []
     at, pending = 0, []
     encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
     for index, piece, (start, stop) in zip(encoding.ids, encoding.tokens, encoding.offsets, strict=True):
         if index not in added:
-            pending.append(_width(piece, spec["decoder"]["type"]))
+            pending.append(_width(piece, marked))
             continue
         if pending:
             found.append((at, start, pending, False))
-        found.append((start, stop, [0 if added[index]["special"] else len(piece.encode())], True))
+        found.append((start, stop, [0 if added[index].special else _width(piece, marked, added=True)], True))
         at, pending = stop, []
     return [*found, (at, len(text), pending, False)] if pending else found
 
 
-def _width(piece: str, kind: str) -> int:
-    if kind == "ByteLevel":
-        return len(piece)  # one symbol for each byte
-    return 1 if re.fullmatch("<0x..>", piece) else len(piece.replace("\u2581", " ").encode())
+@lru_cache(maxsize=4)
+def _added_tokens(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[int, AddedToken], bool]:
+    return tokenizer.added_tokens_decoder, bool(getattr(tokenizer.backend_tokenizer.model, "byte_fallback", False))
+
+
+def _width(piece: str, marked: bool, added: bool = False) -> int:
+    if marked:
+        return 1 if re.fullmatch("<0x..>", piece) else len(piece.replace("\u2581", " ").encode())
+    return len(piece.encode()) if added else len(piece)  # a piece of the vocabulary has one symbol for each byte

@@ -6,7 +6,6 @@ import inspect
 import json
 import random
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,9 @@ _made: dict[tuple[int, Any], Extension] = {}  # the tokenizers live as long as t
 
 @pytest.fixture(params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> str:
-    if request.param == "added" and "tokenizer" in request.fixturenames:
-        if family_of(request.getfixturevalue("tokenizer")).segment_prefix == "unless_space":
-            pytest.skip("refused, see test_added_is_refused_where_text_would_not_come_back")
+    tokenizer = request.getfixturevalue("tokenizer") if "tokenizer" in request.fixturenames else None
+    if request.param == "added" and tokenizer and family_of(tokenizer).segment_prefix == "unless_space":
+        pytest.skip("refused, see test_added_is_refused_where_text_would_not_come_back")
     return request.param
 
 
@@ -333,20 +332,6 @@ def test_tokens_that_keep_text_from_coming_back_are_named(base_tokenizers: Any, 
     monkeypatch.setattr(surgery, "_decoder_for_added", lambda family, texts: family.layout["decoder"])
     with pytest.raises(TokenizerError, match="Text with 'zqw' does not come back"):
         extend_tokenizer(base_tokenizers["llama2"], ["zqw"], "added")
-
-
-def test_thousands_of_added_tokens_take_seconds(smollm_like: Any, strategy: Any, tmp_path: Path) -> None:
-    """Time is linear in the number of tokens: 2,000 take about 4 times as long as 500, not 16 times."""
-    words = [f"zq{a}{b}{c}" for a in "abcdefghijklm" for b in "nopqrstuvwxyz" for c in "abcdefghijklm"][:2000]
-
-    def seconds(count: int) -> float:
-        start = time.process_time()
-        extension = extend_tokenizer(smollm_like, words[:count], strategy)
-        extension.save(tmp_path / str(count))
-        load_extension(tmp_path / str(count))
-        return time.process_time() - start
-
-    assert seconds(2000) < 10 * seconds(500) + 1
 
 
 # --- tokens for training -----------------------------------------------------------------------------------

@@ -289,10 +289,8 @@ def _follow(reference: bytes, ids: IntArray, tables: tuple[ByteTable, ByteTable]
                 at, pending = at + len(spelling), b""
                 break
         ends[position], exact[position] = at, not pending
-        if is_new[position]:
-            before = _Before.NEW
-        else:
-            before = _Before.BREAK if table.added[index] else _Before.TEXT
+        old = _Before.BREAK if table.added[index] else _Before.TEXT
+        before = _Before.NEW if is_new[position] else old
     if pending or at != len(reference):
         raise ValueError(
             f"the two tokenizers do not read the same text: after byte {at} the original reads "

@@ -134,8 +134,8 @@ def check_strategy(strategy: str, family: Family) -> None:
         return
     if family.segment_prefix == "unless_space":
         raise TokenizerError(
-            "This tokenizer puts a space before each stretch of text between added tokens that has none, so `f(x)` with "
-            "a new added token f would come back as `f (x)`. Use strategy 'merges', which has no such loss."
+            "This tokenizer puts a space before each stretch of text between added tokens that has none, so `f(x)` "
+            "with a new added token f would come back as `f (x)`. Use strategy 'merges', which has no such loss."
         )
     if family.segment_prefix == "added" and family.rewrites:
         raise TokenizerError(

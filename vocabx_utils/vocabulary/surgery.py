@@ -79,7 +79,7 @@ def _decoder_for_added(family: Family, texts: list[str]) -> dict[str, Any] | Non
     Two things go wrong in the plain one. Byte-level decoding reads every token as byte symbols, so `đem` comes out
     as a control character and two letters: such a text is respelt in byte symbols first. SentencePiece-style
     tokenizers put a space mark in front of whatever follows an added token: the token is fenced so that this space
-    (and no other) can be taken out again.
+    (and no other) can be taken out again, and the one put in that the original shows behind its own added tokens.
     """
     decoder = family.layout["decoder"]
     steps = decoder["decoders"] if decoder and decoder["type"] == "Sequence" else [decoder] if decoder else []
@@ -92,8 +92,21 @@ def _decoder_for_added(family: Family, texts: list[str]) -> dict[str, Any] | Non
         return decoder
     any_text = "|".join(map(re.escape, texts))
     fence = [_replace(rf"\A(?=(?:{any_text})\z)", _OPEN), _replace(rf"\A{_OPEN}(?m:.*)\K\z", _CLOSE)]
-    unfence = [_replace(f"{_CLOSE} ", ""), _replace(f"[{_OPEN}{_CLOSE}]", "")]
+    unfence = [_replace(f"{_CLOSE} ", ""), *_spaces_behind(family), _replace(f"[{_OPEN}{_CLOSE}]", "")]
     return _sequence(fence + steps + unfence)
+
+
+def _spaces_behind(family: Family) -> list[dict[str, Any]]:
+    """Steps that put a space between an original added token and a new one, as the original shows it.
+
+    A token with `rstrip` has taken the spaces of the text: there the new token's own is the one.
+    """
+    steps = []
+    for takes_spaces, ahead in ((False, ""), (True, "(?! )")):
+        old = [re.escape(t["content"]) for t in family.layout["added_tokens"] if t["rstrip"] is takes_spaces]
+        if old:
+            steps.append(_replace(rf"(?:{'|'.join(old)})\K{_OPEN}{ahead}", f" {_OPEN}"))
+    return steps
 
 
 def _sequence(steps: list[dict[str, Any]]) -> dict[str, Any]:
