@@ -9,8 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vocabx_utils.training import objectives
 from vocabx_utils.student import LogitTransform
+from vocabx_utils.training import objectives
 from vocabx_utils.training.objectives import LossTerms, Objective, hidden_distance, parse_objective, phase1_loss
 
 V, N, D = 61, 7, 16

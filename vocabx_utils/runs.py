@@ -381,7 +381,7 @@ def _tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     state = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        state.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        state.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
     return state.hexdigest()
 
 

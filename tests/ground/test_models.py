@@ -132,7 +132,9 @@ def test_a_tokenizer_with_more_ids_than_rows_is_refused_without_the_weights(tmp_
     models.check_rows(tmp_path, tokenizer)
     tokenizer.add_tokens(["<new>"])
     next(tmp_path.glob("*.safetensors")).unlink()
-    with pytest.raises(models.ModelError, match=rf"{rows + 1} ids, the model {rows} rows, so 1 tokens have none.*resize_token"):
+    with pytest.raises(
+        models.ModelError, match=rf"{rows + 1} ids, the model {rows} rows, so 1 tokens have none.*resize_token"
+    ):
         models.check_rows(tmp_path, tokenizer)
 
 

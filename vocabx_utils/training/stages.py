@@ -31,8 +31,8 @@ Schedule = Literal["linear", "constant"]
 
 __all__ = [
     "Stage",
-    "blocks_of",
     "block_prefix",
+    "blocks_of",
     "check_extended",
     "check_stage",
     "checksums",

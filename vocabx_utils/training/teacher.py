@@ -21,8 +21,8 @@ from torch import Tensor
 
 from vocabx_utils import runs
 from vocabx_utils.models import BaseModel
-from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
 from vocabx_utils.student import logit_transform
+from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
 from vocabx_utils.training.extended import rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
 from vocabx_utils.training.prefixes import Prefixes
