@@ -441,6 +441,13 @@ def test_what_a_stage_needs_is_checked_before_its_first_step(tmp_path):
         assert not (tmp_path / fault).exists()
 
 
+def test_one_block_cannot_be_halved(tmp_path):
+    model = tiny_base(layers=1).model
+    stage = stages.plan_stages(FineTuneConfig(**{**SMALL, "stages": ("c",)}))[0]
+    with pytest.raises(ValueError, match="one block, which cannot be trained by halves"):
+        stages.check_stage(model, stage, FineTuneConfig(**SMALL), range(0))
+
+
 def test_experts_inside_a_block_are_not_taken_for_blocks():
     model = tiny_base().model
     for block in model.model.layers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,11 +21,12 @@ import yaml
 from matplotlib import pyplot as plt
 from tiny_parts import byte_level_bpe
 from tiny_phase1 import ROWS, V, new_tokens, texts, tiny_model, tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from vocabx_utils import models, runs
 from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
-from vocabx_utils.paths import notebooks_root
+from vocabx_utils.paths import notebooks_root, project_root
 from vocabx_utils.training import measured as bench
 from vocabx_utils.training import phase1_claims as claims
 from vocabx_utils.training.continuations import continuations, sample_after
@@ -382,3 +384,19 @@ def test_notebook_03_runs_to_its_end_with_any_variants(
         plt.close("all")
     assert space["probe"] == variants[0]
     assert runs.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")
+
+
+def test_the_example_of_the_documentation_runs(
+    stage_one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (project_root() / "docs" / "python.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    named = code.replace('MODEL = "smollm2-135m"', f"MODEL = {str(stage_one / 'model')!r}")
+    assert named != code
+    monkeypatch.chdir(tmp_path)
+    runs.write_jsonl("pairs.jsonl", [{"query": text.split(":")[0], "answer": text} for text in texts(60)])
+    exec(compile(named, "docs/python.md", "exec"), {})
+    before, after = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines() if " nats" in line)
+    assert after < before
+    assert AutoModelForCausalLM.from_pretrained("exported").config.vocab_size >= V + 8
+    assert len(AutoTokenizer.from_pretrained("exported")) == V + 8

@@ -59,6 +59,12 @@ def test_the_three_profiles_of_the_design_are_there() -> None:
     assert PROFILES == ["quick", "gpu", "thesis"]
 
 
+@pytest.mark.parametrize("profile", ["gpu", "thesis"])
+def test_lora_warms_up_over_its_first_epoch_as_in_the_thesis(profile: str) -> None:
+    values = make_plan(profile).parameters["04_fine_tuning"]
+    assert values["b_warmup"] * values["b_epochs"] == 1
+
+
 def test_the_thesis_profile_tunes_its_five_variants_and_three_sequential_ones() -> None:
     values = make_plan("thesis").parameters["04_fine_tuning"]
     settings = config.FineTuneConfig.from_params(variants=values["variants"], without_a=[], full=values["full"])

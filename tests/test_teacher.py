@@ -133,7 +133,7 @@ def test_states_are_on_the_disk_before_the_key_says_so(tmp_path: Path, monkeypat
     fsync = os.fsync
 
     def record(descriptor: int) -> None:
-        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)

@@ -448,7 +448,8 @@ def _tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     state = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        state.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        state.update(raw)
     return state.hexdigest()
 
 

@@ -263,6 +263,7 @@ class Setting:
                     matrix.data.copy_(rows)
         config = FineTuneConfig(
             stages=keys, a_epochs=options.epochs, b_epochs=options.epochs, max_length=options.length,
+            b_warmup=1 / options.epochs if options.epochs > 1 else 0.25,  # the thesis: the first epoch
             tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens, a_rate=options.a_rate,
         )  # fmt: skip
         texts = [self._texts(part, tokenizer) for part in ("train", "validation")]

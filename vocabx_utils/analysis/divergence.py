@@ -171,7 +171,7 @@ def _forward(base: BaseModel, sequences: Sequence[Sequence[int]], new_rows: Tens
 
 
 def _log_probabilities(base: BaseModel, hidden: Tensor) -> Tensor:
-    """Log-softmax over the V original tokens in float32, of the family's own logits; padding rows of the head are left out."""
+    """Log-softmax over the V original tokens in float32, of the family's own logits; padding rows are left out."""
     head = base.head_rows[: base.vocab_size]
     return torch.log_softmax(logits(hidden, head, logit_transform(base.model.config)), dim=-1)
 

@@ -5,7 +5,7 @@ for the head rows, are new for every variant, so no momentum is carried over. A 
 ``rows/epoch_NN.safetensors``, ``tokens/epoch_NN.safetensors`` (sums per new token), ``metrics.jsonl`` (one line an
 epoch), ``steps.jsonl`` (one line a step) and, when it is finished, ``provenance.json``.
 
-Several processes: ``accelerate launch -m vocabx_utils.training.distillation --config profile.yaml``.
+Several processes: ``accelerate launch --multi_gpu -m vocabx_utils.training.distillation --config profile.yaml``.
 """
 
 from __future__ import annotations

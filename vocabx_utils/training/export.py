@@ -25,6 +25,7 @@ from vocabx_utils import runs
 from vocabx_utils.models import (
     DEFAULT_MODEL,
     BaseModel,
+    check_finite,
     load_base_model,
     quiet_transformers,
     require_tokenizer,
@@ -224,6 +225,7 @@ def write_folder(
     """
     out = Path(out)
     _refuse_existing(out)
+    check_finite(model)
     rows = len(matrices_of(model)[1])
     if limit > rows:
         raise ExportError(

@@ -174,10 +174,12 @@ def check_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, ne
     """Refuse what would stop a stage at its start or end, before anything is trained.
 
     Raises:
-        ValueError: no blocks, no linear layer that the LoRA pattern matches, tied or too small matrices.
+        ValueError: no blocks, or too few to halve, no linear layer that the LoRA pattern matches, tied or too small
+            matrices.
     """
     check_extended(model, new_ids)
-    blocks_of(model)
+    if len(blocks_of(model)) < 2 and stage.key.startswith("c"):
+        raise ValueError(f"{type(model).__name__} has one block, which cannot be trained by halves: leave stage c out")
     if stage.key == "b":
         _lora_pattern(model, config)
 
