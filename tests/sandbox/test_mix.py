@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from vocabx_utils.evaluation import jail
+from vocabx_utils.evaluation import sandbox as sandbox_module
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.execution import run_jobs
 from vocabx_utils.evaluation.hostile import GOOD, TEST
+from vocabx_utils.evaluation.jailed import syscalls
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
@@ -46,6 +50,30 @@ def test_most_attacks_do_not_even_cost_a_warm_jail(plain: Environment) -> None:
             jail = sandbox._warm
     assert len(quick) >= 20
     assert started == 1
+
+
+@pytest.mark.parametrize("kind", ["prlimit", "kill", "stop", "nice", "idle", "one", "SysV"])
+def test_without_a_filter_the_server_notices(
+    kind: str, plain: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine whose system calls are not known, a server that was changed ends, and a new jail begins."""
+    shutil.copytree(jail.JAILED_CODE, tmp_path / "jailed")
+    file = tmp_path / "jailed" / "syscalls.py"
+    code = file.read_text()
+    file.write_text(code.replace("return (machine or platform.machine()) in _MACHINES", "return False"))
+    assert file.read_text() != code
+    monkeypatch.setattr(jail, "JAILED_CODE", tmp_path / "jailed")
+    monkeypatch.setattr(syscalls, "supported", lambda: False)
+    monkeypatch.setattr(sandbox_module, "CLEAN_SECONDS", 1.0)
+    jails = set()
+    with Sandbox(plain.view, forked=True) as sandbox:
+        for name in (name for name in hostile_mix.ATTACKS if name.startswith(kind)):
+            sandbox.run(Task(hostile_mix.attack(name), TEST, "asserts"), LIMITS)
+            jails.add(sandbox._warm)
+            verdict = sandbox.run(Task(hostile_mix.victim(), TEST, "asserts"), LIMITS)
+            jails.add(sandbox._warm)
+            assert verdict.status == "pass", (name, verdict.details)
+    assert len(jails) > 1
 
 
 def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Environment) -> None:
