@@ -234,5 +234,6 @@ def test_a_report_stands_behind_its_length(size: int) -> None:
     frame = size.to_bytes(8, "big") + b"x" * size
     assert sandbox_module._complete(frame) and sandbox_module._body(frame) == b"x" * size
     assert not any(sandbox_module._complete(frame[:cut]) for cut in {0, 4, len(frame) - 1})
-    assert sandbox_module._body(frame + b"y") == frame + b"y"  # more than one report: the judge refuses it
+    for odd in (frame + b"y", json.dumps(GOOD).encode(), frame[:4] or b"x"):
+        assert judge(sandbox_module._body(odd), NONCE, EXPECTED, 0.1).reason == "tamper"
     assert sandbox_module._complete((REPORT_LIMIT + 1).to_bytes(8, "big"))  # and nobody waits for a giant

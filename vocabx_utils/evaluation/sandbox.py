@@ -494,6 +494,7 @@ def _complete(frame: bytes) -> bool:
 
 
 def _body(frame: bytes) -> bytes:
-    """The report behind its length. What is not one report goes to the judge as it is, who refuses it."""
+    """The report behind its length; what is not exactly one report becomes one that no judge can read."""
     length, body = frame[: protocol.LENGTH_BYTES], frame[protocol.LENGTH_BYTES :]
-    return body if int.from_bytes(length, "big") == len(body) else frame
+    whole = len(length) == protocol.LENGTH_BYTES and int.from_bytes(length, "big") == len(body)
+    return body if whole or not frame else b"\0" + frame
