@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,26 @@ def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Envi
         found = {job.task_id: verdict.status for job, verdict, _ in run_jobs(among, plain, fast=fast)}
         assert [job.task_id for job in jobs if found[job.task_id] != "pass"] == []
         assert len(found) == len(among)
+
+
+def test_the_script_compares_both_runs(make_problem, plain: Environment, tmp_path: Path, monkeypatch) -> None:
+    problems = [make_problem(number) for number in range(100, 120)]
+    monkeypatch.setattr(hostile_mix, "load_benchmark", lambda name: problems)
+    monkeypatch.setattr(hostile_mix, "kept_ids", lambda name: ({problem.task_id for problem in problems[:15]}, {}))
+    out = tmp_path / "mix.json"
+    assert hostile_mix.main(["--benchmarks", "mbpp", "--modes", "forked", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())
+    assert (row["references"], row["hostile"], row["passed_clean"], row["differing"]) == (15, 2, 15, [])
+    real = hostile_mix.measure
+    spoilt = {f"Mbpp/{number}": "fail" for number in (103, 104)}
+
+    def measure(jobs, *others):
+        verdicts, seconds = real(jobs, *others)
+        return verdicts | (spoilt if len(jobs) > 15 else {}), seconds
+
+    monkeypatch.setattr(hostile_mix, "measure", measure)
+    assert hostile_mix.main(["--benchmarks", "mbpp", "--modes", "forked", "--out", str(out)]) == 1
+    assert json.loads(out.read_text())[0]["differing"] == list(spoilt)
 
 
 def test_there_are_at_least_forty_different_programs() -> None:
