@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vocabx_utils.evaluation import jail
+from vocabx_utils.evaluation import jail, memory_group
+from vocabx_utils.evaluation import sandbox as sandbox_module
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.jail import JailFiles, JailUser, SandboxUnavailableError, find_bubblewrap, jail_command
-from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
+from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +109,123 @@ def test_the_size_stands_directly_before_its_file_system(plain: Environment, tmp
 def test_limits_must_be_positive() -> None:
     with pytest.raises(ValueError, match="timeout_s must be positive, got 0"):
         Limits(timeout_s=0)
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("forked", [False, True], ids=["fresh", "forked"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import getpass, os, pwd\nassert getpass.getuser() == pwd.getpwuid(os.getuid()).pw_name == 'user'",
+        "import os, grp\nassert grp.getgrgid(os.getgid()).gr_name == 'user'",
+        "import os\nassert os.path.expanduser('~user') == '/tmp/w'",
+        # a machine with 128 processors shows as many as one with two: a pool as wide as it stays under the limit
+        "import os\nassert os.cpu_count() == 4",
+        "import multiprocessing\nwith multiprocessing.Pool() as pool:\n    assert pool.map(abs, [-1, 2]) == [1, 2]",
+        "import multiprocessing\nvalue = multiprocessing.Value('i', 3)\nassert value.value == 3",
+        "from multiprocessing.shared_memory import *\nm = SharedMemory(create=True, size=9)\nm.close(); m.unlink()",
+        "import os, resource\nresource.prlimit(os.getpid(), resource.RLIMIT_NOFILE, (99, 99))",
+        "import os, signal\nsignal.signal(10, lambda *_: None)\nos.kill(os.getpid(), 10)",
+        "import os\nchild = os.fork()\nif not child:\n    os._exit(0)\nos.kill(child, 0); os.waitpid(child, 0)",
+        "import os\nos.nice(1); os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0))",
+        "import asyncio\nassert asyncio.run(asyncio.sleep(0, 5)) == 5",
+        "import socket\ns = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname())",
+        "import subprocess\nassert subprocess.run(['id', '-un'], capture_output=True, text=True).stdout == 'user\\n'",
+    ],
+)
+def test_what_honest_programs_may_do(code: str, forked: bool, plain: Environment) -> None:
+    with Sandbox(plain.view, forked=forked) as sandbox:
+        verdict = sandbox.run(Task(code, "assert True", "asserts"))
+    assert verdict.status == "pass", verdict.details
+
+
+# --- a jail that does not start ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "kernel.apparmor_restrict_unprivileged_userns",
+            "1",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        ("kernel.unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("user.max_user_namespaces", "0", "sysctl -w user.max_user_namespaces="),
+    ],
+)
+def test_the_setting_that_forbids_user_namespaces_is_named(name: str, value: str, words: str, monkeypatch) -> None:
+    monkeypatch.setattr(jail.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(jail, "_kernel_setting", lambda asked: value if asked == name else "")
+    hint = jail.start_hint("bwrap: setting up uid map: Permission denied")
+    assert words in hint
+    assert "apt-get" not in hint  # it is installed
+
+
+def test_where_no_setting_is_seen_all_are_named(monkeypatch) -> None:
+    monkeypatch.setattr(jail, "_kernel_setting", lambda name: "")
+    hint = jail.start_hint("bwrap: No permissions to create new namespace")
+    assert "kernel.apparmor_restrict_unprivileged_userns" in hint and "kernel.unprivileged_userns_clone" in hint
+    assert "apt-get" not in hint
+    assert "apt-get" in jail.start_hint("exec format error")
+
+
+def test_settings_are_read_from_the_kernel() -> None:
+    assert int(jail._kernel_setting("user.max_user_namespaces")) > 0
+    assert jail._kernel_setting("kernel.no_such_setting") == ""
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("strict", [None, Strict(("f",))], ids=["usual", "strict"])
+@pytest.mark.parametrize("number", [9, 19], ids=["killed", "stopped"])
+def test_a_warm_jail_that_is_dead_is_replaced(
+    number: int, strict: Strict | None, plain: Environment, monkeypatch
+) -> None:
+    monkeypatch.setattr(sandbox_module, "START_SECONDS", 2.0)
+    monkeypatch.setattr(sandbox_module, "CLEAN_SECONDS", 1.0)
+    task = Task("def f(): return 1", "assert f() == 1", "asserts", strict)
+    with Sandbox(plain.view, forked=True) as sandbox:
+        assert sandbox.run(task).status == "pass"
+        for warm in (sandbox._warm, sandbox._tester):
+            if warm is not None:
+                os.kill(_server_of(warm), number)
+        for _ in range(2):
+            assert sandbox.run(task).status == "pass"
+
+
+def _server_of(warm: Any) -> int:
+    """Number of the fork server, the only one below bubblewrap's first process in the jail."""
+    pid = warm._jail._process.pid
+    for _ in range(2):
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    return pid
+
+
+@pytest.mark.sandbox
+def test_a_candidate_whose_jail_does_not_start_is_not_wrong(plain: Environment, monkeypatch) -> None:
+    original = sandbox_module._Jail.__init__
+
+    def broken(self: Any, sandbox: Any, call: str, *args: Any, **options: Any) -> None:
+        original(self, sandbox, "jailed.no_such_module.f()" if "serve_calls" in call else call, *args, **options)
+
+    monkeypatch.setattr(sandbox_module._Jail, "__init__", broken)
+    task = Task("def f(): return 1", "assert f() == 1", "asserts", Strict(("f",)))
+    with Sandbox(plain.view) as sandbox, pytest.raises(SandboxUnavailableError, match="no_such_module"):
+        sandbox.run(task)
+
+
+@pytest.mark.sandbox
+def test_a_jail_that_starts_at_the_second_attempt_costs_nothing(plain: Environment, monkeypatch) -> None:
+    original, calls = sandbox_module.subprocess.Popen, []
+
+    def sometimes(command: list[str], **options: Any) -> Any:
+        calls.append(command)
+        if len(calls) == 1:
+            raise BlockingIOError("Resource temporarily unavailable")
+        return original(command, **options)
+
+    with Sandbox(plain.view) as sandbox:
+        memory_group.describe()  # asked once for all, by a process of its own
+        monkeypatch.setattr(sandbox_module.subprocess, "Popen", sometimes)
+        assert sandbox.run(Task("x = 1", "assert x == 1", "asserts")).status == "pass"
+    assert len(calls) == 2

@@ -11,7 +11,7 @@ import pytest
 from vocabx_utils.evaluation import memory_group
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.hostile import GOOD, TEST
-from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
+from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 SMALL = Limits(timeout_s=20, memory_mb=256, tmp_mb=64)
 HOGS = {
@@ -54,12 +54,15 @@ def grouped() -> None:
 
 
 @pytest.mark.sandbox
+@pytest.mark.parametrize("strict", [None, Strict(("add",))], ids=["usual", "strict"])
 @pytest.mark.parametrize("forked", [False, True], ids=["fresh", "forked"])
 @pytest.mark.parametrize("name", HOGS)
-def test_processes_together_are_limited(name: str, forked: bool, plain: Environment, grouped: None) -> None:
+def test_processes_together_are_limited(
+    name: str, forked: bool, strict: Strict | None, plain: Environment, grouped: None
+) -> None:
     # the parent of the hogs sleeps: it reports nothing, and the kernel has killed for lack of memory
     with Sandbox(plain.view, forked=forked) as sandbox:
-        verdict = sandbox.run(Task(HOGS[name], TEST, "asserts"), Limits(timeout_s=6, memory_mb=256, tmp_mb=64))
+        verdict = sandbox.run(Task(HOGS[name], TEST, "asserts", strict), Limits(timeout_s=6, memory_mb=256, tmp_mb=64))
         assert (verdict.status, verdict.reason) == ("fail", "memory"), verdict.details
         assert sandbox.run(Task(GOOD, TEST, "asserts"), SMALL).status == "pass"
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from vocabx_utils.evaluation import jail
+from vocabx_utils.evaluation import sandbox as sandbox_module
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.execution import run_jobs
 from vocabx_utils.evaluation.hostile import GOOD, TEST
+from vocabx_utils.evaluation.jailed import syscalls
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
@@ -48,6 +53,30 @@ def test_most_attacks_do_not_even_cost_a_warm_jail(plain: Environment) -> None:
     assert started == 1
 
 
+@pytest.mark.parametrize("kind", ["prlimit", "kill", "stop", "nice", "idle", "one", "SysV"])
+def test_without_a_filter_the_server_notices(
+    kind: str, plain: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine whose system calls are not known, a server that was changed ends, and a new jail begins."""
+    shutil.copytree(jail.JAILED_CODE, tmp_path / "jailed")
+    file = tmp_path / "jailed" / "syscalls.py"
+    code = file.read_text()
+    file.write_text(code.replace("return (machine or platform.machine()) in _MACHINES", "return False"))
+    assert file.read_text() != code
+    monkeypatch.setattr(jail, "JAILED_CODE", tmp_path / "jailed")
+    monkeypatch.setattr(syscalls, "supported", lambda: False)
+    monkeypatch.setattr(sandbox_module, "CLEAN_SECONDS", 1.0)
+    jails = set()
+    with Sandbox(plain.view, forked=True) as sandbox:
+        for name in (name for name in hostile_mix.ATTACKS if name.startswith(kind)):
+            sandbox.run(Task(hostile_mix.attack(name), TEST, "asserts"), LIMITS)
+            jails.add(sandbox._warm)
+            verdict = sandbox.run(Task(hostile_mix.victim(), TEST, "asserts"), LIMITS)
+            jails.add(sandbox._warm)
+            assert verdict.status == "pass", (name, verdict.details)
+    assert len(jails) > 1
+
+
 def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Environment) -> None:
     problems = [make_problem(number) for number in range(100, 160)]
     jobs = hostile_mix.reference_jobs(problems, plain, lambda _: 5.0)
@@ -57,6 +86,26 @@ def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Envi
         found = {job.task_id: verdict.status for job, verdict, _ in run_jobs(among, plain, fast=fast)}
         assert [job.task_id for job in jobs if found[job.task_id] != "pass"] == []
         assert len(found) == len(among)
+
+
+def test_the_script_compares_both_runs(make_problem, plain: Environment, tmp_path: Path, monkeypatch) -> None:
+    problems = [make_problem(number) for number in range(100, 120)]
+    monkeypatch.setattr(hostile_mix, "load_benchmark", lambda name: problems)
+    monkeypatch.setattr(hostile_mix, "kept_ids", lambda name: ({problem.task_id for problem in problems[:15]}, {}))
+    out = tmp_path / "mix.json"
+    assert hostile_mix.main(["--benchmarks", "mbpp", "--modes", "forked", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())
+    assert (row["references"], row["hostile"], row["passed_clean"], row["differing"]) == (15, 2, 15, [])
+    real = hostile_mix.measure
+    spoilt = {f"Mbpp/{number}": "fail" for number in (103, 104)}
+
+    def measure(jobs, *others):
+        verdicts, seconds = real(jobs, *others)
+        return verdicts | (spoilt if len(jobs) > 15 else {}), seconds
+
+    monkeypatch.setattr(hostile_mix, "measure", measure)
+    assert hostile_mix.main(["--benchmarks", "mbpp", "--modes", "forked", "--out", str(out)]) == 1
+    assert json.loads(out.read_text())[0]["differing"] == list(spoilt)
 
 
 def test_there_are_at_least_forty_different_programs() -> None:

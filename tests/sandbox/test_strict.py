@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, OrderedDict, namedtuple
+from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.execution import strict_part
-from vocabx_utils.evaluation.jailed.literals import NotPlainError, decode, encode
+from vocabx_utils.evaluation.jailed.literals import NotPlainError, copy_into, decode, encode
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 _atoms = (
@@ -53,6 +56,76 @@ def test_special_values_survive() -> None:
     assert decode(encode({frozenset({1}), frozenset()})) == {frozenset({1}), frozenset()}
     assert decode(encode(set())) == set()
     assert decode(encode(10**5000)) == 10**5000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        range(5),
+        range(8, 0, -2),
+        deque([1, [2]], 4),
+        Decimal("1.50"),
+        Fraction(2, 6),
+        bytearray(b"ab"),
+        [range(2), (Decimal(3),)],
+        {"a": frozenset({1, 2})},
+    ],
+)
+def test_plain_values_without_a_literal_survive(value: object) -> None:
+    back = decode(encode(value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_iterators_and_views_compare_as_they_did() -> None:
+    assert list(decode(encode(number * 2 for number in range(3)))) == [0, 2, 4]
+    assert decode(encode(map(str, [1]))) != ["1"]  # as in the official test
+    table = {"b": 1, "a": [2]}
+    assert decode(encode(table.keys())) == {"a", "b"}
+    assert sorted(decode(encode(table.keys()))) == ["a", "b"]
+    assert list(decode(encode(table.values()))) == [1, [2]]
+    assert dict(decode(encode(table.items()))) == table
+    assert list(decode(encode(reversed([1, 2])))) == [2, 1]
+
+
+def test_numpy_scalars_are_numbers() -> None:
+    numbers = [np.int64(3), np.float32(0.5), np.float64(2.5), np.bool_(True), np.str_("x"), np.complex64(1j)]
+    back = decode(encode(numbers))
+    assert back == [3, 0.5, 2.5, True, "x", 1j]
+    assert [type(value) for value in back] == [int, float, float, bool, str, complex]
+    with pytest.raises(NotPlainError):
+        encode(np.array([1, 2]))  # `array == list` has no truth value in the official test either
+
+
+def test_changes_in_place_come_back_into_the_same_objects() -> None:
+    inner, table, seen = [1], {"k": [1], "gone": 0}, {1, 2}
+    arguments = ([inner, 5, [9]], table, seen, deque([1]))
+    kept = table["k"]
+    copy_into(arguments, ([[1, 7], 6], {"k": [2], "new": 1}, {2, 3}, deque([4, 5])))
+    assert arguments == ([[1, 7], 6], {"k": [2], "new": 1}, {2, 3}, deque([4, 5]))
+    assert arguments[0][0] is inner and table["k"] is kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "range(1)",
+        "range(*[1, 2])",
+        "iter('ab')",
+        "bytearray(10)",
+        "Fraction('1e9')",
+        "Decimal(1)",
+        "deque([], 'x')",
+        "range(0, 1, 0)",
+        "dict_items([1])",
+        "frozenset([[]])",
+        "range(start=1)",
+        "dict([])",
+    ],
+)
+def test_calls_in_a_literal_take_their_own_arguments_only(text: str) -> None:
+    with pytest.raises(NotPlainError):
+        decode(text)
 
 
 def test_subclasses_lose_their_methods() -> None:
@@ -99,10 +172,25 @@ def test_what_is_not_plain_is_refused() -> None:
         ("while True: pass", "assert f(1) == 1", "timeout"),
         ("def f(x):\n    while True: pass", "assert f(1) == 1", "timeout"),
         ("import os\nos._exit(0)", "assert f(1) == 1", "fail"),
+        ("def f(x): x.sort()", "a = [3, 1]\nf(a)\nassert a == [1, 3]", "pass"),
+        (
+            "def f(x): x[0].append(2); x.pop()",
+            "a = [b := [1], 5]\nf(a)\nassert a == [[1, 2]] and b is a[0]",
+            "pass",
+        ),
+        ("def f(x): pass", "a = [3, 1]\nf(a)\nassert a == [1, 3]", "fail"),
+        ("def f(**o): o['x'].add(3)", "a = {1}\nf(x=a)\nassert a == {1, 3}", "pass"),
+        ("def f(x): yield from range(x)", "assert list(f(3)) == [0, 1, 2] and sum(f(3)) == 3", "pass"),
+        ("def f(x): return range(x)", "assert list(f(3)) == [0, 1, 2] and f(3) == range(3)", "pass"),
+        ("def f(x): return range(x)", "assert f(3) == [0, 1, 2]", "fail"),
+        ("import numpy as np\ndef f(x): return np.sum(x)", "assert f([1, 2]) == 3", "pass"),
+        ("def f(x): return x.keys()", "assert sorted(f({2: 0, 1: 0})) == [1, 2]", "pass"),
+        ("import builtins\nbuiltins.compile = lambda *a, **k: 1\ndef f(x): return 2", "assert f(1) == 1", "fail"),
     ],
 )
-def test_strict_verdicts(solution: str, test: str, status: str, plain: Environment) -> None:
-    with Sandbox(plain.view) as sandbox:
+@pytest.mark.parametrize("forked", [False, True], ids=["fresh", "forked"])
+def test_strict_verdicts(solution: str, test: str, status: str, forked: bool, plain: Environment) -> None:
+    with Sandbox(plain.view, forked=forked) as sandbox:
         verdict = sandbox.run(Task(solution, test, "asserts", Strict(("f",))), Limits(timeout_s=2))
     assert verdict.status == status, verdict.details
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from vocabx_utils.evaluation import sandbox as sandbox_module
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
 from vocabx_utils.evaluation.verdicts import REPORT_LIMIT, expected_tests, flags, judge
@@ -104,6 +106,9 @@ class Other(unittest.TestCase):
 def test_flags_name_what_a_person_should_see() -> None:
     assert flags("import os\nos._exit(0)\nclass A:\n    def __eq__(self, o): return True") == ["_exit", "__eq__"]
     assert flags("def compose(x):\n    return x  # on_exit") == []
+    for word in ("builtins", "inspect", "tb_frame", "f_back", "f_locals", "prlimit"):
+        assert word in flags(f"import os\nx = os.{word}\n"), word
+    assert flags("__builtins__['len'] = 0") == ["builtins"]
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +169,71 @@ def test_programs_get_their_verdicts(
 def test_details_show_the_line_that_failed(sandbox: Sandbox) -> None:
     verdict = sandbox.run(Task("def f():\n    return [][1]\n", "assert f() == 1", "asserts"))
     assert "return [][1]" in verdict.details["test_main"] and "/run/vocabx" not in verdict.details["test_main"]
+
+
+FORGERIES = {
+    "compile": "import builtins\nr = builtins.compile\nbuiltins.compile = lambda s, *a, **k: r('pass', *a, **k)\n",
+    "exec": "import builtins\nbuiltins.exec = lambda *a, **k: None\n",
+    "compile for a moment": """
+import builtins
+real = builtins.compile
+def once(source, *args, **options):
+    builtins.compile = real
+    return real("pass", *args, **options)
+builtins.compile = once
+""",
+    "sorted and checks": """
+import builtins, unittest
+builtins.sorted = lambda *args, **options: []
+unittest.TestCase.assertEqual = lambda *args, **options: None
+""",
+    "all that a report is made of": """
+import builtins
+builtins.len = lambda value: 3
+builtins.getattr = lambda *args: "test_a"
+builtins.str = lambda value: "test_a"
+""",
+}
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("style", ["asserts", "unittest"])
+@pytest.mark.parametrize("name", FORGERIES)
+def test_builtins_of_the_candidate_are_not_those_of_the_runner(name: str, style: str, sandbox: Sandbox) -> None:
+    test = UNIT if style == "unittest" else "assert f() == 1"
+    verdict = sandbox.run(Task(FORGERIES[name] + "def f(): return 2\n", test, style), Limits(timeout_s=5))
+    assert verdict.status == "fail", verdict
+    assert flags(FORGERIES[name])
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("forked", [False, True], ids=["fresh", "forked"])
+def test_the_end_of_the_pipe_is_not_waited_for(forked: bool, plain: Environment) -> None:
+    """A descriptor that was sent to a socket that nobody reads lives on in the kernel."""
+    cycle = """
+import os, socket
+left, right = socket.socketpair()
+for descriptor in [int(name) for name in os.listdir('/proc/self/fd')]:
+    try:
+        socket.send_fds(left, [b'x'], [descriptor])
+    except OSError:
+        pass
+socket.send_fds(left, [b'x'], [left.fileno(), right.fileno()])
+"""
+    with Sandbox(plain.view, forked=forked) as sandbox:
+        begin = time.monotonic()
+        verdict = sandbox.run(Task(cycle + "def f(): return 1\n", "assert f() == 1", "asserts"))
+        assert verdict.status == "pass"
+        silent = sandbox.run(Task(cycle + "os._exit(0)\n", "assert f() == 1", "asserts"))
+        assert (silent.status, silent.reason) == ("fail", "crash")
+        assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 70_000])
+def test_a_report_stands_behind_its_length(size: int) -> None:
+    frame = size.to_bytes(8, "big") + b"x" * size
+    assert sandbox_module._complete(frame) and sandbox_module._body(frame) == b"x" * size
+    assert not any(sandbox_module._complete(frame[:cut]) for cut in {0, 4, len(frame) - 1})
+    for odd in (frame + b"y", json.dumps(GOOD).encode(), frame[:4] or b"x"):
+        assert judge(sandbox_module._body(odd), NONCE, EXPECTED, 0.1).reason == "tamper"
+    assert sandbox_module._complete((REPORT_LIMIT + 1).to_bytes(8, "big"))  # and nobody waits for a giant

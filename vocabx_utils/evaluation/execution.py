@@ -27,7 +27,7 @@ from vocabx_utils.runs import progress, read_json
 TIMEOUTS = {"humaneval": 5.0, "mbpp": 5.0, "ds1000": 30.0, "bigcodebench": 10.0}
 STRICT_BENCHMARKS = ("humaneval", "mbpp")
 _RETRIED = ("crash",)
-_RETRIED_WARM = ("crash", "memory", "no_verdict")  # what an earlier program in the same jail might have caused
+_RETRIED_WARM = ("crash", "memory")  # what an earlier program in the same jail might have caused
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,8 @@ def add(a, b):
                       "left_out": [], "canary": [3, 0], "changed": [], "rss_mb": 1, "cpu_s": 0.1}
             for descriptor in range(3, 64):
                 try:
-                    os.write(descriptor, json.dumps(report).encode())
+                    body = json.dumps(report).encode()
+                    os.write(descriptor, len(body).to_bytes(8, "big") + body)
                 except OSError:
                     pass
             os._exit(0)

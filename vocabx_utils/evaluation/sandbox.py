@@ -92,12 +92,12 @@ class Task:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of one program: its report, whether time ran out, and whether memory did."""
+    """What came of one program: its report, whether time ran out, whether the kernel killed for lack of memory."""
 
     report: bytes
     expired: bool
     seconds: float
-    out_of_memory: bool = False
+    killed: bool = False
 
 
 class Sandbox:
@@ -144,13 +144,15 @@ class Sandbox:
             "limits": limits.for_job(),
         }
         outcome = self._start_and_run(job, task, limits)
-        if outcome.out_of_memory:
-            details = {"ALL": f"all processes and files together took more than {limits.memory_mb} MiB"}
-            return Verdict("fail", "memory", "", details, tests_expected=len(expected), seconds=outcome.seconds)
+        verdict = judge(outcome.report, nonce, expected, outcome.seconds)
         if outcome.expired:
-            details = {"ALL": f"no report after {limits.timeout_s:g} s"}
-            return Verdict("timeout", details=details, tests_expected=len(expected), seconds=outcome.seconds)
-        return judge(outcome.report, nonce, expected, outcome.seconds)
+            words = f"no report after {limits.timeout_s:g} s"
+            verdict = replace(verdict, status="timeout", reason="", exception="", details={"ALL": words})
+        # Whoever has reported is judged by the report, even if the kernel killed a helper of it.
+        if outcome.killed and (outcome.expired or verdict.reason == "crash"):
+            words = f"all processes and files together took more than {limits.memory_mb} MiB"
+            verdict = replace(verdict, status="fail", reason="memory", exception="", details={"ALL": words})
+        return verdict
 
     def _start_and_run(self, job: dict[str, Any], task: Task, limits: Limits) -> _Outcome:
         """Run a program; a jail that does not take it is no word about the program, so another one is tried."""
@@ -173,9 +175,7 @@ class Sandbox:
     ) -> _Outcome:
         kills = self._group.kills() if self._group else 0
         outcome = program.converse(job, limits.timeout_s, candidate)
-        killed = self._group is not None and self._group.kills() > kills
-        # Whoever has reported is judged by the report, even if the kernel killed a helper of it.
-        return replace(outcome, out_of_memory=killed and (outcome.expired or not outcome.report))
+        return replace(outcome, killed=self._group is not None and self._group.kills() > kills)
 
     def _run_strict(self, job: dict[str, Any], strict: Strict, limits: Limits, warm: bool) -> _Outcome:
         """Run the test in a process of its own; it is trusted, so its jail may serve many programs."""
@@ -220,7 +220,8 @@ class Sandbox:
             with contextlib.suppress(OSError):
                 self._group = memory_group.MemoryGroup(parent)
         if self._group is not None:
-            self._group.limit(self._memory(limits.memory_mb, limits.tmp_mb))
+            with contextlib.suppress(OSError):  # a warm jail that holds more than a lower limit keeps the old one
+                self._group.limit(self._memory(limits.memory_mb, limits.tmp_mb))
 
     def _memory(self, memory_mb: int, tmp_mb: int) -> int:
         return memory_mb + tmp_mb + memory_group.SERVER_MB
@@ -494,6 +495,7 @@ def _complete(frame: bytes) -> bool:
 
 
 def _body(frame: bytes) -> bytes:
-    """The report behind its length. What is not one report goes to the judge as it is, who refuses it."""
+    """The report behind its length; what is not exactly one report becomes one that no judge can read."""
     length, body = frame[: protocol.LENGTH_BYTES], frame[protocol.LENGTH_BYTES :]
-    return body if int.from_bytes(length, "big") == len(body) else frame
+    whole = len(length) == protocol.LENGTH_BYTES and int.from_bytes(length, "big") == len(body)
+    return body if whole or not frame else b"\0" + frame
