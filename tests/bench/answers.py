@@ -20,7 +20,7 @@ from typing import Any
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, KEPT_FOLDER, Problem, kept_ids, load_benchmark
 from vocabx_utils.evaluation.execution import execute
-from vocabx_utils.evaluation.prompts import build_prompt, resolve_prefill
+from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
 from vocabx_utils.evaluation.statistics import wilson_interval
 from vocabx_utils.models import load_tokenizer
@@ -38,10 +38,15 @@ def extract_again(rows: list[dict[str, Any]], problems: list[Problem], source: s
     fresh = []
     for row in rows:
         problem = known[row["task_id"]]
-        style, prefill, *variant = row["settings"].split("/")
-        prompt = build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
+        prompt = prompt_of(problem, row, tokenizer)
         fresh.append({**row, "solution": extract_answer(problem, prompt, row["raw_solution"])})
     return fresh
+
+
+def prompt_of(problem: Problem, row: dict[str, Any], tokenizer: Any) -> Prompt:
+    """Build the prompt that a row of a samples file answers."""
+    style, prefill, *variant = row["settings"].split("/")
+    return build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
 
 
 def tables(folder: Path) -> str:
