@@ -105,7 +105,7 @@ def _differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     packages = list(dict.fromkeys(name for name, _ in names))
     if packages:
         more = f" and {len(packages) - _NAMED} more" if len(packages) > _NAMED else ""
-        parts.append(f"{len(packages)} packages ({', '.join(packages[:_NAMED])}{more})")
+        parts.append(f"{len(packages)} package{'s' * (len(packages) > 1)} ({', '.join(packages[:_NAMED])}{more})")
     return "; ".join(parts) or "its machine or the files of its data folders"
 
 
