@@ -49,6 +49,11 @@ def prompt_of(problem: Problem, row: dict[str, Any], tokenizer: Any) -> Prompt:
     return build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
 
 
+def is_official(name: str, setting: str) -> bool:
+    """Tell whether a setting is the prompt of EvalPlus and BigCodeBench; DS-1000's own is none of ours."""
+    return name != "ds1000" and setting.startswith("chat/fence")
+
+
 def tables(folder: Path) -> str:
     """Return the tables of ``docs/evaluation.md`` in Markdown: references, answers, sandbox."""
     lines = ["| benchmark | kept | of | dropped because |", "| --- | ---: | ---: | --- |"]
@@ -63,10 +68,14 @@ def tables(folder: Path) -> str:
         "| --- | --- | ---: | ---: | ---: | --- |",
     ]
     answers = read_json(folder / "answers.json")
-    for name, setting, row in ((n, setting, answers[n][setting]) for n in BENCHMARKS for setting in sorted(answers[n])):
+    order = [
+        (n, setting) for n in BENCHMARKS for setting in sorted(answers[n], key=lambda s: (not is_official(n, s), s))
+    ]
+    for name, setting in order:
+        row = answers[name][setting]
         interval = wilson_interval(row["passed"], row["problems"])
         chosen = "/".join(setting.split("/")[:2]) == f"chat/{resolve_prefill(name, 'chat', 'auto')}"
-        prompt = f"**{setting}**" if chosen else setting
+        prompt = (f"**{setting}**" if chosen else setting) + " (official)" * is_official(name, setting)
         rate = f"{interval.estimate:.1%} | {interval.low:.1%} to {interval.high:.1%}"
         lines.append(f"| {name} | {prompt} | {row['passed']} | {row['problems']} | {rate} |")
     lines += ["", "| mode | seconds | CPU seconds | second attempts |", "| --- | ---: | ---: | ---: |"]

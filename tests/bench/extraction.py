@@ -161,9 +161,9 @@ def _why_kept(only_mine: Sequence[str]) -> str:
         return "EvalPlus drops imports inside `try` or `if`"
     if any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in nodes):
         return "we keep a text that stands alone before the function"
-    if any(
-        isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For | ast.If) for node in nodes
-    ):
+    if all(isinstance(node, ast.Assign | ast.AnnAssign) for node in nodes):
+        return "we keep constants that the function or its test reads; EvalPlus does not see the test"
+    if not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in nodes):
         return "we keep set-up statements before what is needed"
     return "we keep what names reach that EvalPlus does not follow"
 
@@ -250,6 +250,15 @@ def _holds(code: str, check: str) -> bool:
         return False
 
 
+def summary(report: Mapping[str, Any]) -> str:
+    """Return the table of ``docs/evaluation.md``: replies, the same, and the others by reason."""
+    lines = ["| replies | number | the same | difference |", "| --- | ---: | ---: | --- |"]
+    for name, found in ((name, found) for name, found in report.items() if isinstance(found, dict)):
+        reasons = [f"{len(ids)}: {reason}" for reason, ids in found["differences"].items()]
+        lines.append(f"| {name} | {found['replies']} | {found['same']} | {'<br>'.join(reasons) or '–'} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Compare and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -264,11 +273,7 @@ def main() -> None:
         with gzip.open(args.samples, "rt", encoding="utf-8") as file:
             report |= compare_samples([json.loads(line) for line in file], tokenizer, args.evalplus)
     write_json(args.report, report)
-    for name, found in report.items():
-        if isinstance(found, dict):
-            print(f"{name}: {found['same']} of {found['replies']} the same", found.get("right", ""))
-            for reason, ids in found["differences"].items():
-                print(f"  {len(ids):4} {reason}: {', '.join(ids[:4])}")
+    print(summary(report))
 
 
 if __name__ == "__main__":
