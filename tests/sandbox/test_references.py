@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from vocabx_utils.cli.evaluation import evaluate
+from vocabx_utils.cli.evaluation import _note_environment, evaluate
 from vocabx_utils.evaluation import execution, references
 from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, BenchmarkUnavailableError, Problem, load_benchmark
 from vocabx_utils.evaluation.environments import (
@@ -118,6 +118,17 @@ def test_another_environment_is_refused(plain: Environment, tmp_path: Path, monk
     with pytest.raises(EnvironmentDiffersError, match="build ds1000 --with tensorflow") as caught:
         check_environment("ds1000", environment)
     assert "1 package (tensorflow-cpu)" in str(caught.value) and "groups" in str(caught.value)
+
+
+def test_a_run_in_another_environment_says_so(plain: Environment, tmp_path: Path, monkeypatch, capsys) -> None:
+    _listed(monkeypatch, tmp_path, plain, hash="1" * 16, python="3.10.1")
+    (tmp_path / "ds1000.json").rename(tmp_path / "mbpp.json")
+    _note_environment("mbpp")
+    assert f"python {plain.python} instead of 3.10.1" in capsys.readouterr().out
+    _listed(monkeypatch, tmp_path, plain)
+    (tmp_path / "ds1000.json").rename(tmp_path / "mbpp.json")
+    _note_environment("mbpp")
+    assert capsys.readouterr().out == ""
 
 
 def test_missing_libraries_are_refused(plain: Environment) -> None:

@@ -199,6 +199,7 @@ def run(
         target = out or samples.with_name("results.jsonl")
         results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
         _report(results)
+        _note_environment(name)
         click.echo(f"results: {show_path(target)}")
         if official:
             click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
@@ -219,6 +220,17 @@ def _kept_problems(name: str) -> list[Any]:
     if kept is None:
         raise ValueError(f"no kept list of {name}: run `vocabx eval verify-references {name}` first")
     return [problem for problem in load_benchmark(name) if problem.task_id in kept[0]]
+
+
+def _note_environment(name: str) -> None:
+    """Say where the answers ran in another environment than the one in which the list of kept problems was made."""
+    from vocabx_utils.evaluation import references
+    from vocabx_utils.evaluation.environments import environment_for
+
+    try:
+        references.check_environment(name, environment_for(name))
+    except references.EnvironmentDiffersError as error:
+        click.echo(f"note: {error}")
 
 
 def _report(results: Sequence[Any]) -> None:
