@@ -192,6 +192,30 @@ def test_the_evaluation_page_shows_the_committed_results() -> None:
         assert table in page
 
 
+def test_the_evaluation_page_shows_every_difference_of_extraction() -> None:
+    root = BENCH.parents[1]
+    report = runs.read_json(root / "results" / "bench" / "extraction.json")
+    extraction = script("extraction")
+    assert extraction.summary(report) in (root / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    tables = [found for found in report.values() if isinstance(found, dict)]
+    assert sum(found["replies"] for found in tables) == 2804 + 200
+    for found in tables:
+        assert found["same"] + sum(map(len, found["differences"].values())) == found["replies"]
+        assert extraction.UNEXPLAINED not in found["differences"]
+    assert report["made-up"]["right"]["ours"] == 200
+
+
+def test_differences_of_extraction_are_explained() -> None:
+    explain = script("extraction").explain
+    function, other = "def f(x):\n    return x", "def f(x):\n    return 2 * x"
+    assert explain(function, f"{function}\n", "f", function) == ""
+    assert "without return" in explain("def f(x):\n    print(x)", "", "f", "def f(x):\n    print(x)")
+    assert "decorated" in explain(f"@g\n{function}", "", "f", f"@g\n{function}")
+    assert "glued" in explain(function, "", "f", f"{function}</s>")
+    assert "last whole one" in explain(other, function, "f", f"{function}\n{other}")
+    assert explain("x = 1", function, "f", function) == script("extraction").UNEXPLAINED
+
+
 def test_no_score_is_below_its_floor() -> None:
     answers = runs.read_json(BENCH.parents[1] / "results" / "bench" / "answers.json")
     floors = script("answers").FLOORS

@@ -20,7 +20,7 @@ from typing import Any
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, KEPT_FOLDER, Problem, kept_ids, load_benchmark
 from vocabx_utils.evaluation.execution import execute
-from vocabx_utils.evaluation.prompts import build_prompt, resolve_prefill
+from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
 from vocabx_utils.evaluation.statistics import wilson_interval
 from vocabx_utils.models import load_tokenizer
@@ -38,10 +38,20 @@ def extract_again(rows: list[dict[str, Any]], problems: list[Problem], source: s
     fresh = []
     for row in rows:
         problem = known[row["task_id"]]
-        style, prefill, *variant = row["settings"].split("/")
-        prompt = build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
+        prompt = prompt_of(problem, row, tokenizer)
         fresh.append({**row, "solution": extract_answer(problem, prompt, row["raw_solution"])})
     return fresh
+
+
+def prompt_of(problem: Problem, row: dict[str, Any], tokenizer: Any) -> Prompt:
+    """Build the prompt that a row of a samples file answers."""
+    style, prefill, *variant = row["settings"].split("/")
+    return build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
+
+
+def is_official(name: str, setting: str) -> bool:
+    """Tell whether a setting is the prompt of EvalPlus and BigCodeBench; DS-1000's own is none of ours."""
+    return name != "ds1000" and setting.startswith("chat/fence")
 
 
 def tables(folder: Path) -> str:
@@ -58,10 +68,14 @@ def tables(folder: Path) -> str:
         "| --- | --- | ---: | ---: | ---: | --- |",
     ]
     answers = read_json(folder / "answers.json")
-    for name, setting, row in ((n, setting, answers[n][setting]) for n in BENCHMARKS for setting in sorted(answers[n])):
+    order = [
+        (n, setting) for n in BENCHMARKS for setting in sorted(answers[n], key=lambda s: (not is_official(n, s), s))
+    ]
+    for name, setting in order:
+        row = answers[name][setting]
         interval = wilson_interval(row["passed"], row["problems"])
         chosen = "/".join(setting.split("/")[:2]) == f"chat/{resolve_prefill(name, 'chat', 'auto')}"
-        prompt = f"**{setting}**" if chosen else setting
+        prompt = (f"**{setting}**" if chosen else setting) + " (official)" * is_official(name, setting)
         rate = f"{interval.estimate:.1%} | {interval.low:.1%} to {interval.high:.1%}"
         lines.append(f"| {name} | {prompt} | {row['passed']} | {row['problems']} | {rate} |")
     lines += ["", "| mode | seconds | CPU seconds | second attempts |", "| --- | ---: | ---: | ---: |"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from made_up_replies import Reply, made_up_replies
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import (
@@ -290,3 +291,15 @@ def test_bigcodebench_answers_keep_the_code_start(gpt2_like: PreTrainedTokenizer
     prompt = build_prompt(problem, gpt2_like, style="thesis")
     answer = extract_answer(problem, prompt, "\n    return math.sqrt(x)\n```")
     assert answer.strip() == "import math\ndef task_func(x):\n    return math.sqrt(x)"
+
+
+@pytest.mark.parametrize("reply", made_up_replies(), ids=lambda reply: reply.name)
+def test_right_answers_in_made_up_replies_pass(gpt2_like: PreTrainedTokenizerFast, reply: Reply) -> None:
+    """Ten solutions in twenty forms; `extraction.json` lists what EvalPlus makes of the same replies."""
+    problem = dataclasses.replace(
+        humaneval_problem(), entry_point=reply.entry_point, test=f"def check(c): ...\n{reply.check}"
+    )
+    answer = extract_answer(problem, build_prompt(problem, gpt2_like, prefill="none"), reply.text)
+    space: dict[str, Any] = {"__name__": "answer"}
+    exec(answer, space)
+    assert eval(reply.check, space)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,33 @@ def test_a_failed_installation_shows_what_pip_said(cache: Path, monkeypatch) -> 
     assert not (cache / "eval-env" / "ds1000" / "environment.json").exists()
 
 
+def test_pip_checks_hashes_and_its_steps_are_shown(cache: Path, monkeypatch, capsys) -> None:
+    calls: list[list[str]] = []
+
+    def call(command: list[str], title: str, variables: object = None, show: Callable[[str], None] = print) -> None:
+        calls.append(command)
+        for line in ("Collecting numpy==1", "Processing ./x.whl", "Installing collected packages: numpy"):
+            show(line)
+
+    monkeypatch.setattr(environments, "_call", call)
+    monkeypatch.setattr(environments, "find_python", lambda python: Path(sys.executable))
+    monkeypatch.setattr(
+        environments, "_query", lambda python: {"python": "3.11.7", "machine": "m", "base": "b", "packages": {}}
+    )
+    lines: list[str] = []
+    (cache / "eval-env" / "ds1000").mkdir(parents=True)
+    build_environment("ds1000", say=lines.append)
+    installs = [command for command in calls if "pip" in command]
+    assert len(installs) == 2 and all("--require-hashes" in command for command in installs)
+    assert [line for line in lines if line.startswith(("installing", "unpacking"))] == [
+        "installing ds1000.txt",
+        "unpacking the packages of ds1000.txt (a minute or two)",
+        "installing ds1000-torch.txt",
+        "unpacking the packages of ds1000-torch.txt (a minute or two)",
+    ]
+    assert "ds1000, packages:" in capsys.readouterr().err
+
+
 def test_a_built_environment_is_kept(cache: Path, monkeypatch) -> None:
     import hashlib
 
@@ -128,6 +157,7 @@ def test_every_requirement_is_pinned_once(file: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
     names = [line.partition("==")[0].lower().replace("_", "-") for line in lines]
     assert all(line.count("==") == 1 and "+" not in line for line in lines)
+    assert all(re.search(r" --hash=sha256:[0-9a-f]{64}$", line) for line in lines)
     assert len(set(names)) == len(names)
     assert {RECIPES[name].groups[group] for name in RECIPES for group in RECIPES[name].groups} >= {file.name}
 

@@ -10,12 +10,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from vocabx_utils.cli.evaluation import _note_environment, evaluate
 from vocabx_utils.evaluation import execution, references
 from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, BenchmarkUnavailableError, Problem, load_benchmark
-from vocabx_utils.evaluation.environments import Environment, load_environment, plain_environment
+from vocabx_utils.evaluation.environments import (
+    RECIPES,
+    REQUIREMENTS,
+    Environment,
+    EnvironmentMissingError,
+    load_environment,
+    pinned,
+    plain_environment,
+)
 from vocabx_utils.evaluation.execution import run_jobs
-from vocabx_utils.evaluation.references import drop_reason, reference_jobs, time_limit, verify_references, write_kept
+from vocabx_utils.evaluation.references import (
+    EnvironmentDiffersError,
+    KeptList,
+    check_environment,
+    compare_lists,
+    drop_reason,
+    reference_jobs,
+    select_problems,
+    time_limit,
+    verify_references,
+    write_kept,
+)
 from vocabx_utils.evaluation.verdicts import Verdict
 
 SIZES = {"humaneval": (164, 164), "mbpp": (500, 500), "bigcodebench": (1112, 1140), "ds1000": (878, 1000)}
@@ -53,6 +74,107 @@ def test_references_that_fail_are_dropped_with_a_reason(
     assert (content["n_kept"], content["n_total"], content["timeouts"]) == (2, 4, {})
     assert content["environment"]["hash"] == plain_environment().hash
     assert content["environment"]["backend"].startswith("bwrap ")
+
+
+@pytest.mark.sandbox
+def test_a_stopped_verification_continues(make_problem: Callable[..., Problem], tmp_path: Path, monkeypatch) -> None:
+    record, problems = tmp_path / "mbpp.verdicts.jsonl", [make_problem(number) for number in (11, 12)]
+    verify_references(problems[:1], modes=("forked", "forked"), record=record)
+    lines = record.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["run"] for line in lines] == [
+        "pass 1 of 2, forked",
+        "pass 2 of 2, forked",
+        "strict, fresh",
+    ]
+    record.write_text("".join(lines) + lines[0][:40])  # a kill tore the last line
+    ran: list[str] = []
+    usual = references.run_jobs
+
+    def seen(jobs: Any, *arguments: Any, **options: Any) -> Any:
+        ran.extend(job.task_id for job in jobs)
+        return usual(jobs, *arguments, **options)
+
+    monkeypatch.setattr(references, "run_jobs", seen)
+    assert verify_references(problems, modes=("forked", "forked"), record=record).kept == ("Mbpp/11", "Mbpp/12")
+    assert set(ran) == {"Mbpp/12"}, "what the record holds was executed again"
+    other = dataclasses.replace(plain_environment(), hash="0" * 16)
+    with pytest.raises(ValueError, match=r"line 1: made in the environment .* but this one is 0000"):
+        verify_references(problems, other, record=record)
+
+
+def _listed(monkeypatch, folder: Path, environment: Environment, **changes: Any) -> None:
+    content = {"kept": ["DS-1000/0"], "dropped": {}, "environment": {**environment.describe(), **changes}}
+    (folder / "ds1000.json").write_text(json.dumps(content))
+    monkeypatch.setattr(references, "KEPT_FOLDER", folder)
+
+
+def test_another_environment_is_refused(plain: Environment, tmp_path: Path, monkeypatch) -> None:
+    """The default build lacks TensorFlow: following the page silently dropped 45 problems from the list."""
+    environment = dataclasses.replace(plain, name="ds1000", groups=("torch",))
+    _listed(monkeypatch, tmp_path, environment)
+    check_environment("ds1000", environment)
+    packages = {**environment.packages, "tensorflow-cpu": "2.16.1"}
+    _listed(monkeypatch, tmp_path, environment, hash="1" * 16, groups=["torch", "tensorflow"], packages=packages)
+    with pytest.raises(EnvironmentDiffersError, match="build ds1000 --with tensorflow") as caught:
+        check_environment("ds1000", environment)
+    assert "1 package (tensorflow-cpu)" in str(caught.value) and "groups" in str(caught.value)
+
+
+def test_a_run_in_another_environment_says_so(plain: Environment, tmp_path: Path, monkeypatch, capsys) -> None:
+    _listed(monkeypatch, tmp_path, plain, hash="1" * 16, python="3.10.1")
+    (tmp_path / "ds1000.json").rename(tmp_path / "mbpp.json")
+    _note_environment("mbpp")
+    assert f"python {plain.python} instead of 3.10.1" in capsys.readouterr().out
+    _listed(monkeypatch, tmp_path, plain)
+    (tmp_path / "ds1000.json").rename(tmp_path / "mbpp.json")
+    _note_environment("mbpp")
+    assert capsys.readouterr().out == ""
+
+
+def test_missing_libraries_are_refused(plain: Environment) -> None:
+    problem = next(p for p in _load("ds1000") if p.library == "Tensorflow")
+    with pytest.raises(EnvironmentMissingError, match="--with tensorflow"):
+        verify_references([problem], dataclasses.replace(plain, name="ds1000", groups=("torch",)))
+
+
+def test_some_problems_are_chosen(make_problem: Callable[..., Problem]) -> None:
+    problems = [make_problem(number) for number in range(11, 31)]
+    assert [p.task_id for p in select_problems(problems, share=0.2)] == ["Mbpp/11", "Mbpp/16", "Mbpp/21", "Mbpp/26"]
+    assert [p.task_id for p in select_problems(problems, ["Mbpp/20", "Mbpp/12"])] == ["Mbpp/12", "Mbpp/20"]
+    assert len(select_problems(problems, share=0.001)) == 1
+    with pytest.raises(ValueError, match=r"no such problem: Mbpp/1; an id looks like Mbpp/11"):
+        select_problems(problems, ["Mbpp/1"])
+    with pytest.raises(ValueError, match="share above 0"):
+        select_problems(problems, share=1.5)
+
+
+def test_lists_that_differ_are_compared(plain: Environment, tmp_path: Path, monkeypatch) -> None:
+    _listed(monkeypatch, tmp_path, plain)
+    found = KeptList("ds1000", (), {"DS-1000/0": "error: X"}, {}, {}, plain.describe(), ())
+    assert compare_lists(found) == ["DS-1000/0 is dropped (error: X), the list keeps it"]
+
+
+@pytest.mark.sandbox
+def test_the_command_writes_into_a_folder_of_the_user(tmp_path: Path, monkeypatch) -> None:
+    _load("mbpp")
+    before = (KEPT_FOLDER / "mbpp.json").read_bytes()
+    monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
+    command = ["verify-references", "mbpp", "--ids", "Mbpp/11,Mbpp/12", "--fast", "--any-environment"]
+    done = CliRunner().invoke(evaluate, command)
+    assert done.exit_code == 0 and "mbpp: 2 of 2 references pass" in done.output
+    assert json.loads((tmp_path / "references" / "mbpp.json").read_text())["kept"] == ["Mbpp/11", "Mbpp/12"]
+    assert (KEPT_FOLDER / "mbpp.json").read_bytes() == before
+    done = CliRunner().invoke(evaluate, [*command, "--update-package"])
+    assert done.exit_code == 1 and "replaces whole lists" in done.output
+
+
+@pytest.mark.parametrize("name", ["bigcodebench", "ds1000"])
+def test_committed_lists_name_the_pinned_packages(name: str) -> None:
+    """What `vocabx eval-env build` installs is what the list was made with."""
+    recorded = _kept(name)["environment"]
+    files = [RECIPES[name].groups[group] for group in ("", *recorded["groups"])]
+    pins = {key.lower().replace("_", "-"): value for f in files for key, value in pinned(REQUIREMENTS / f).items()}
+    assert pins == {key: version.split("+")[0] for key, version in recorded["packages"].items()}
 
 
 def test_time_limits_follow_the_reference() -> None:

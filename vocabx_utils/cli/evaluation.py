@@ -100,29 +100,59 @@ def check() -> None:
 
 @evaluate.command("verify-references")
 @click.argument("benchmarks", nargs=-1, type=_BENCHMARK)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the kept lists.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for lists and verdicts; a run that was stopped continues there.  [default: <runs>/references]",
+)
+@click.option("--update-package", is_flag=True, help="Replace the lists of the package, which scoring reads.")
+@click.option("--any-environment", is_flag=True, help="Make a list in an environment that is not the list's.")
+@click.option("--ids", default="", metavar="ID,ID", help="Only these problems.")
+@click.option("--share", default=1.0, show_default=True, help="Only this share, spread evenly over the benchmark.")
 @click.option("--both", is_flag=True, help="One pass with forks in warm jails, one with a fresh jail for each program.")
 @_workers
 @_fast
-def verify_references(benchmarks: Sequence[str], out: Path | None, both: bool, workers: int, fast: bool) -> None:
+def verify_references(
+    benchmarks: Sequence[str],
+    out: Path | None,
+    update_package: bool,
+    any_environment: bool,
+    ids: str,
+    share: float,
+    both: bool,
+    workers: int,
+    fast: bool,
+) -> None:
     """Run every reference solution twice and write which problems are kept.
 
-    Without BENCHMARKS all four. The lists go into the package, where scoring and execution read them.
+    Without BENCHMARKS all four. The lists go into a folder of yours and are compared with those of the package.
     """
     from vocabx_utils.evaluation import references
     from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
+    from vocabx_utils.evaluation.environments import environment_for
+    from vocabx_utils.paths import runs_root
     from vocabx_utils.runs import show_path
 
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
+    wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
     with _plain_errors():
-        for name in benchmarks or _PREFIXES.values():
-            kept = references.verify_references(load_benchmark(name), workers=workers, modes=modes)
-            path = references.write_kept(kept, out or KEPT_FOLDER)
-            total = len(kept.kept) + len(kept.dropped)
+        if update_package and (wanted or share < 1):
+            raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
+        environments = {name: environment_for(name) for name in benchmarks or _PREFIXES.values()}
+        for name, environment in environments.items():
+            if not (any_environment or update_package):
+                references.check_environment(name, environment)
+        for name, environment in environments.items():
+            problems = references.select_problems(load_benchmark(name), wanted, share)
+            record = folder / f"{name}.verdicts.jsonl"
+            kept = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
+            path = references.write_kept(kept, KEPT_FOLDER if update_package else folder)
             seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
-            click.echo(f"{name}: {len(kept.kept)} of {total} references pass ({seconds}); {show_path(path)}")
+            click.echo(f"{name}: {len(kept.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
             for reason, count in Counter(text.split(":")[0] for text in kept.dropped.values()).most_common():
                 click.echo(f"  dropped, {reason}: {count}")
+            for line in references.compare_lists(kept):
+                click.echo(f"  {line}")
 
 
 @evaluate.command("compare-modes")
@@ -181,6 +211,7 @@ def run(
         target = out or samples.with_name("results.jsonl")
         results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
         _report(results)
+        _note_environment(name)
         click.echo(f"results: {show_path(target)}")
         if official:
             click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
@@ -201,6 +232,17 @@ def _kept_problems(name: str) -> list[Any]:
     if kept is None:
         raise ValueError(f"no kept list of {name}: run `vocabx eval verify-references {name}` first")
     return [problem for problem in load_benchmark(name) if problem.task_id in kept[0]]
+
+
+def _note_environment(name: str) -> None:
+    """Say where the answers ran in another environment than the one in which the list of kept problems was made."""
+    from vocabx_utils.evaluation import references
+    from vocabx_utils.evaluation.environments import environment_for
+
+    try:
+        references.check_environment(name, environment_for(name))
+    except references.EnvironmentDiffersError as error:
+        click.echo(f"note: {error}")
 
 
 def _report(results: Sequence[Any]) -> None:

@@ -127,10 +127,10 @@ def find_blocks(text: str, prompt: Prompt) -> list[Block]:
             at, fence = opening.end(), opening["fence"]
             indented = opening.group()[0] != fence[0]
         kept = "" if blocks else prompt.kept
-        close, end = _closing(text, at, fence, kept)
-        code = text[at:close]
+        close, end = _closing(text, at, fence, kept, indented)
+        code = textwrap.dedent(text[at:close]) if indented else text[at:close]
         turn_ends = any(not _in_string(kept + code[: match.start()]) for match in _TURN_END.finditer(code))
-        code = _LANGUAGE_LINE.sub("", textwrap.dedent(code) if indented else code)
+        code = _LANGUAGE_LINE.sub("", code)
         blocks.append(Block(code, end is not None, len(text) if end is None else end))
         if end is None or turn_ends:
             return blocks
@@ -138,12 +138,13 @@ def find_blocks(text: str, prompt: Prompt) -> list[Block]:
         is_open, at, indented = bool(_LANGUAGE_LINE.match(text[end:].partition("\n")[0] + "\n")), end, False
 
 
-def _closing(text: str, begin: int, fence: str, kept: str) -> tuple[int, int | None]:
+def _closing(text: str, begin: int, fence: str, kept: str, indented: bool) -> tuple[int, int | None]:
     """Return where a block's code ends and where the text after its fence begins (None: it is not closed)."""
     mark = re.escape(fence[0]) + f"{{{len(fence)},}}"
     # Models glue backticks to the last line of code; "~~~x" may be Python.
     for match in re.compile(mark if fence[0] == "`" else rf"^[ \t]*{mark}", re.M).finditer(text, begin):
-        if not _in_string(kept + text[begin : match.start()]):
+        before = text[begin : match.start()]
+        if not _in_string(kept + (textwrap.dedent(before) if indented else before)):
             return match.start(), match.end()
     return len(text), None
 

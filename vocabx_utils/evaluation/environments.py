@@ -234,7 +234,7 @@ def build_environment(
     inside = folder / "bin" / "python"
     for file in files:
         say(f"installing {file.name}")
-        _install(inside, file)
+        _install(inside, file, say)
     say("preparing matplotlib's font list")
     _call([str(inside), "-c", "import matplotlib.font_manager"], "import matplotlib", _font_variables(folder))
     facts = _query(inside)
@@ -320,16 +320,16 @@ def pinned(file: Path) -> dict[str, str]:
     return {name: version for name, _, version in (line.partition("==") for line in lines)}
 
 
-def _install(python: Path, file: Path) -> None:
+def _install(python: Path, file: Path, say: Callable[[str], None]) -> None:
     """Install a requirement file; pip accepts only the files whose hashes it names, and shows its steps."""
     command = [str(python), "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(file)]
     with progress(total=len(pinned(file)), desc=f"{file.stem}, packages", unit="package") as bar:
 
         def show(line: str) -> None:
-            if line.startswith(("Collecting ", "Requirement already satisfied")):
+            if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied")):
                 bar.update(1)
             elif line.startswith("Installing collected"):
-                bar.set_description(f"{file.stem}, unpacking")
+                say(f"unpacking the packages of {file.name} (a minute or two)")
 
         _call(command, f"pip install -r {file.name}", show=show)
 

@@ -87,7 +87,8 @@ def build_prompt(
         prefill: Head of the answer block: ``"none"``, ``"fence"``, ``"code"`` (fence and code start), or
             ``"auto"``: ``"code"`` for the thesis's format; with ``"chat"`` what served Qwen2.5-Coder-0.5B best
             of the three (``results/bench/answers.json``): ``"code"`` for DS-1000, ``"none"`` for BigCodeBench,
-            else ``"fence"``.
+            else ``"fence"``. That was seen on the problems which are reported; the official prompts of EvalPlus
+            and BigCodeBench are ``"fence"``.
         variant: BigCodeBench only: ``"instruct"`` or ``"complete"``.
         examples: MBPP with ``style="completion"`` only: the solved problems shown first.
 

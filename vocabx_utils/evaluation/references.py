@@ -8,12 +8,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, reference_answer
-from vocabx_utils.evaluation.environments import Environment, environment_for
+from vocabx_utils.evaluation.environments import RECIPES, Environment, check_libraries, environment_for
 from vocabx_utils.evaluation.execution import (
     STRICT_BENCHMARKS,
     TIMEOUTS,
@@ -26,11 +26,12 @@ from vocabx_utils.evaluation.execution import (
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.selftest import check_sandbox
 from vocabx_utils.evaluation.verdicts import Verdict
-from vocabx_utils.runs import write_json
+from vocabx_utils.runs import append_jsonl, iterate_jsonl, read_json, write_json
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
 FIRST_TIMEOUT = 60.0  # seconds for a reference whose time is not yet known
 _REASON_LIMIT = 160
+_NAMED = 5  # packages that a message spells out
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,52 @@ class KeptList:
         }
 
 
+class EnvironmentDiffersError(ValueError):
+    """An environment is not the one in which the list of the package was made."""
+
+
+def check_environment(benchmark: str, environment: Environment) -> None:
+    """Refuse an environment whose hash is not that of the package's list.
+
+    Raises:
+        EnvironmentDiffersError: It is another one; the message says in what, and what to do.
+    """
+    file = KEPT_FOLDER / f"{benchmark}.json"
+    recorded = read_json(file)["environment"] if file.is_file() else environment.describe()
+    if recorded["hash"] == environment.hash:
+        return
+    groups = [group for group in recorded["groups"] if group not in RECIPES[benchmark].default]
+    options = "".join(f" --with {group}" for group in groups)
+    build = f"build it with `vocabx eval-env build {benchmark}{options}`, or " if benchmark in RECIPES else ""
+    raise EnvironmentDiffersError(
+        f"the environment {environment.name} ({environment.hash}) is not the one of the list of {benchmark} "
+        f"({recorded['hash']}): {_differences(recorded, environment.describe())}. To check the list, {build}use "
+        "that Python and those packages; `--any-environment` makes a list of your own instead"
+    )
+
+
+def _differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Say in what two environments differ, the most telling facts first."""
+    parts = [
+        f"{key} {found[key] or 'none'} instead of {recorded[key] or 'none'}"
+        for key in ("python", "groups", "data")
+        if list(found[key]) != list(recorded[key])
+    ]
+    names = sorted(set(recorded["packages"].items()) ^ set(found["packages"].items()))
+    packages = list(dict.fromkeys(name for name, _ in names))
+    if packages:
+        more = f" and {len(packages) - _NAMED} more" if len(packages) > _NAMED else ""
+        parts.append(f"{len(packages)} package{'s' * (len(packages) > 1)} ({', '.join(packages[:_NAMED])}{more})")
+    return "; ".join(parts) or "its machine or the files of its data folders"
+
+
 def verify_references(
     problems: Sequence[Problem],
     environment: Environment | None = None,
     *,
     workers: int = 2,
     modes: Sequence[str] = ("fresh", "fresh"),
+    record: str | Path | None = None,
 ) -> KeptList:
     """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
@@ -83,23 +124,29 @@ def verify_references(
         environment: Where they run; None for that of the benchmark.
         workers: Programs at the same time.
         modes: One entry for each pass: ``fresh`` (a jail for each program) or ``forked`` (warm jails).
+        record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
 
     Returns:
         The kept list.
 
     Raises:
-        ValueError: Problems of several benchmarks.
+        ValueError: Problems of several benchmarks, or a record that was made in another environment.
         SandboxUnavailableError: There is no sandbox that holds.
-        EnvironmentMissingError: The environment is not built.
+        EnvironmentMissingError: The environment is not built, or lacks a library that a problem needs.
     """
     benchmark = one_benchmark(problems)
     environment = environment or environment_for(benchmark)
+    check_libraries(environment, [problem.library for problem in problems])
+    known = _Record(record, environment.hash)
     backend = check_sandbox(environment.view)
 
     def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Verdict]:
         desc, fast = f"{benchmark}, references, {what}", mode == "forked"
-        outcome = run_jobs(jobs, environment, workers=workers, fast=fast, retry=undecided, desc=desc)
-        return {job.task_id: verdict for job, verdict, _ in outcome}
+        label = f"{what}, {mode}"
+        left = [job for job in jobs if (label, job.task_id) not in known.verdicts]
+        for job, verdict, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
+            known.add(label, job.task_id, verdict)
+        return {job.task_id: known.verdicts[label, job.task_id] for job in jobs}
 
     jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT)
     verdicts: dict[str, list[Verdict]] = {problem.task_id: [] for problem in problems}
@@ -125,6 +172,72 @@ def verify_references(
         not_strict = {name: drop_reason([v], environment) for name, v in strict.items() if v.status != "pass"}
     facts = {**environment.describe(), "backend": backend, "modes": list(modes)}
     return KeptList(benchmark, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
+
+
+class _Record:
+    """Verdicts by pass and problem, appended to a file if there is one."""
+
+    def __init__(self, path: str | Path | None, env_hash: str) -> None:
+        self.path, self.env_hash = Path(path) if path else None, env_hash
+        self.verdicts: dict[tuple[str, str], Verdict] = {}
+        rows = iterate_jsonl(self.path) if self.path and self.path.is_file() else ()
+        for number, row in rows:
+            place = f"{self.path}, line {number}"
+            if row.get("env_hash") != env_hash:
+                raise ValueError(
+                    f"{place}: made in the environment {row.get('env_hash')}, but this one is {env_hash}; choose "
+                    "another folder, or remove the file to begin anew"
+                )
+            try:
+                self.verdicts[row["run"], row["task_id"]] = Verdict(**row["verdict"])
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
+
+    def add(self, run: str, task_id: str, verdict: Verdict) -> None:
+        """File a verdict."""
+        self.verdicts[run, task_id] = verdict
+        if self.path:
+            row = {"run": run, "task_id": task_id, "env_hash": self.env_hash, "verdict": asdict(verdict)}
+            append_jsonl(self.path, row)
+
+
+def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share: float = 1.0) -> list[Problem]:
+    """Choose some problems of a benchmark, spread evenly over it.
+
+    Args:
+        problems: All problems.
+        ids: Ids to choose; all if there are none.
+        share: Share of them to keep, in (0, 1].
+
+    Raises:
+        ValueError: An unknown id, or a share out of range.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")
+    if unknown := sorted(set(ids) - {problem.task_id for problem in problems}):
+        raise ValueError(f"no such problem: {', '.join(unknown)}; an id looks like {problems[0].task_id}")
+    chosen = [problem for problem in problems if not ids or problem.task_id in ids]
+    count = max(1, round(share * len(chosen)))
+    return [chosen[number * len(chosen) // count] for number in range(count)]
+
+
+def compare_lists(found: KeptList) -> list[str]:
+    """Return one line for every problem on which a list and that of the package do not agree."""
+    file = KEPT_FOLDER / f"{found.benchmark}.json"
+    if not file.is_file():
+        return []
+    listed = read_json(file)
+    newly = [
+        f"{name} is dropped ({why}), the list keeps it"
+        for name, why in found.dropped.items()
+        if name not in listed["dropped"]
+    ]
+    again = [
+        f"{name} passes, the list drops it ({listed['dropped'][name]})"
+        for name in found.kept
+        if name in listed["dropped"]
+    ]
+    return newly + again
 
 
 def _all_pass(runs: Sequence[Verdict]) -> bool:
@@ -173,7 +286,7 @@ def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
     return f"{label}{times}: {last}"[:_REASON_LIMIT]
 
 
-def write_kept(kept: KeptList, folder: str | Path = KEPT_FOLDER) -> Path:
+def write_kept(kept: KeptList, folder: str | Path) -> Path:
     """Write a kept list as ``<benchmark>.json``; return its path."""
     path = Path(folder) / f"{kept.benchmark}.json"
     write_json(path, kept.to_dict())
