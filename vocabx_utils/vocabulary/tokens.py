@@ -426,14 +426,11 @@ def check_reachable(extension: Extension, tokens: Sequence[NewToken]) -> None:
 
 
 def unreachable(extension: Extension, tokens: Sequence[NewToken]) -> list[NewToken]:
-    """Tokens that do not show in any of a few short contexts of their own text."""
+    """Tokens that show in none of the texts that hold them or others of these tokens, in a few short contexts."""
     contexts = ["{}", "x{}", "x {}", "{} x", "({})", "x\n{}\nx", "x{}x", ".{}(", "\n{}x", "0{}0"]
-
-    def shows(token: NewToken) -> bool:
-        probes = [c.format(text) for text in _texts_with(token.raw) for c in contexts]
-        return any(token.id in ids for ids in encode_each(extension.extended, probes))
-
-    return [t for t in tokens if not shows(t)]
+    probes = (c.format(text) for t in tokens for text in _texts_with(t.raw) for c in contexts)
+    shown = {i for ids in encode_each(extension.extended, probes) for i in ids}
+    return [t for t in tokens if t.id not in shown]
 
 
 def _texts_with(raw: bytes) -> list[str]:
