@@ -426,11 +426,14 @@ def check_reachable(extension: Extension, tokens: Sequence[NewToken]) -> None:
 
 
 def unreachable(extension: Extension, tokens: Sequence[NewToken]) -> list[NewToken]:
-    """Tokens that show in none of the texts that hold them or others of these tokens, in a few short contexts."""
+    """Tokens that do not show in any of a few short contexts of their own text."""
     contexts = ["{}", "x{}", "x {}", "{} x", "({})", "x\n{}\nx", "x{}x", ".{}(", "\n{}x", "0{}0"]
-    probes = (c.format(text) for t in tokens for text in _texts_with(t.raw) for c in contexts)
-    shown = {i for ids in encode_each(extension.extended, probes) for i in ids}
-    return [t for t in tokens if t.id not in shown]
+
+    def shows(token: NewToken) -> bool:
+        probes = [c.format(text) for text in _texts_with(token.raw) for c in contexts]
+        return any(token.id in ids for ids in encode_each(extension.extended, probes))
+
+    return [t for t in tokens if not shows(t)]
 
 
 def _texts_with(raw: bytes) -> list[str]:
