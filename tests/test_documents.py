@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -57,7 +58,8 @@ def test_readme_names_make_targets_and_commands_that_exist() -> None:
         words = shlex.split(line)[1:]
         assert words[0] in COMMANDS, line
         options = [word for word in words if word.startswith("-")]
-        help_text = CliRunner().invoke(main, [words[0], "--help"]).output
+        group = isinstance(main.get_command(click.Context(main), words[0]), click.Group)
+        help_text = CliRunner().invoke(main, [*words[: 1 + group], "--help"]).output
         assert all(option in help_text for option in options), line
 
 

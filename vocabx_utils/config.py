@@ -127,7 +127,7 @@ class TokenizerConfig(StageConfig):
         packages: import names, for `packages`.
         corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
         corpus_revision: revision of the hub data set.
-        corpus_glob: file name pattern, for `tree`.
+        corpus_glob: which files, written as in a `.gitignore` file, several separated by commas, for `tree`.
         template: how a pair reads: `thesis` or `chat`.
         n_tokens: new tokens wanted (N).
         strategy: `merges` (ours) or `added` (the thesis's).

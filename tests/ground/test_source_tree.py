@@ -10,7 +10,7 @@ import pytest
 
 from vocabx_utils import source_tree
 from vocabx_utils.corpus import CorpusError, pairs_from_tree
-from vocabx_utils.runs import read_jsonl, write_jsonl
+from vocabx_utils.runs import progress, read_jsonl, write_jsonl
 from vocabx_utils.source_tree import Document, decode, hold_out, read_source_tree
 
 
@@ -192,6 +192,12 @@ def test_a_name_that_is_not_utf8_can_be_written(tmp_path: Path) -> None:
     pairs = pairs_from_tree(tmp_path, "*.c")
     write_jsonl(tmp_path / "pairs.jsonl", [vars(pair) for pair in pairs])
     assert [row["source"] for row in read_jsonl(tmp_path / "pairs.jsonl")] == [pair.source for pair in pairs]
+
+
+def test_only_long_work_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    for delay, lines in ((0, 1), (60, 0)):
+        assert list(progress(range(3), desc="read", unit="file", delay=delay)) == [0, 1, 2]
+        assert capsys.readouterr().err.count("read: 100%") == lines
 
 
 # --- held-out files ----------------------------------------------------------------------------------------

@@ -130,3 +130,28 @@ def test_bad_input(smollm_like: Any, strategy: Any, texts: list[str], options: A
 def test_unknown_strategy(smollm_like: Any) -> None:
     with pytest.raises(TokenizerError, match="expected 'added' or 'merges'"):
         select_tokens(["text"], smollm_like, 3, strategy="unigram")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ["merges", "added"])
+def test_a_token_stands_in_so_many_texts(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    texts = [*domain, "frobnicate quuxify " * 300]
+    found = select_tokens(texts, smollm_like, 60, strategy=strategy, min_files=3, min_count=3)
+    assert found and all(sum(p.text in text for text in texts) >= 3 for p in found)
+    assert any("quuxify" in p.text for p in select_tokens(texts, smollm_like, 60, strategy=strategy, min_count=3))
+    with pytest.raises(TokenizerError, match="min_files 0; expected at least 1, 2 and 1"):
+        select_tokens(texts, smollm_like, 5, strategy=strategy, min_files=0)
+
+
+@pytest.mark.parametrize("spelling", [" groupby", "Ġgroupby"])
+def test_an_excluded_token_may_be_spelt_as_a_piece(smollm_like: Any, spelling: str) -> None:
+    texts = ["x groupby y groupby\n"] * 9
+    assert " groupby" in [p.text for p in select_tokens(texts, smollm_like, 1, count_steps=False)]
+    assert " groupby" not in [p.text for p in select_tokens(texts, smollm_like, 4, exclude=[spelling])]
+
+
+def test_steps_come_on_top_where_they_do_not_count(smollm_like: Any, domain: list[str]) -> None:
+    usual = select_tokens(domain, smollm_like, 60, min_count=3)
+    wanted = select_tokens(domain, smollm_like, 60, min_count=3, count_steps=False)
+    assert len(usual) == 60 and any(not p.count for p in usual)
+    assert sum(p.count > 0 for p in wanted) == 60 < len(wanted)
+    assert [p.text for p in wanted[:60]] == [p.text for p in usual]
