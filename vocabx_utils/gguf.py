@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
+from vocabx_utils import portable
+from vocabx_utils.portable import save_model, save_tokenizer
 from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
@@ -206,8 +208,8 @@ def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     model.config.update({**ends, "bos_token_id": tokenizer.bos_token_id})
     model.generation_config = GenerationConfig(**ends)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_model(model, folder)
+    save_tokenizer(tokenizer, folder)
 
 
 def restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedTokenizerFast:

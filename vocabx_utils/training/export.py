@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from vocabx_utils import runs
 from vocabx_utils.models import DEFAULT_MODEL, BaseModel, load_base_model, quiet_transformers, with_extra_rows
+from vocabx_utils.portable import PortableError, check_portable, save_model, save_tokenizer
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
@@ -336,8 +337,8 @@ def _write(
         held = model.generation_config.suppress_tokens or []
         model.generation_config.suppress_tokens = sorted({*held, *padding})
     with quiet_transformers():
-        model.save_pretrained(folder, max_shard_size=shard_size)
-        tokenizer.save_pretrained(folder)
+        save_model(model, folder, max_shard_size=shard_size)
+        save_tokenizer(tokenizer, folder)
 
 
 @torch.no_grad()
