@@ -79,12 +79,13 @@ PRE_TOKENIZERS: dict[str, tuple[Callable[[], pre_tokenizers.PreTokenizer], bool]
 
 
 def converter() -> str:
-    """Name what converts: a digest of this module, and the version of transformers.
+    """Name what converts: a digest of this module and of what writes the folder, and the version of transformers.
 
     A cache outlives the code that filled it. A conversion by another converter may hold another tokenizer, which
     would change every number after it without a word; so such a conversion is made again.
     """
-    return f"{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}-transformers-{version('transformers')}"
+    sources = Path(__file__).read_bytes() + Path(portable.__file__).read_bytes()
+    return f"{hashlib.sha256(sources).hexdigest()[:12]}-transformers-{version('transformers')}"
 
 
 def is_current(folder: Path, **facts: str) -> bool:

@@ -17,7 +17,15 @@ from vocabx_utils.runs import read_json, write_json
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["FAMILIES", "PortableError", "check_portable", "portable_config", "save_model", "save_tokenizer"]
+__all__ = [
+    "FAMILIES",
+    "PortableError",
+    "attention_for_release_4",
+    "check_portable",
+    "portable_config",
+    "save_model",
+    "save_tokenizer",
+]
 
 # Model types of which `make test-matrix` loads an exported folder in both releases and compares what it computes.
 FAMILIES = frozenset(
@@ -29,6 +37,11 @@ FAMILIES = frozenset(
 # Kinds of scaled rotary embeddings that both releases compute alike.
 SCALINGS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+# Settings by model type that release 4 heeds in its plain attention only, and the value that asks for nothing.
+_PLAIN_ATTENTION: dict[str, dict[str, Any]] = {
+    "gemma2": {"attn_logit_softcapping": None},
+    "gpt2": {"scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
+}
 
 
 class PortableError(ValueError):
@@ -56,9 +69,18 @@ def check_portable(config: PreTrainedConfig) -> None:
     again = type(config)(**old).to_dict()
     if lost := sorted(name for name in ("rope_parameters", "dtype") if again.get(name) != written.get(name)):
         raise PortableError(
-            f"model type {kind!r}: {lost[0]} = {written[lost[0]]} has no spelling that transformers 4 reads alike "
-            f"(it would read {again.get(lost[0])}). Write the model with `model.save_pretrained` for this release alone."
+            f"model type {kind!r}: {lost[0]} = {written[lost[0]]} has no spelling that transformers 4 reads alike (it "
+            f"would read {again.get(lost[0])}). Write the model with `model.save_pretrained` for this release alone."
         )
+
+
+def attention_for_release_4(config: PreTrainedConfig) -> str | None:
+    """Name the attention that release 4 has to be told to take (`attn_implementation`), or None where any will do.
+
+    It cannot be written into a folder: release 4 overwrites what `config.json` says of it.
+    """
+    heeded = _PLAIN_ATTENTION.get(config.model_type, {})
+    return "eager" if any(getattr(config, name) != value for name, value in heeded.items()) else None
 
 
 def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,10 +98,10 @@ def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
     portable = dict(config)
     if portable.get("dtype") is not None:
         portable["torch_dtype"] = portable["dtype"]
+    kind = str(portable.get("model_type"))
     rope = portable.get("rope_parameters")
     if not rope:
         return portable
-    kind = str(portable.get("model_type"))
     if _FULL in rope or _SLIDING in rope:
         whole = rope.get(_FULL) or {}
         if kind == "gemma3_text":
@@ -121,11 +143,16 @@ def _older_rope(kind: str, rope: Mapping[str, Any]) -> dict[str, Any]:
 def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
     """Save weights, configuration and generation settings.
 
+    Release 5 renames some weights when it loads them and gives them their old names when it saves them, but only the
+    names that it saw: a tied head was in no file, and untied it would be written under a name that release 4 does not
+    know. Without the record of what was seen, all names are turned back.
+
     Args:
         model: any causal model.
         folder: where to.
         **options: of `save_pretrained`.
     """
+    model.__dict__.pop("_weight_conversions", None)
     model.save_pretrained(folder, **options)
     write_json(folder / "config.json", portable_config(read_json(folder / "config.json")))
 

@@ -73,12 +73,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt2": (
         "GPT2",
-        _SHAPE | {"activation_function": "relu", "layer_norm_epsilon": 0.03, "n_inner": 40}
+        _SHAPE
+        | {"activation_function": "relu", "layer_norm_epsilon": 0.03, "n_inner": 40}
         | {"scale_attn_by_inverse_layer_idx": True, "n_positions": 96},
     ),
     "gpt_neox": (
         "GPTNeoX",
-        _SHAPE | {"intermediate_size": 48, "rotary_emb_base": 37.0, "rotary_pct": 0.5, "layer_norm_eps": 0.03}
+        _SHAPE
+        | {"intermediate_size": 48, "rotary_emb_base": 37.0, "rotary_pct": 0.5, "layer_norm_eps": 0.03}
         | {"hidden_act": "relu", "use_parallel_residual": False, "max_position_embeddings": 96},
     ),
     "opt": (
@@ -94,7 +96,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "falcon": (
         "Falcon",
-        _SHAPE | {"rope_theta": 37.0, "layer_norm_epsilon": 0.03, "activation": "relu", "ffn_hidden_size": 48}
+        _SHAPE
+        | {"rope_theta": 37.0, "layer_norm_epsilon": 0.03, "activation": "relu", "ffn_hidden_size": 48}
         | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True, "max_position_embeddings": 96},
     ),
     "falcon-alibi": (
@@ -103,7 +106,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bloom": (
         "Bloom",
-        _SHAPE | {"n_layer": 4, "n_head": 4, "layer_norm_epsilon": 0.03}
+        _SHAPE
+        | {"n_layer": 4, "n_head": 4, "layer_norm_epsilon": 0.03}
         | {"apply_residual_connection_post_layernorm": True},
     ),
     "mpt": (
@@ -126,7 +130,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", _LAYERNORM | {"partial_rotary_factor": 0.5, "use_qkv_bias": True, "qk_layernorm": True}),
     "starcoder2": (
         "Starcoder2",
-        _SHAPE | {"intermediate_size": 48, "num_key_value_heads": 2, "norm_epsilon": 0.03, "rope_theta": 37.0}
+        _SHAPE
+        | {"intermediate_size": 48, "num_key_value_heads": 2, "norm_epsilon": 0.03, "rope_theta": 37.0}
         | {"sliding_window": 8, "use_bias": False, "hidden_act": "relu", "max_position_embeddings": 96},
     ),
     "olmo2": ("Olmo2", {k: v for k, v in _LLAMA.items() if k != "head_dim"}),
@@ -148,9 +153,7 @@ def tiny_model(case: str, *, tied: bool, rows: int = ROWS, **ends: int) -> Any:
         **ends: ids of the special tokens.
     """
     prefix, settings = CASES[case]
-    config = getattr(transformers, f"{prefix}Config")(
-        vocab_size=rows, tie_word_embeddings=tied, **{**settings, **ends}
-    )
+    config = getattr(transformers, f"{prefix}Config")(vocab_size=rows, tie_word_embeddings=tied, **{**settings, **ends})
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():  # norms and biases that are not ones and zeros

@@ -6,13 +6,14 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-SETTINGS = ("eos_token_id", "pad_token_id", "temperature", "top_p", "repetition_penalty", "suppress_tokens")
+SETTINGS = ("eos_token_id", "pad_token_id", "temperature", "top_p", "repetition_penalty")
 
 
 def look_at_tokenizer(tokenizer: Any, texts: list[str], chat: list[dict[str, str]]) -> dict[str, Any]:
@@ -43,6 +44,15 @@ def look_at_model(model: Any, ids: list[int]) -> tuple[Any, dict[str, Any]]:
     return logits, {"greedy": greedy[0].tolist(), "settings": settings, "dtype": str(model.dtype)}
 
 
+def options_of(folder: str) -> dict[str, Any]:
+    """How the model card says that a folder is to be loaded in this release."""
+    options = {"dtype": "auto"}
+    if importlib.metadata.version("transformers").startswith("4."):
+        card = (Path(folder) / "README.md").read_text(encoding="utf-8")
+        options |= dict(re.findall(r'`(attn_implementation)="(\w+)"`', card))
+    return options
+
+
 def main(job_file: str) -> None:
     """Load each folder of a job and write what it gives into `answers.json` and `logits.safetensors`."""
     if importlib.util.find_spec("vocabx_utils") is not None:
@@ -56,7 +66,7 @@ def main(job_file: str) -> None:
         try:
             answer = look_at_tokenizer(AutoTokenizer.from_pretrained(folder), job["texts"], job["chat"])
             if (Path(folder) / "config.json").exists():
-                model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+                model = AutoModelForCausalLM.from_pretrained(folder, **options_of(folder)).eval()
                 logits[name], seen = look_at_model(model, job["ids"][name])
                 answer |= seen
         except Exception as error:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import runs
 from vocabx_utils.models import DEFAULT_MODEL, BaseModel, load_base_model, quiet_transformers, with_extra_rows
-from vocabx_utils.portable import PortableError, check_portable, save_model, save_tokenizer
+from vocabx_utils.portable import attention_for_release_4, check_portable, save_model, save_tokenizer
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
@@ -201,16 +201,18 @@ def write_folder(
         reserved_rows_used: padding rows of the base that new tokens took over; reported.
         original: tokenizer before extension, to compare on ``probe``; None skips that.
         probe: text whose ids llama.cpp's converter hashes to recognise a pre-tokenizer.
-        verify: load the folder again and compare logits (memory of two models).
+        verify: load the folder again and compare logits and ids (memory of two models).
 
     Returns:
         The folder.
 
     Raises:
-        ExportError: ``out`` exists, ids outnumber rows, or the folder's logits differ from the model's.
+        ExportError: ``out`` exists, ids outnumber rows, or the folder's logits or ids differ from those in memory.
+        PortableError: other releases of transformers would compute something else from the folder.
     """
     out = Path(out)
     _refuse_existing(out)
+    check_portable(model.config)
     rows = len(matrices_of(model)[1])
     if limit > rows:
         raise ExportError(
@@ -227,6 +229,8 @@ def write_folder(
         "reserved_rows_used": reserved_rows_used,
         "tied": False,
         "base_model": base_model,
+        "licence": card.licence_of(base_model),
+        "transformers_4_attention": attention_for_release_4(model.config),
         "probe_changed": None if original is None else probe_changed(original, tokenizer, probe),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -237,6 +241,7 @@ def write_folder(
         runs.write_text(scratch / "README.md", card_text or card.short_card(facts))
         if verify:
             _verify(model, scratch, limit)
+            _verify_tokenizer(tokenizer, scratch, [probe, *(tokenizer.decode([i]) for i in new_ids)])
         if out.exists():
             out.rmdir()
         scratch.chmod(0o755)
@@ -356,6 +361,19 @@ def _verify(model: PreTrainedModel, folder: Path, limit: int) -> None:
             f"the written folder gives logits that differ by {error:.2g} (allowed {allowed:g}); nothing was exported. "
             "Is the disk damaged, or does this architecture tie matrices that the configuration calls untied?"
         )
+
+
+def _verify_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, texts: list[str]) -> None:
+    """Load the tokenizer as a stranger would; for some model types transformers takes a class of its own instead."""
+    loaded = AutoTokenizer.from_pretrained(folder)
+    for text in texts:
+        ids, there = (t(text, verbose=False)["input_ids"] for t in (tokenizer, loaded))
+        if there != ids or loaded.decode(ids) != tokenizer.decode(ids):
+            raise ExportError(
+                f"{text!r} has ids {ids[:8]} here and {there[:8]} (read back as {loaded.decode(ids)!r}) in the written "
+                f"folder, which AutoTokenizer opens as {type(loaded).__name__}; nothing was exported. Leave that token "
+                "out, or use strategy 'merges'."
+            )
 
 
 def _refuse_existing(out: Path) -> None:
