@@ -7,13 +7,14 @@ ARGS ?=
 LOCKED := $(VENV)/.locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit nbval test-threads lab lint figures model notebooks lock clean
+.PHONY: help run test unit nbval test-threads test-matrix lab lint figures model notebooks lock clean
 
 help:
 	@echo 'make run            execute notebooks 00 to 06 into runs/quick/   (ARGS="--profile gpu" and so on)'
 	@echo 'make lab            open JupyterLab on notebook 00'
 	@echo 'make test           unit tests, then every notebook against its stored outputs'
 	@echo 'make test-threads   the notebooks once with one thread and once with two'
+	@echo 'make test-matrix    exported folders in other releases of transformers, without this package'
 	@echo 'make lint           ruff and mypy'
 	@echo 'make figures        draw the figures of a run again, RUN=quick'
 	@echo 'make notebooks      execute the source notebooks in place, cleaned for a commit (NB="03 05" for some)'
@@ -47,6 +48,10 @@ nbval: model
 test-threads:
 	OMP_NUM_THREADS=1 $(MAKE) nbval
 	OMP_NUM_THREADS=2 $(MAKE) nbval
+
+# The other release is installed into the cache once.
+test-matrix: $(LOCKED)
+	$(BIN)/python -m pytest -q tests/matrix
 
 lint: $(LOCKED)
 	$(BIN)/ruff check .

@@ -12,19 +12,30 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_finetuning import SMALL
-from tiny_tuning import CHAT, extended, new_rows, texts, tiny_base
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tiny_parts import tiny_decoder
+from tiny_tuning import CHAT, extended, new_rows, texts, tiny_base, tiny_tokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+)
 
-from vocabx_utils import runs
+from vocabx_utils import portable, runs
 from vocabx_utils.config import FineTuneConfig
-from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training import export
+from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
+from vocabx_utils.portable import PortableError, save_tokenizer
+from vocabx_utils.training import card, export
 from vocabx_utils.training.batches import encode
 from vocabx_utils.training.export import ExportError, export_model, export_variant, pad_rows, read_facts
 from vocabx_utils.training.finetuning import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
 from vocabx_utils.training.variants import from_base, from_branch, from_phase1, load_variant
+from vocabx_utils.vocabulary.tokens import extend_tokenizer
 
+SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 IDS = [5, 300, 17, 301, 44, 302, 8]
 
 STRANGER = """
@@ -257,6 +268,81 @@ def test_rows_survive_in_the_adapter_alone(tuned):
     adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
     fresh = with_extra_rows(base, torch.zeros(3, 32), torch.zeros(3, 32), 300)
     torch.testing.assert_close(logits(load_adapter(fresh, adapter, new_ids=range(300, 303))), expected)
+
+
+# --- other releases of transformers: what `make test-matrix` tries for real ----------------------------------------
+
+
+def test_settings_are_written_under_both_names(tmp_path):
+    base = tiny_base()
+    base.tokenizer.add_special_tokens({"extra_special_tokens": ["<|tool|>"]})
+    model = tiny_decoder(304, rope_theta=77.0, rope_scaling={"rope_type": "linear", "factor": 3.0})
+    out = export.write_folder(model, extended(base.tokenizer), tmp_path / "out", limit=304)
+    config = runs.read_json(out / "config.json")
+    assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 77.0
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 3.0}
+    assert config["dtype"] == config["torch_dtype"] == "float32"
+    settings = runs.read_json(out / "tokenizer_config.json")
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert settings["additional_special_tokens"] == ["<|tool|>"] and "extra_special_tokens" not in settings
+    assert AutoTokenizer.from_pretrained(out).extra_special_tokens == ["<|tool|>"]
+
+
+def test_a_head_that_was_tied_is_written_under_the_name_that_older_releases_know(tmp_path):
+    """Release 5 turns back only the names that it met while loading, and a tied head is in no file."""
+    config = GPTNeoXConfig(
+        vocab_size=300,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=48,
+        tie_word_embeddings=True,
+    )
+    GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "base")
+    save_tokenizer(tiny_tokenizer(), tmp_path / "base")
+    base = load_base_model(tmp_path / "base", device="cpu")
+    out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    assert "embed_out.weight" in runs.read_tensors(out / "model.safetensors")
+
+
+def test_a_family_that_was_not_tried_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(portable, "FAMILIES", portable.FAMILIES - {"llama"})
+    base = tiny_base()
+    with pytest.raises(PortableError, match=r"model type 'llama'.*not tried.*qwen2"):
+        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (Gemma3TextConfig(rope_parameters={"sliding_attention": SCALED, "full_attention": SCALED}), "sliding layers"),
+        (LlamaConfig(rope_parameters={"rope_type": "proportional", "rope_theta": 1e4}), "rope_type 'proportional'"),
+    ],
+)
+def test_rotary_embeddings_that_release_4_has_no_words_for_are_refused(config, named):
+    with pytest.raises(PortableError, match=named):
+        portable.check_portable(config)
+
+
+def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
+    """Release 5 opens every tokenizer of model type qwen2 with its own class, which decodes added tokens as bytes."""
+    extension = extend_tokenizer(tiny_tokenizer(), [" groupby", "éré"], "added")
+    with pytest.raises(ExportError, match=r"'éré' has ids .* AutoTokenizer opens as Qwen2Tokenizer"):
+        model = tiny_decoder(302, kind="qwen2")
+        export.write_folder(model, extension.tokenizer, tmp_path / "out", limit=302, new_ids=extension.new_ids)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_card_names_base_and_licence(tmp_path):
+    base = tiny_base()
+    for name, text in (("packaged", DEFAULT_MODEL), ("folder", str(tmp_path / "own"))):
+        (tmp_path / "own").mkdir(exist_ok=True)
+        (tmp_path / "own" / "README.md").write_text("---\nlanguage: en\nlicense: Apache-2.0\n---\n# Mine\n")
+        out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / name, base_model=text)
+        readme = (out / "README.md").read_text()
+        assert "license: apache-2.0\n" in readme and f"derived from `{text}`" in readme
+    assert card.licence_of(str(tmp_path)) is None and card.licence_of("") is None
 
 
 def test_probe_tells_whether_ids_change():

@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
+from vocabx_utils import portable
+from vocabx_utils.portable import save_model, save_tokenizer
 from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
@@ -77,12 +79,13 @@ PRE_TOKENIZERS: dict[str, tuple[Callable[[], pre_tokenizers.PreTokenizer], bool]
 
 
 def converter() -> str:
-    """Name what converts: a digest of this module, and the version of transformers.
+    """Name what converts: a digest of this module and of what writes the folder, and the version of transformers.
 
     A cache outlives the code that filled it. A conversion by another converter may hold another tokenizer, which
     would change every number after it without a word; so such a conversion is made again.
     """
-    return f"{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}-transformers-{version('transformers')}"
+    sources = Path(__file__).read_bytes() + Path(portable.__file__).read_bytes()
+    return f"{hashlib.sha256(sources).hexdigest()[:12]}-transformers-{version('transformers')}"
 
 
 def is_current(folder: Path, **facts: str) -> bool:
@@ -206,8 +209,8 @@ def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     model.config.update({**ends, "bos_token_id": tokenizer.bos_token_id})
     model.generation_config = GenerationConfig(**ends)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_model(model, folder)
+    save_tokenizer(tokenizer, folder)
 
 
 def restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedTokenizerFast:

@@ -453,6 +453,8 @@ def with_extra_rows(
     head.weight = nn.Parameter(new_head)
     model.set_output_embeddings(head)
     model.config.vocab_size = rows
+    if hasattr(model, "vocab_size"):  # Gemma's loss cuts the logits by it
+        model.vocab_size = rows
     model.config.tie_word_embeddings = False
     return model
 

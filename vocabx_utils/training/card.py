@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vocabx_utils import runs
+from vocabx_utils.models import PACKAGED
 
-__all__ = ["short_card", "write_card"]
+__all__ = ["licence_of", "short_card", "write_card"]
 
 _HYPERPARAMETERS = {
     "a": ("a_epochs", "a_rate", "a_warmup"),
@@ -27,7 +29,9 @@ _TITLES = {
 
 def short_card(facts: Mapping[str, Any]) -> str:
     """Card of a model that was exported outside a run: what the matrices hold."""
-    return "\n".join([*_front(str(facts["base_model"])), "# Model with an extended vocabulary", "", *_rows(facts)])
+    front = _front(str(facts["base_model"]), facts["licence"])
+    title = ["# Model with an extended vocabulary", ""]
+    return "\n".join([*front, *title, *_rows(facts), *_attention(facts["transformers_4_attention"]), *_licence(facts)])
 
 
 def write_card(folder: Path, provenance: Mapping[str, Any]) -> str:
@@ -43,7 +47,7 @@ def write_card(folder: Path, provenance: Mapping[str, Any]) -> str:
     key, origin = provenance["key"], provenance["key"]["origin"]
     new = key["new_ids"][1] - key["new_ids"][0]
     lines = [
-        *_front(origin["model"]),
+        *_front(origin["model"], licence_of(origin["model"])),
         f"# {origin['model']} · {folder.name}",
         "",
         f"Base model `{origin['model']}` (weights {origin['fingerprint']}), "
@@ -68,16 +72,44 @@ def write_card(folder: Path, provenance: Mapping[str, Any]) -> str:
         + ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
         + f"; finished {provenance['finished']}.",
         "",
-        "The licence of the base model applies to these weights.",
-        "",
+        *_licence({"base_model": origin["model"], "licence": licence_of(origin["model"])}),
     ]
     return "\n".join(lines)
 
 
-def _front(base: str) -> list[str]:
+def licence_of(base: str) -> str | None:
+    """Licence of a base model as its folder or our list of packaged models names it; None where neither does."""
+    if base in PACKAGED:
+        return PACKAGED[base].licence
+    folder = Path(base)
+    if base and (folder / "source.json").is_file() and (named := runs.read_json(folder / "source.json").get("licence")):
+        return str(named)
+    if base and (folder / "README.md").is_file():
+        text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+        if header := re.match(r"---\n(.*?)\n---", text, re.DOTALL):
+            named = re.search(r"^license: *[\"']?([^\"'\n]+)", header[1], re.MULTILINE)
+            return named[1].strip() if named else None
+    return None
+
+
+def _front(base: str, licence: str | None) -> list[str]:
     # a local path says nothing to others, and hubs refuse it as the name of a base
     named = [f"base_model: {base}"] if base.count("/") == 1 and not base.startswith((".", "/")) else []
+    named += [f"license: {licence.lower()}"] if licence else []
     return ["---", "library_name: transformers", "pipeline_tag: text-generation", *named, "---", ""]
+
+
+def _licence(facts: Mapping[str, Any]) -> list[str]:
+    base = f"`{facts['base_model']}`" if facts["base_model"] else "its base model"
+    named = f", {facts['licence']}," if facts["licence"] else ""
+    return [f"These weights are derived from {base}; the licence of the base model{named} applies to them.", ""]
+
+
+def _attention(attention: str | None) -> list[str]:
+    if attention is None:
+        return []
+    return [f"Under transformers 4, load it with `attn_implementation=\"{attention}\"`: its default leaves out a "
+            "setting of this model.", ""]  # fmt: skip
 
 
 def _rows(facts: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import runs
 from vocabx_utils.models import (
@@ -31,6 +31,7 @@ from vocabx_utils.models import (
     require_tokenizer,
     with_extra_rows,
 )
+from vocabx_utils.portable import attention_for_release_4, check_portable, save_model, save_tokenizer
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
@@ -214,17 +215,19 @@ def write_folder(
         reserved_rows_used: padding rows of the base that new tokens took over; reported.
         original: tokenizer before extension, to compare on ``probe``; None skips that.
         probe: text whose ids llama.cpp's converter hashes to recognise a pre-tokenizer.
-        verify: load the folder again and compare logits (memory of two models).
+        verify: load the folder again and compare logits and ids (memory of two models).
         parts: further folders by the name that they get inside ``out``; they are moved there.
 
     Returns:
         The folder.
 
     Raises:
-        ExportError: ``out`` exists, ids outnumber rows, or the folder's logits differ from the model's.
+        ExportError: ``out`` exists, ids outnumber rows, or the folder's logits or ids differ from those in memory.
+        PortableError: other releases of transformers would compute something else from the folder.
     """
     out = Path(out)
     _refuse_existing(out)
+    check_portable(model.config)
     check_finite(model)
     rows = len(matrices_of(model)[1])
     if limit > rows:
@@ -242,6 +245,8 @@ def write_folder(
         "reserved_rows_used": reserved_rows_used,
         "tied": False,
         "base_model": base_model,
+        "licence": card.licence_of(base_model),
+        "transformers_4_attention": attention_for_release_4(model.config),
         "probe_changed": None if original is None else probe_changed(original, tokenizer, probe),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -251,6 +256,7 @@ def write_folder(
         runs.write_text(scratch / "README.md", card_text or card.short_card(facts))
         if verify:
             _verify(model, scratch, limit)
+            _verify_tokenizer(tokenizer, scratch, [probe, *(tokenizer.decode([i]) for i in new_ids)])
         for name, folder in (parts or {}).items():
             shutil.move(folder, scratch / name)
         if out.exists():
@@ -377,8 +383,8 @@ def _write(
         held = model.generation_config.suppress_tokens or []
         model.generation_config.suppress_tokens = sorted({*held, *padding})
     with quiet_transformers():
-        model.save_pretrained(folder, max_shard_size=shard_size)
-        tokenizer.save_pretrained(folder)
+        save_model(model, folder, max_shard_size=shard_size)
+        save_tokenizer(tokenizer, folder)
 
 
 @torch.no_grad()
@@ -396,6 +402,19 @@ def _verify(model: PreTrainedModel, folder: Path, limit: int) -> None:
             f"the written folder gives logits that differ by {error:.2g} (allowed {allowed:g}); nothing was exported. "
             "Is the disk damaged, or does this architecture tie matrices that the configuration calls untied?"
         )
+
+
+def _verify_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, texts: list[str]) -> None:
+    """Load the tokenizer as a stranger would; for some model types transformers takes a class of its own instead."""
+    loaded = AutoTokenizer.from_pretrained(folder)
+    for text in texts:
+        ids, there = (t(text, verbose=False)["input_ids"] for t in (tokenizer, loaded))
+        if there != ids or loaded.decode(ids) != tokenizer.decode(ids):
+            raise ExportError(
+                f"{text!r} has ids {ids[:8]} here and {there[:8]} (read back as {loaded.decode(ids)!r}) in the written "
+                f"folder, which AutoTokenizer opens as {type(loaded).__name__}; nothing was exported. Leave that token "
+                "out, or use strategy 'merges'."
+            )
 
 
 def _refuse_existing(out: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vocabx_utils.portable import save_tokenizer
 from vocabx_utils.runs import read_json, write_json
 from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary import surgery
@@ -144,8 +145,8 @@ class Extension:
         """Write `original/` and `extended/` (plain Hugging Face folders) and `tokens.json`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.original.save_pretrained(folder / "original")
-        self.extended.save_pretrained(folder / "extended")
+        save_tokenizer(self.original, folder / "original")
+        save_tokenizer(self.extended, folder / "extended")
         tokens = [{**vars(t), "raw": t.raw.hex(), "subtokens": list(t.subtokens)} for t in self.tokens]
         content = {"strategy": self.strategy, "V": self.V, "N": self.N}
         write_json(folder / "tokens.json", {**content, "report": dict(self.report), "tokens": tokens})
