@@ -58,12 +58,31 @@ def test_the_targets_that_the_readme_names_exist() -> None:
     assert "--nbval-lax" in answer.stdout
 
 
-def nbval(folder: Path) -> subprocess.CompletedProcess[str]:
+def nbval(
+    folder: Path, *more: str, copy: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run nbval on a folder as `make nbval` does."""
-    shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
+    if copy:
+        shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
+    path = os.pathsep.join([environment.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    variables = {**os.environ, **environment, "PYTHONPATH": path}
     words = ["--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, *more, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables)
+
+
+def test_a_kernel_of_nbval_may_be_slow_and_a_dead_one_is_one_line(tmp_path: Path) -> None:
+    nbformat.write(new_notebook(cells=[new_code_cell("print(1)")]), tmp_path / "one.ipynb")
+    slow = "import pytest\n\ndef pytest_configure(config):\n    config.option.nbval_kernel_startup_timeout = 0.001\n"
+    (tmp_path / "impatient.py").write_text(slow)
+    answer = nbval(tmp_path, "-p", "impatient", PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 0, answer.stdout  # ours is longer
+    conftest = tmp_path / "conftest.py"
+    conftest.write_text(conftest.read_text().replace("import KERNEL_START_S", "import KERNEL_START_S as _\n\nKERNEL_START_S = 0"))
+    answer = nbval(tmp_path, "-p", "impatient", copy=False, PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 1
+    assert "one.ipynb: its kernel did not start" in answer.stdout
+    assert "Traceback" not in answer.stdout.split("one.ipynb: its kernel")[1].split("short test summary")[0]
 
 
 def marked(source: str, *outputs: nbformat.NotebookNode) -> nbformat.NotebookNode:

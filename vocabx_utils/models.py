@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from vocabx_utils.gguf import ModelError, convert_gguf, is_current
-from vocabx_utils.paths import cache_dir
+from vocabx_utils.paths import cache_dir, user_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -218,11 +218,11 @@ def resolve_source(source: str | Path) -> str:
     text = str(source)
     if text in PACKAGED:
         return str(fetch_model(text))
+    path = user_path(text)
     if text.endswith(".gguf"):
-        return str(convert_gguf(Path(text), cache_dir() / "converted"))
-    path = Path(text)
+        return str(convert_gguf(path, cache_dir() / "converted"))
     if path.is_dir():
-        return text
+        return str(path)
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or path.exists()
     if looks_like_path:
         raise ModelError(f"{text} is not a folder or a .gguf file. Packaged models: {', '.join(PACKAGED)}.")

@@ -61,6 +61,9 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors that the package raises on purpose are shown without a traceback."""
+        from vocabx_utils.paths import pin_folders
+
+        pin_folders()
         try:
             return super().invoke(ctx)
         except (ValueError, RuntimeError) as error:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import runs
+from vocabx_utils import locks, runs
 from vocabx_utils.models import DEFAULT_MODEL, BaseModel, load_base_model, quiet_transformers, with_extra_rows
 from vocabx_utils.training import card
 from vocabx_utils.training.stage_files import save_adapter
@@ -228,7 +228,7 @@ def write_folder(
         "base_model": base_model,
         "probe_changed": None if original is None else probe_changed(original, tokenizer, probe),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
+    locks.hold(out)
     scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
         _write(plain, tokenizer, scratch, padding, shard_size)
@@ -242,6 +242,7 @@ def write_folder(
         scratch.rename(out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        locks.release(out)
     return out
 
 

@@ -133,7 +133,7 @@ def fine_tune(
     processes = PartialState(cpu=_on_cpu(model, config))
     plan = stages.plan_stages(config)
     with processes.main_process_first():
-        claimed = runs.claim(folder, key)
+        claimed = runs.claim(folder, key, writes=processes.is_main_process)
     if claimed != "finished":
         observe = None if config.sharded else observe
         known = start.observed if start else None
