@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def pytest_collectstart(collector: Any) -> None:
         collector.skip_compare += SKIPPED
         options = collector.config.option
         options.nbval_kernel_startup_timeout = max(options.nbval_kernel_startup_timeout, KERNEL_START_S)
+        logging.getLogger("nbval").setLevel(logging.CRITICAL)  # it would log the traceback that we put into a line
         pin_folders()
 
 

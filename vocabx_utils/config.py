@@ -41,7 +41,9 @@ class Settings:
         """
         unknown = sorted(set(params) - cls.field_names())
         if unknown:
-            raise ConfigError(f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(cls.field_names()))}.")
+            raise ConfigError(
+                f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(cls.field_names()))}."
+            )
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}
         return cls(**values)
 

@@ -23,7 +23,7 @@ from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
 __all__ = ["NotebookFailed", "Timing", "find_notebooks", "run_notebook", "select_notebooks"]
 
 Say = Callable[[str], None]
-KERNEL_START_S = 600.0  # a busy machine or a cold network disk takes minutes to import the kernel
+KERNEL_START_S = 600  # a busy machine or a cold network disk takes minutes to import the kernel
 
 
 class NotebookFailed(RuntimeError):
@@ -119,7 +119,7 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
         if "Kernel didn't respond" not in str(error):  # jupyter_client has no class of its own for this
             raise
         raise NotebookFailed(
-            f"{source.stem}: its kernel did not start within {KERNEL_START_S:g} s. Nothing of it ran; close other "
+            f"{source.stem}: its kernel did not start within {KERNEL_START_S} s. Nothing of it ran; close other "
             "programs if the machine is busy, and run the same command again."
         ) from error
     return Timing(source.stem, time.monotonic() - begin, peak())
