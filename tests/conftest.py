@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,14 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_base(tiny_folder: Path) -> BaseModel:
     """The tiny model, loaded as a base model on the CPU in float32."""
     return load_base_model(tiny_folder, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_open_figures() -> Iterator[None]:
+    """Each test begins without figures, whatever ran before it."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture(autouse=True)

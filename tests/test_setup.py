@@ -49,7 +49,19 @@ def test_an_old_python_is_refused_with_advice(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_targets_that_the_readme_names_exist() -> None:
-    targets = ["run", "test", "test-threads", "lab", "lint", "figures", "notebooks", "lock", "clean"]
+    targets = [
+        "run",
+        "test",
+        "fast",
+        "test-alone",
+        "test-threads",
+        "lab",
+        "lint",
+        "figures",
+        "notebooks",
+        "lock",
+        "clean",
+    ]
     words = ["make", "--dry-run", "--always-make", *targets, f"VENV={ROOT / 'nowhere'}"]
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     answer = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)

