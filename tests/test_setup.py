@@ -70,6 +70,32 @@ def test_the_targets_that_the_readme_names_exist() -> None:
     assert "--nbval-lax" in answer.stdout
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_clone_with_windows_line_ends_still_has_ours(tmp_path: Path) -> None:
+    """With core.autocrlf, git would write CRLF: shell scripts stop, and digests of sources differ."""
+    (tmp_path / "export" / "tools").mkdir(parents=True)
+    copied = [".gitattributes", "Makefile", "tools/find_python.sh", "tools/make_venv.sh", "pyproject.toml"]
+    for name in copied:
+        shutil.copy(ROOT / name, tmp_path / "export" / name)
+    (tmp_path / "export" / "crlf.py").write_bytes(b"a = 1\r\n")  # committed from such a machine
+    (tmp_path / "export" / "figure.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+
+    def git(*words: str, cwd: Path = tmp_path / "export") -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.autocrlf=true", "-c", "core.safecrlf=false"]
+        subprocess.run(["git", *who, *words], cwd=cwd, check=True, capture_output=True)
+
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "export"]):
+        git(*words)
+    git("clone", "-q", "export", "clone", cwd=tmp_path)
+    for name in copied:
+        assert (tmp_path / "clone" / name).read_bytes() == (ROOT / name).read_bytes(), name
+    assert (tmp_path / "clone" / "crlf.py").read_bytes() == b"a = 1\n"
+    assert (tmp_path / "clone" / "figure.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
+    script = [SHELL, str(tmp_path / "clone" / "tools" / "find_python.sh")]
+    environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable}
+    assert subprocess.run(script, env=environment, capture_output=True).returncode == 0
+
+
 def nbval(folder: Path, *more: str, copy: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run nbval on a folder as `make nbval` does."""
     if copy:
