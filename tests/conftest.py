@@ -47,6 +47,23 @@ def save_tiny_model(folder: Path, *, tied: bool = True, extra_rows: int = 16) ->
     return folder
 
 
+SLOW = Path(__file__).parent / "slow_tests.txt"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the listed tests as slow; the list is measured, see tools/mark_slow.py."""
+    slow = set(SLOW.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if listed_name(item) in slow:
+            item.add_marker(pytest.mark.slow)
+
+
+def listed_name(item: pytest.Item) -> str:
+    """Name of a test function as in a JUnit report, without the values of its parameters."""
+    module = item.nodeid.split("::")[0].removesuffix(".py").replace("/", ".")
+    return f"{module}::{getattr(item, 'originalname', None) or item.name}"
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hugging Face folder of the tiny model."""
