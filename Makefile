@@ -7,12 +7,14 @@ ARGS ?=
 LOCKED := $(VENV)/.locked
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit nbval test-threads test-matrix lab lint figures model notebooks lock clean
+.PHONY: help run test fast test-alone unit nbval test-threads test-matrix lab lint figures model notebooks lock clean
 
 help:
 	@echo 'make run            execute notebooks 00 to 06 into runs/quick/   (ARGS="--profile gpu" and so on)'
-	@echo 'make lab            open JupyterLab on notebook 00'
+	@echo 'make lab            open JupyterLab on a working copy of notebook 00, in lab/'
 	@echo 'make test           unit tests, then every notebook against its stored outputs'
+	@echo 'make fast           the fast unit tests, in under a minute'
+	@echo 'make test-alone     each test file by itself, and the fast tests in random order'
 	@echo 'make test-threads   the notebooks once with one thread and once with two'
 	@echo 'make test-matrix    exported folders in other releases of transformers, without this package'
 	@echo 'make lint           ruff and mypy'
@@ -31,14 +33,25 @@ model: $(LOCKED)
 run: model
 	$(BIN)/vocabx run $(ARGS)
 
-# JupyterLab refuses to run as root unless told to, and containers run as root.
 lab: model
-	$(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start.ipynb
+	$(BIN)/vocabx lab
 
 test: unit nbval
 
 unit: model
 	$(BIN)/python -m pytest tests
+
+# For the inner loop; `make unit` runs the tests that are marked slow, too.
+fast: model
+	$(BIN)/python -m pytest tests -m "not slow" -q
+
+# No test may need what another one left behind.
+test-alone: model
+	$(BIN)/python -m pytest tests -m "not slow" -q -p randomly
+	@for file in $$(find tests -name 'test_*.py' | sort); do \
+		$(BIN)/python -m pytest -q -m "not slow" "$$file" > .test-alone.log 2>&1 || [ $$? = 5 ] || \
+			{ cat .test-alone.log; echo "$$file does not pass alone"; exit 1; }; \
+	done; rm -f .test-alone.log
 
 # A fresh run folder, so that no stage is skipped as finished.
 nbval: model

@@ -1,8 +1,15 @@
-"""nbval compares text only: progress, tables as HTML, widgets and interactive figures differ between machines."""
+"""nbval compares text only, gives kernels time to start, and reads folder variables as the runner does."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
+
+from vocabx_utils.cli.notebooks import KERNEL_START_S
+from vocabx_utils.paths import pin_folders
 
 SKIPPED = (
     "stderr",
@@ -15,6 +22,21 @@ SKIPPED = (
 
 
 def pytest_collectstart(collector: Any) -> None:
-    """Add to the kinds of output that nbval leaves out of the comparison."""
+    """Add to the kinds of output that nbval leaves out of the comparison, and prepare what its kernels inherit."""
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += SKIPPED
+        options = collector.config.option
+        options.nbval_kernel_startup_timeout = max(options.nbval_kernel_startup_timeout, KERNEL_START_S)
+        logging.getLogger("nbval").setLevel(logging.CRITICAL)  # it would log the traceback that we put into a line
+        pin_folders()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[Any]:
+    """Say in one line that a kernel did not start."""
+    try:
+        return (yield)
+    except RuntimeError as error:
+        if "ernel" not in str(error):
+            raise
+        pytest.fail(f"{item.path.name}: its kernel did not start ({error}).", pytrace=False)

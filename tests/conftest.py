@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,23 @@ def save_tiny_model(folder: Path, *, tied: bool = True, extra_rows: int = 16) ->
     return folder
 
 
+SLOW = Path(__file__).parent / "slow_tests.txt"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the listed tests as slow; the list is measured, see tools/mark_slow.py."""
+    slow = set(SLOW.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if listed_name(item) in slow:
+            item.add_marker(pytest.mark.slow)
+
+
+def listed_name(item: pytest.Item) -> str:
+    """Name of a test function as in a JUnit report, without the values of its parameters."""
+    module = item.nodeid.split("::")[0].removesuffix(".py").replace("/", ".")
+    return f"{module}::{getattr(item, 'originalname', None) or item.name}"
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hugging Face folder of the tiny model."""
@@ -55,6 +74,14 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_base(tiny_folder: Path) -> BaseModel:
     """The tiny model, loaded as a base model on the CPU in float32."""
     return load_base_model(tiny_folder, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_open_figures() -> Iterator[None]:
+    """Each test begins without figures, whatever ran before it."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture(autouse=True)

@@ -62,6 +62,17 @@ def test_models_list_and_an_unknown_model(tmp_path: Path, monkeypatch: pytest.Mo
     assert "gpt-17" in answer.output
 
 
+def test_a_cache_that_cannot_be_written_names_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("not a folder, so that root cannot write below it either")
+    monkeypatch.delenv("VOCABX_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    answer = CliRunner().invoke(main, ["models", "fetch"])
+    assert answer.exit_code == 1
+    assert "VOCABX_CACHE" in answer.output
+    assert str(tmp_path / "home") in answer.output
+
+
 def test_only_errors_of_the_package_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command("broken")
     def broken() -> None:

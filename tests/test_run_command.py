@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -122,14 +125,14 @@ def test_one_notebook_under_another_run_name(make: Make, call: Call, project: Pa
         (["-p", "09.epochs", "5"], ["'09'"]),
         (["--only", "00", "-p", "03.epochs", "5"], ["03_phase1_training", "00_start"]),
         (["-p", "epochs", "2.5"], ["epochs", "2.5", "expected int"]),
-        (["-p", "epochs", "true"], ["epochs", "True", "expected int"]),
+        (["-p", "epochs", "true"], ["epochs", "'true'", "expected int"]),
         (["-p", "learning_rate", "fast"], ["learning_rate", "'fast'", "expected float"]),
         (["-p", "verbose", "1"], ["verbose", "expected bool"]),
         (["--only", "07"], ["'07'", "03_phase1_training"]),
         (["--only", "04"], ["04_fine_tuning"]),
         (["--profile", "huge"], ["'huge'", "quick"]),
         (["--run-name", "../x"], ["'../x'"]),
-        (["--profile", "BAD.yaml"], ["'epochz'", "1e-4", "1.0e-4", "seedling"]),
+        (["--profile", "BAD.yaml"], ["'epochz'", "'1e-4x'", "seedling"]),
         (["--profile", "SECTION.yaml"], ["'09'"]),
         (["--profile", "LIST.yaml"], ["list", "mapping"]),
     ],
@@ -140,7 +143,7 @@ def test_bad_requests_are_refused_before_anything_runs(
     """B61: papermill itself would run to the end with the defaults."""
     make("00_start", SHOW)
     make("03_phase1_training", SHOW)
-    bad = "epochz: 3\nlearning_rate: 1e-4\n03: {seedling: 1}\n"
+    bad = "epochz: 3\nlearning_rate: 1e-4x\n03: {seedling: 1}\n"
     for name, text in {"BAD": bad, "SECTION": "'09': {epochs: 1}\n", "LIST": "- 1\n"}.items():
         (project / f"{name}.yaml").write_text(text)
     result = call("run", *(str(project / word) if word.endswith(".yaml") else word for word in words))
@@ -148,6 +151,64 @@ def test_bad_requests_are_refused_before_anything_runs(
     for part in named:
         assert part in result.output
     assert not (project / "somewhere").exists()
+
+
+def test_another_runner_of_the_same_notebook_is_refused(make: Make, call: Call, project: Path) -> None:
+    make("00_start", SHOW)
+    output = project / "somewhere" / "runs" / "quick" / "00_start.ipynb"
+    code = (
+        "import sys, time, pathlib\nfrom vocabx_utils.locks import hold\n"
+        "hold(pathlib.Path(sys.argv[1]))\nprint('held', flush=True)\ntime.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(output)], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        result = call("run")
+        first.kill()
+    assert result.exit_code == 1
+    assert f"process {first.pid} on {platform.node()}" in result.output
+    assert not output.exists()
+    assert call("run").exit_code == 0  # the lock ended with its process
+
+
+def test_a_relative_folder_is_the_users_in_the_kernel_too(
+    make: Make, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel starts in the notebook's folder, where `here` would be another place."""
+    (project / "user" / "corpus").mkdir(parents=True)
+    (project / "home" / "pairs").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(project / "home"))
+    monkeypatch.chdir(project / "user")
+    for name in ("RUNS", "CACHE", "DATA"):
+        monkeypatch.setenv(f"VOCABX_{name}", name.lower())
+    parameters = 'run_name = "quick"\ncorpus_path = ""\ncorpus_source = "packages"\nmodel = "smollm2-135m"\n'
+    show = (
+        "import os\nfrom vocabx_utils import paths\nprint(paths.runs_root(), paths.cache_dir(), paths.data_dir())\n"
+        "print(corpus_path, model)"
+    )
+    make("01_tokenizer_extension", show, parameters=parameters)
+    user = project / "user"
+    asked = ["-p", "corpus_source", "tree", "-p", "corpus_path", "corpus", "-p", "model", "~/pairs"]
+    assert call("run", *asked).exit_code == 0
+    notebook = nbformat.read(user / "runs" / "quick" / "01_tokenizer_extension.ipynb", as_version=4)
+    printed = "".join(o.text for c in notebook.cells if c.cell_type == "code" for o in c.outputs)
+    assert printed.split() == [
+        *(str(user / name) for name in ("runs", "cache", "data", "corpus")),
+        str(project / "home" / "pairs"),
+    ]
+    hub = call("run", "--run-name", "hub", "-p", "corpus_source", "hub", "-p", "corpus_path", "org/name")
+    assert hub.exit_code == 0
+    assert "corpus_path='org/name'" in hub.output
+
+
+def test_a_kernel_that_does_not_start_is_one_line(make: Make, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("00_start", SHOW)
+    monkeypatch.setattr("vocabx_utils.cli.notebooks.KERNEL_START_S", 0)
+    result = call("run")
+    assert result.exit_code == 1
+    (line,) = [line for line in result.output.splitlines() if "kernel" in line]
+    assert "did not start within 0 s" in line
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize("line", ["epochs: int = 2", "twice = 2 * epochs", "import os", "a = b = 1"])

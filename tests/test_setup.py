@@ -49,7 +49,19 @@ def test_an_old_python_is_refused_with_advice(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_targets_that_the_readme_names_exist() -> None:
-    targets = ["run", "test", "test-threads", "lab", "lint", "figures", "notebooks", "lock", "clean"]
+    targets = [
+        "run",
+        "test",
+        "fast",
+        "test-alone",
+        "test-threads",
+        "lab",
+        "lint",
+        "figures",
+        "notebooks",
+        "lock",
+        "clean",
+    ]
     words = ["make", "--dry-run", "--always-make", *targets, f"VENV={ROOT / 'nowhere'}"]
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     answer = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -58,12 +70,56 @@ def test_the_targets_that_the_readme_names_exist() -> None:
     assert "--nbval-lax" in answer.stdout
 
 
-def nbval(folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_clone_with_windows_line_ends_still_has_ours(tmp_path: Path) -> None:
+    """With core.autocrlf, git would write CRLF: shell scripts stop, and digests of sources differ."""
+    (tmp_path / "export" / "tools").mkdir(parents=True)
+    copied = [".gitattributes", "Makefile", "tools/find_python.sh", "tools/make_venv.sh", "pyproject.toml"]
+    for name in copied:
+        shutil.copy(ROOT / name, tmp_path / "export" / name)
+    (tmp_path / "export" / "crlf.py").write_bytes(b"a = 1\r\n")  # committed from such a machine
+    (tmp_path / "export" / "figure.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+
+    def git(*words: str, cwd: Path = tmp_path / "export") -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.autocrlf=true", "-c", "core.safecrlf=false"]
+        subprocess.run(["git", *who, *words], cwd=cwd, check=True, capture_output=True)
+
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "export"]):
+        git(*words)
+    git("clone", "-q", "export", "clone", cwd=tmp_path)
+    for name in copied:
+        assert (tmp_path / "clone" / name).read_bytes() == (ROOT / name).read_bytes(), name
+    assert (tmp_path / "clone" / "crlf.py").read_bytes() == b"a = 1\n"
+    assert (tmp_path / "clone" / "figure.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
+    script = [SHELL, str(tmp_path / "clone" / "tools" / "find_python.sh")]
+    environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable}
+    assert subprocess.run(script, env=environment, capture_output=True).returncode == 0
+
+
+def nbval(folder: Path, *more: str, copy: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run nbval on a folder as `make nbval` does."""
-    shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
+    if copy:
+        shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
+    path = os.pathsep.join([environment.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    variables = {**os.environ, **environment, "PYTHONPATH": path}
     words = ["--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, *more, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables)
+
+
+def test_a_kernel_of_nbval_may_be_slow_and_a_dead_one_is_one_line(tmp_path: Path) -> None:
+    nbformat.write(new_notebook(cells=[new_code_cell("print(1)")]), tmp_path / "one.ipynb")
+    slow = "import pytest\n\ndef pytest_configure(config):\n    config.option.nbval_kernel_startup_timeout = 0\n"
+    (tmp_path / "impatient.py").write_text(slow)
+    answer = nbval(tmp_path, "-p", "impatient", PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 0, answer.stdout  # ours is longer
+    conftest = tmp_path / "conftest.py"
+    own = "from vocabx_utils.cli.notebooks import KERNEL_START_S\n"
+    conftest.write_text(conftest.read_text().replace(own, "KERNEL_START_S = 0\n"))
+    answer = nbval(tmp_path, "-p", "impatient", copy=False, PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 1
+    assert "one.ipynb: its kernel did not start" in answer.stdout
+    assert "Traceback" not in answer.stdout.split("one.ipynb: its kernel")[1].split("short test summary")[0]
 
 
 def marked(source: str, *outputs: nbformat.NotebookNode) -> nbformat.NotebookNode:

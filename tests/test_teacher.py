@@ -95,7 +95,7 @@ def test_an_interrupted_cache_is_made_again(tmp_path: Path) -> None:
 
 def test_refused_where_it_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(TeacherSpaceError, match="VOCABX_RUNS"):
+    with pytest.raises(TeacherSpaceError, match=r"MiB \+ 256 MiB margin.*VOCABX_RUNS"):
         teacher_cache(tiny_model(), example_set(), tmp_path / "cache", tell=lambda _: None)
     assert not (tmp_path / "cache" / "states.bin").exists()
 

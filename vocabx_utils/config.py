@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -25,7 +27,39 @@ class ConfigError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StageConfig:
+class Settings:
+    """Values that are checked against their annotations; subclasses add ranges in `__post_init__`."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @classmethod
+    def from_params(cls, **params: Any) -> Self:
+        """Build the settings from notebook parameters.
+
+        Raises:
+            ConfigError: a name is unknown, or a value has the wrong type or range.
+        """
+        unknown = sorted(set(params) - cls.field_names())
+        if unknown:
+            raise ConfigError(
+                f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(cls.field_names()))}."
+            )
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}
+        return cls(**values)
+
+    @classmethod
+    def field_names(cls) -> set[str]:
+        """Names of the settings."""
+        return {field.name for field in dataclasses.fields(cls)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON-ready values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageConfig(Settings):
     """What every stage shares: which run, which model, where it computes, which seed.
 
     Attributes:
@@ -43,27 +77,9 @@ class StageConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         require(bool(self.run_name) and "/" not in self.run_name, "run_name", self.run_name, "a plain folder name")
         require(self.seed >= 0, "seed", self.seed, "0 or more")
-
-    @classmethod
-    def from_params(cls, **params: Any) -> Self:
-        """Build the settings from notebook parameters.
-
-        Raises:
-            ConfigError: a name is unknown, or a value has the wrong type or range.
-        """
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(params) - known)
-        if unknown:
-            raise ConfigError(f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON-ready values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
 
 def require(holds: bool, name: str, value: object, expected: str) -> None:
@@ -72,8 +88,8 @@ def require(holds: bool, name: str, value: object, expected: str) -> None:
         raise ConfigError(f"{name} is {value!r}; expected {expected}.")
 
 
-def check_types(config: StageConfig) -> None:
-    """Check each field of a dataclass against its annotation.
+def check_types(config: Settings) -> None:
+    """Check each field of a dataclass against its annotation; numbers must be finite.
 
     Raises:
         ConfigError: names the field, the value given and the type expected.
@@ -85,6 +101,14 @@ def check_types(config: StageConfig) -> None:
             raise ConfigError(
                 f"{field.name} is {value!r} ({type(value).__name__}); expected {_spell(hints[field.name])}."
             )
+        require(is_finite(value), field.name, value, "a finite number")
+
+
+def is_finite(value: object) -> bool:
+    """True unless a value is, or holds, a float that is infinite or no number."""
+    if isinstance(value, list | tuple):
+        return all(is_finite(item) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -348,6 +372,28 @@ class FineTuneConfig(StageConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TunedModelsConfig(Settings):
+    """Notebook 04: what is measured on the fine-tuned models, and which of them are exported.
+
+    Attributes:
+        exported: variants that are written as plain Hugging Face folders.
+        measured_texts: texts of each forgetting set, at most.
+        measured_chars: characters of each of them, at most.
+        new_tokens: tokens of the continued prompt.
+    """
+
+    exported: tuple[str, ...] = ("mean_kl_last",)
+    measured_texts: int = 6
+    measured_chars: int = 360
+    new_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("measured_texts", "measured_chars", "new_tokens"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(StageConfig):
     """Notebook 05: benchmarks.
 
@@ -434,7 +480,52 @@ class AnalysisConfig(StageConfig):
         require(self.before >= 0, "before", self.before, "0 or more")
 
 
+STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {
+    "00_start": (StageConfig,),
+    "01_tokenizer_extension": (TokenizerConfig,),
+    "02_alignment": (AlignmentConfig,),
+    "03_phase1_training": (Phase1Config,),
+    "04_fine_tuning": (FineTuneConfig, TunedModelsConfig),
+    "05_benchmark_evaluation": (EvaluationConfig,),
+    "06_mechanistic_analysis": (AnalysisConfig,),
+}
+
+
+def check_params(stage: str, params: Mapping[str, Any]) -> None:
+    """Build the settings of a stage from the parameters of its notebook, as the notebook will.
+
+    Args:
+        stage: full notebook name.
+        params: all its parameters; those that are no setting (a sentence to show, for example) are passed over.
+
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
+    """
+    for settings in STAGE_SETTINGS[stage]:
+        settings.from_params(**{name: value for name, value in params.items() if name in settings.field_names()})
+
+
 # --- profiles ----------------------------------------------------------------------------------------------
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML 1.2's core schema: `no` and `1:30` are words, `1e-4` is a number and `0123` is 123."""
+
+
+def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node))  # YAML 1.1 reads 010 as 8
+
+
+_PLAIN = {
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "null": r"null|Null|NULL|~|",
+    "decimal": r"[-+]?[0-9]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+}
+_PlainLoader.yaml_implicit_resolvers = {}
+for _tag, _pattern in _PLAIN.items():
+    _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), None)
+_PlainLoader.add_constructor("tag:yaml.org,2002:decimal", _decimal)
 
 
 def profile_names() -> list[str]:
@@ -442,11 +533,13 @@ def profile_names() -> list[str]:
     return ["quick", *sorted(p.stem for p in (notebooks_root() / "profiles").glob("*.yaml"))]
 
 
-def load_profile(name_or_path: str | Path = "quick") -> dict[str, Any]:
+def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -> dict[str, Any]:
     """Read a profile.
 
     Args:
         name_or_path: `quick` (empty: the notebooks' own defaults), the name of a shipped profile, or a YAML file.
+        as_text: leave every value the text that stands there, for readers who know the types of the parameters;
+            otherwise numbers, `true`, `false` and `null` are recognised as in YAML 1.2.
 
     Returns:
         Shared parameters by name, and mappings under full notebook names such as `03_phase1_training`.
@@ -456,14 +549,14 @@ def load_profile(name_or_path: str | Path = "quick") -> dict[str, Any]:
     """
     if str(name_or_path) == "quick":
         return {}
-    path = Path(name_or_path)
+    path = Path(name_or_path).expanduser()
     if path.suffix not in {".yaml", ".yml"}:
         path = notebooks_root() / "profiles" / f"{name_or_path}.yaml"
     if not path.is_file():
         raise ConfigError(f"No profile {str(name_or_path)!r}. Known: {', '.join(profile_names())}, or a YAML file.")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader if as_text else _PlainLoader) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}; expected a mapping of parameter names to values.")

@@ -10,7 +10,6 @@ import ast
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from vocabx_utils.paths import data_dir, user_path
 from vocabx_utils.runs import iterate_jsonl
 from vocabx_utils.source_tree import CorpusError, read_source_tree
 
@@ -130,7 +130,7 @@ def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
         CorpusError: no such file, no row, not UTF-8, a damaged archive, or a line that is not JSON, lacks a field or
             holds text that no tokenizer can take (the line is named).
     """
-    path = Path(path)
+    path = user_path(path)
     if not path.is_file():
         raise CorpusError(f"No file {path}.")
     try:
@@ -187,7 +187,7 @@ def pairs_from_tree(
         CorpusError: no matching file can be read.
     """
     pairs = []
-    for document in read_source_tree(folder, glob).documents:
+    for document in read_source_tree(user_path(folder), glob).documents:
         lang = {".h": "c", ".c": "c", ".py": "python", ".rs": "rust"}.get(Path(document.path).suffix, "")
         pieces = _pieces(document.text, max_chars)
         for number, piece in enumerate(pieces, 1):
@@ -347,8 +347,8 @@ def fingerprint(texts: Iterable[str]) -> str:
 
 def data_path(name: str) -> Path | None:
     """File `name` below `$VOCABX_DATA`, or None when that is not set or has no such file."""
-    folder = os.environ.get("VOCABX_DATA")
-    path = Path(folder) / name if folder else None
+    folder = data_dir()
+    path = folder / name if folder else None
     return path if path is not None and path.exists() else None
 
 

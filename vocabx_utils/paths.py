@@ -17,10 +17,34 @@ STAGES = (
 )
 
 
+FOLDER_VARIABLES = ("VOCABX_ROOT", "VOCABX_RUNS", "VOCABX_CACHE", "VOCABX_DATA", "XDG_CACHE_HOME")
+
+
+def user_path(path: str | Path) -> Path:
+    """Absolute path of what a user typed: `~` is the home folder, a relative path is below the current folder."""
+    return Path(path).expanduser().absolute()
+
+
+def variable_folder(name: str) -> Path | None:
+    """Folder that an environment variable names, as an absolute path; None when it is unset or empty."""
+    text = os.environ.get(name)
+    return user_path(text) if text else None
+
+
+def pin_folders() -> None:
+    """Make the folders in our environment variables absolute, for processes that start in another folder.
+
+    A kernel starts in the notebook's folder: there, a relative path would be another place than the user meant.
+    """
+    for name in FOLDER_VARIABLES:
+        if folder := variable_folder(name):
+            os.environ[name] = str(folder)
+
+
 def project_root() -> Path:
     """Folder of the project (`$VOCABX_ROOT`, else the checkout that holds the package, else the current one)."""
-    if root := os.environ.get("VOCABX_ROOT"):
-        return Path(root)
+    if root := variable_folder("VOCABX_ROOT"):
+        return root
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "notebooks").is_dir():
         return checkout
@@ -35,14 +59,17 @@ def notebooks_root() -> Path:
 
 def runs_root() -> Path:
     """Folder of all runs: `$VOCABX_RUNS`, else `runs/` in the project."""
-    return Path(os.environ.get("VOCABX_RUNS") or project_root() / "runs")
+    return variable_folder("VOCABX_RUNS") or project_root() / "runs"
 
 
 def cache_dir() -> Path:
     """Folder for models and evaluation environments: `$VOCABX_CACHE`, else `vocabx` in the user's cache folder."""
-    if folder := os.environ.get("VOCABX_CACHE"):
-        return Path(folder).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
+    return variable_folder("VOCABX_CACHE") or (variable_folder("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
+
+
+def data_dir() -> Path | None:
+    """Folder of benchmark files: `$VOCABX_DATA`; None when that is not set."""
+    return variable_folder("VOCABX_DATA")
 
 
 def show_path(path: Path) -> str:

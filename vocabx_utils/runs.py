@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from vocabx_utils import locks
 from vocabx_utils.paths import STAGES, notebooks_root, project_root, runs_root, show_path, stage_name
 
 if TYPE_CHECKING:
@@ -135,24 +136,39 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def claim(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "finished"]:
-    """Open a stage folder for work described by `key`.
+def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Literal["new", "resume", "finished"]:
+    """Open a stage folder for work described by `key`, and keep other processes out of it until `finish`.
 
     Args:
         folder: where the work goes; made if it is missing.
         key: settings and input fingerprints, JSON-ready. Two runs with equal keys give equal results.
+        writes: False in the processes of a group that leave writing, and the lock, to their first one.
 
     Returns:
         `new` (nothing there), `resume` (same key, unfinished) or `finished` (same key, sealed by `finish`).
 
     Raises:
         KeyMismatchError: the folder holds work with another key; the message lists what differs.
+        BusyError: another process works in the folder; the message names its host and process id.
     """
-    key = json.loads(json.dumps(key, default=str))
+    key = dict(json.loads(json.dumps(key, default=str)))
+    if _state(folder, key) == "finished":  # whoever only reads does not have to wait
+        return "finished"
+    taken = writes and locks.hold(folder)
+    state: Literal["new", "resume", "finished"] | None = None
+    try:
+        state = _state(folder, key)
+        if state == "new":
+            write_json(folder / "key.json", key)
+    finally:
+        if taken and state in (None, "finished"):
+            locks.release(folder)
+    return state
+
+
+def _state(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "finished"]:
     path = folder / "key.json"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, key)
         return "new"
     held = read_json(path)
     if held != key:
@@ -166,19 +182,25 @@ def claim(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "fin
 
 
 def finish(folder: Path, **extra: Any) -> None:
-    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`."""
+    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`; free its lock.
+
+    Raises:
+        BusyError: another process works in the folder.
+    """
     key_path = folder / "key.json"
-    write_json(
-        folder / "provenance.json",
-        {
-            "key": read_json(key_path) if key_path.exists() else {},
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "python": platform.python_version(),
-            "versions": installed_versions(_RECORDED),
-            "git": git_revision(),
-            **extra,
-        },
-    )
+    with locks.writing(folder):
+        write_json(
+            folder / "provenance.json",
+            {
+                "key": read_json(key_path) if key_path.exists() else {},
+                "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "python": platform.python_version(),
+                "versions": installed_versions(_RECORDED),
+                "git": git_revision(),
+                **extra,
+            },
+        )
+    locks.release(folder)
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -203,10 +225,15 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def git_revision() -> str | None:
-    """Commit of the checkout, with `+` behind it when tracked files differ; None outside one."""
+    """Commit of the checkout, with `+` behind it when tracked files differ; None outside one.
+
+    A checkout that belongs to another user, as in many containers, is read too: git's refusal guards against hooks
+    and settings of strangers, and this reading runs none.
+    """
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(project_root()), *words]
+        safe = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false"]
+        command = ["git", *safe, "-C", str(project_root()), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:

@@ -205,3 +205,26 @@ def test_a_row_that_a_kill_cut_inside_a_character_is_left_out(tmp_path):
     assert runs.read_jsonl(path) == [{"text": "größe"}]
     runs.append_jsonl(path, {"text": "next"})
     assert [row["text"] for row in runs.read_jsonl(path)] == ["größe", "next"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_checkout_of_another_user_has_a_revision(tmp_path, monkeypatch):
+    """git refuses to read it ("dubious ownership"), as in containers that mount the host's checkout."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 12345, 12345)
+    refused = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    assert "dubious ownership" in refused.stderr
+    monkeypatch.setattr(runs, "project_root", lambda: folder)
+    runs.git_revision.cache_clear()
+    try:
+        assert len(runs.git_revision() or "") == 12
+    finally:
+        runs.git_revision.cache_clear()

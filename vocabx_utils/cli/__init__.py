@@ -29,6 +29,7 @@ class Entry:
 COMMANDS = {
     "run": Entry("run", "run", "Execute the notebooks of the series in order."),
     "run-notebook": Entry("run", "run_one", "Execute one notebook of the series."),
+    "lab": Entry("lab", "lab", "Open JupyterLab on the checkout, with working copies of the notebooks."),
     "models": Entry("models", "models", "Fetch the models that the series uses."),
     "info": Entry("info", "info", "Show versions, devices, memory, and which data and models are reachable."),
     "tokens": Entry("tokens", "tokens", "Propose new tokens, and audit an extended tokenizer."),
@@ -61,6 +62,9 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; errors that the package raises on purpose are shown without a traceback."""
+        from vocabx_utils.paths import pin_folders
+
+        pin_folders()
         try:
             return super().invoke(ctx)
         except (ValueError, RuntimeError) as error:

@@ -23,6 +23,7 @@ from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
 __all__ = ["NotebookFailed", "Timing", "find_notebooks", "run_notebook", "select_notebooks"]
 
 Say = Callable[[str], None]
+KERNEL_START_S = 600  # a busy machine or a cold network disk takes minutes to import the kernel
 
 
 class NotebookFailed(RuntimeError):
@@ -106,6 +107,7 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
                 progress_bar=False,
                 log_output=True,
                 autosave_cell_every=0,
+                start_timeout=KERNEL_START_S,
             )
     except PapermillExecutionError as error:
         raise NotebookFailed(_describe(output, f"{error.ename}: {error.evalue}")) from error
@@ -113,6 +115,13 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
         raise NotebookFailed(_describe(output, "the kernel died (often: out of memory)")) from error
     except OSError as error:
         raise NotebookFailed(_describe(output, f"{type(error).__name__}: {error}")) from error
+    except RuntimeError as error:
+        if "Kernel didn't respond" not in str(error):  # jupyter_client has no class of its own for this
+            raise
+        raise NotebookFailed(
+            f"{source.stem}: its kernel did not start within {KERNEL_START_S} s. Nothing of it ran; close other "
+            "programs if the machine is busy, and run the same command again."
+        ) from error
     return Timing(source.stem, time.monotonic() - begin, peak())
 
 

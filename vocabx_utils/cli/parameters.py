@@ -9,17 +9,16 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vocabx_utils.config import ConfigError, notebook_params
+from vocabx_utils.config import ConfigError, is_finite, notebook_params
 from vocabx_utils.paths import stage_name
 
-__all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text"]
+__all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text", "read_value"]
 
 TAG = "parameters"
 
@@ -88,19 +87,22 @@ def _read_statement(statement: ast.stmt, where: str) -> Parameter:
 
 
 def check_value(parameter: Parameter, value: Any) -> Any:
-    """Return `value` if it fits the type of the default (an int is a fine float).
+    """Return `value` if it fits the type of the default (an int is a fine float) and is finite.
 
     Raises:
         ConfigError: it does not; the message names the parameter, the value and the type expected.
     """
-    if _fits(value, parameter.default):
-        return float(value) if isinstance(parameter.default, float) else value
-    hint = ""
-    if isinstance(parameter.default, float) and isinstance(value, str) and _is_number(value):
-        hint = f" YAML reads {value} as text: write {_spell_for_yaml(value)}."
-    raise ConfigError(
+    if not _fits(value, parameter.default):
+        raise _misfit(parameter, value)
+    if not is_finite(value):
+        raise ConfigError(f"{parameter.name} is {value!r}; expected a finite number.")
+    return float(value) if isinstance(parameter.default, float) else value
+
+
+def _misfit(parameter: Parameter, value: Any) -> ConfigError:
+    return ConfigError(
         f"{parameter.name} is {value!r} ({type(value).__name__}); expected {parameter.expected}, "
-        f"such as the default {parameter.default!r}.{hint}"
+        f"such as the default {parameter.default!r}."
     )
 
 
@@ -117,25 +119,16 @@ def _fits(value: Any, default: Any) -> bool:
     return isinstance(value, type(default))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _spell_for_yaml(number: str) -> str:
-    mantissa, _, exponent = number.lower().partition("e")
-    mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
-    sign = exponent if exponent[:1] in "+-" else f"+{exponent}"
-    return f"{mantissa}e{sign}" if exponent else mantissa
+_BOOLEANS = {"true": True, "false": False}
+_ITEM = re.compile(r"""\s*("[^"]*"|'[^']*'|[^,"']*)\s*(?:,|$)""")
 
 
 def parse_text(parameter: Parameter, text: str) -> Any:
-    """Read a value typed on the command line as the type of the parameter's default.
+    """Read a typed value as the type of the parameter's default; what is typed is what arrives.
 
-    Lists are typed as `[a, b]` or `a,b`; `true` and `false` are booleans; text needs no quotes.
+    Text is taken as it stands, numbers are decimal (`0123` is 123, `1e-4` a float), `true` and `false` are the
+    booleans. Lists are typed as `[a, b]` or `a,b`; items that hold a comma are put in quotes. Where the default is
+    None, the text is read as the first of none, boolean, whole number, number and text that it spells.
 
     Raises:
         ConfigError: the text does not spell a value of that type.
@@ -143,16 +136,64 @@ def parse_text(parameter: Parameter, text: str) -> Any:
     default = parameter.default
     if isinstance(default, str):
         return text
-    if isinstance(default, float) and _is_number(text):
-        return float(text)
-    if isinstance(default, list | tuple) and not text.startswith("["):
-        text = f"[{text}]"
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
-    if isinstance(default, list | tuple) and default and all(isinstance(item, str) for item in default):
-        value = [str(item) for item in value] if isinstance(value, list) else value
+    if isinstance(default, list | tuple):
+        kind = Parameter(parameter.name, default[0] if default else "")
+        return [read_value(kind, item) for item in _split_items(parameter, text)]
+    for read in _READERS.get(type(default), ()):
+        try:
+            value = read(text.strip())
+        except (ValueError, KeyError):
+            continue
+        return check_value(parameter, value)
+    if default is None:
+        return text
+    raise _misfit(parameter, text)
+
+
+def _no_value(text: str) -> None:
+    if text.lower() not in ("none", "null"):
+        raise ValueError
+
+
+def _boolean(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
+
+
+_READERS: dict[type, tuple[Callable[[str], Any], ...]] = {
+    bool: (_boolean,),
+    int: (int,),
+    float: (float,),
+    type(None): (_no_value, _boolean, int, float),
+}
+
+
+def _split_items(parameter: Parameter, text: str) -> list[str]:
+    inner = text.strip()
+    if inner.startswith("[") != inner.endswith("]"):
+        raise _misfit(parameter, text)
+    inner = inner[1:-1].strip() if inner.startswith("[") else inner
+    items, place = [], 0
+    while place < len(inner):
+        found = _ITEM.match(inner, place)
+        if found is None:
+            raise _misfit(parameter, text)
+        item = found[1].strip()
+        items.append(item[1:-1] if item[:1] in ("'", '"') else item)
+        place = found.end()
+    return items
+
+
+def read_value(parameter: Parameter, value: Any) -> Any:
+    """Read a value of a profile: text as by `parse_text`, lists by their items, everything else as it is.
+
+    Raises:
+        ConfigError: it does not fit the type of the parameter's default.
+    """
+    if isinstance(value, str) and not isinstance(parameter.default, list | tuple):
+        return parse_text(parameter, value)
+    if isinstance(value, list) and isinstance(parameter.default, list | tuple):
+        kind = Parameter(parameter.name, parameter.default[0] if parameter.default else "")
+        return [read_value(kind, item) for item in value]
     return check_value(parameter, value)
 
 
@@ -166,7 +207,7 @@ def assign_parameters(
 
     Args:
         declared: parameters of every notebook of the series, by full notebook name.
-        profile: result of `config.load_profile`.
+        profile: result of `config.load_profile`, best as text: the types of the defaults say how it reads.
         typed: names and texts from the command line. `epochs` goes to every selected notebook that declares it,
             `03.epochs` to that one.
         selected: notebooks that will run; all by default.
@@ -183,7 +224,7 @@ def assign_parameters(
     for stage in declared:
         for name, value in notebook_params(profile, stage, declared[stage]).items():
             if name in declared[stage]:
-                checked = _attempt(problems, f"profile, {stage}: ", check_value, declared[stage][name], value)
+                checked = _attempt(problems, f"profile, {stage}: ", read_value, declared[stage][name], value)
                 values.get(stage, {})[name] = checked
     for spelled, text in typed:
         aimed, name = _aim(spelled, chosen)

@@ -14,8 +14,9 @@ import click
 
 from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
 from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
-from vocabx_utils.config import ConfigError, load_profile
-from vocabx_utils.paths import runs_root, show_path
+from vocabx_utils.config import ConfigError, FineTuneConfig, check_params, load_profile
+from vocabx_utils.locks import writing
+from vocabx_utils.paths import runs_root, show_path, user_path
 from vocabx_utils.runs import read_json, write_json
 
 __all__ = ["Plan", "execute_plan", "make_plan", "run", "run_one"]
@@ -55,19 +56,105 @@ def make_plan(
         typed: parameter names and values as text.
 
     Raises:
-        ConfigError: an unknown profile, notebook or parameter, or a value of the wrong type.
+        ConfigError: an unknown profile, notebook or parameter, or a value of the wrong type or out of
+            range, for any of the notebooks.
     """
     available = find_notebooks()
     selected = select_notebooks(available, tuple(only))
     declared = {stage: declared_parameters(path) for stage, path in available.items()}
-    values = assign_parameters(declared, load_profile(profile), typed, selected)
+    values = assign_parameters(declared, load_profile(profile, as_text=True), typed, selected)
     name = run_name or _run_name(profile, selected, declared, values)
     if not RUN_NAME.fullmatch(name):
         raise ConfigError(f"run name is {name!r}; expected letters, digits, '.', '_' and '-' only.")
     for stage in selected:
         if "run_name" in declared[stage] and name != declared[stage]["run_name"].default:
             values[stage]["run_name"] = name
+        _resolve_paths(values[stage], declared[stage])
+    _check_settings({stage: {n: p.default for n, p in declared[stage].items()} | values[stage] for stage in selected})
     return Plan(profile, name, {stage: available[stage] for stage in selected}, values)
+
+
+def _resolve_paths(values: dict[str, Any], declared: dict[str, Parameter]) -> None:
+    """Make paths absolute, in place: a kernel starts in another folder than the one where they were typed.
+
+    `model` and `corpus_path` may also be names on a hub, which stay as they are.
+    """
+    source = values.get("corpus_source") or (declared["corpus_source"].default if "corpus_source" in declared else "")
+    for name in ("model", "corpus_path"):
+        text = values.get(name)
+        local = name == "corpus_path" and source in ("jsonl", "tree")
+        if text and (local or _means_a_path(text)):
+            values[name] = str(user_path(text))
+
+
+def _means_a_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or text.endswith(".gguf") or user_path(text).exists()
+
+
+def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
+    """Build the settings of every stage, and compare those that must fit together.
+
+    Args:
+        parameters: all parameters of each notebook that will run, defaults included.
+
+    Raises:
+        ConfigError: values out of range or that do not fit, all of them in one message.
+    """
+    problems = []
+    for stage, values in parameters.items():
+        try:
+            check_params(stage, values)
+        except ConfigError as error:
+            problems.append(f"{stage}: {error}")
+    problems = problems or _variants_that_nothing_makes(parameters)
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _variants_that_nothing_makes(parameters: dict[str, dict[str, Any]]) -> list[str]:
+    """Variants that a notebook asks for although the notebook that makes them will run without them."""
+    phase1 = parameters.get("03_phase1_training", {}).get("variants")
+    tuning = parameters.get("04_fine_tuning", {})
+    evaluated = parameters.get("05_benchmark_evaluation", {}).get("variants", [])
+    problems = _bad_variant_names(phase1 or [])
+    if phase1 is not None:
+        for stage, wanted in (("04_fine_tuning", tuning.get("variants", [])), ("05_benchmark_evaluation", evaluated)):
+            trained = [name for name in wanted if name != "base" and not name.startswith("tuned_")]
+            problems += _lacking(stage, "variants", trained, phase1, "variants of 03_phase1_training")
+    if "variants" in tuning:
+        tuned = _tuned_names(tuning)
+        exported = tuning.get("exported", [])
+        problems += _lacking("04_fine_tuning", "exported", exported, tuned, "variants that it tunes")
+        wanted = [name.removeprefix("tuned_") for name in evaluated if name.startswith("tuned_")]
+        problems += _lacking("05_benchmark_evaluation", "variants", wanted, exported, "exported of 04_fine_tuning")
+    return problems
+
+
+def _bad_variant_names(names: Sequence[str]) -> list[str]:
+    from vocabx_utils.training.distillation import parse_variant
+
+    problems = []
+    for name in names:
+        try:
+            parse_variant(name)
+        except ValueError as error:
+            problems.append(f"03_phase1_training: {error}.")
+    return problems
+
+
+def _tuned_names(tuning: dict[str, Any]) -> list[str]:
+    from vocabx_utils.training.series import plan_variants
+
+    names = FineTuneConfig.field_names()
+    config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})
+    return [plan.name for plan in plan_variants(config)]
+
+
+def _lacking(stage: str, parameter: str, wanted: Sequence[str], made: Sequence[str], maker: str) -> list[str]:
+    missing = [name for name in wanted if name not in made]
+    if not missing:
+        return []
+    return [f"{stage}: {parameter} names {', '.join(missing)}; expected names among {maker}: {', '.join(made)}."]
 
 
 def _run_name(
@@ -95,13 +182,15 @@ def execute_plan(plan: Plan) -> list[Timing]:
 
     Raises:
         NotebookFailed: a cell raised or a kernel died. What earlier notebooks wrote stays.
+        BusyError: another process executes the same notebook of the same run.
     """
     folder = runs_root() / plan.run_name
     timings = []
     for number, (stage, source) in enumerate(plan.sources.items(), 1):
         values = ", ".join(f"{k}={v!r}" for k, v in plan.parameters[stage].items()) or "its own defaults"
         _say(f"[{number}/{len(plan.sources)}] {stage} with {values}")
-        timing = run_notebook(source, folder / source.name, plan.parameters[stage], _say)
+        with writing(folder / source.name):
+            timing = run_notebook(source, folder / source.name, plan.parameters[stage], _say)
         _say(f"    done in {_minutes(timing.seconds)}, peak memory {timing.peak_mib:,.0f} MiB")
         timings.append(timing)
         _record(folder, plan, timing)
@@ -174,7 +263,8 @@ def _with_shared_options(command: Any) -> Any:
 def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]) -> None:
     """Execute the notebooks of the series in order.
 
-    Unknown profiles, notebooks, parameters and values of the wrong type are refused before anything runs.
+    Unknown profiles, notebooks and parameters, and values of the wrong type or out of range, are refused before
+    anything runs. Relative paths are below the folder where the command is typed.
     Finished stages of a run with the same settings are skipped; a stopped run continues where it stood.
     """
     _run(profile, run_name, only, typed)

@@ -10,12 +10,13 @@ import ast
 import gzip
 import importlib.util
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from vocabx_utils.paths import data_dir
 
 BenchmarkName = Literal["humaneval", "mbpp", "bigcodebench", "ds1000"]
 Style = Literal["asserts", "unittest", "ds1000"]
@@ -308,8 +309,8 @@ def _rows(name: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _data_file(name: str) -> Path | None:
-    folder = os.environ.get("VOCABX_DATA")
-    file = Path(folder) / name if folder else None
+    folder = data_dir()
+    file = folder / name if folder else None
     return file if file is not None and file.is_file() else None
 
 

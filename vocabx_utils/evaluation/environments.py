@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.jail import JailView
-from vocabx_utils.paths import cache_dir
+from vocabx_utils.paths import cache_dir, data_dir
 from vocabx_utils.runs import progress, read_json, write_json
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
@@ -283,8 +283,8 @@ def _folders(prefix: str, base: str) -> tuple[Path, ...]:
 
 
 def _data_folders() -> dict[str, Path]:
-    root = os.environ.get("VOCABX_DATA")
-    return {variable: Path(root) / name for variable, name in DATA_FOLDERS.items()} if root else {}
+    root = data_dir()
+    return {variable: root / name for variable, name in DATA_FOLDERS.items()} if root else {}
 
 
 def _environment(

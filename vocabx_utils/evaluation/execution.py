@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vocabx_utils import locks
 from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, program
 from vocabx_utils.evaluation.environments import Environment, check_libraries, environment_for
 from vocabx_utils.evaluation.results import Result, ResultsFile
@@ -100,8 +101,9 @@ def execute(
     left = [job for job in jobs if (job.task_id, job.sample) not in file.rows]
     if left:
         backend = check_sandbox(environment.view)
-        for job, verdict, attempts in run_jobs(left, environment, workers=workers, fast=fast):
-            file.append(_result(job, verdict, attempts, environment, backend))
+        with locks.writing(file.path):
+            for job, verdict, attempts in run_jobs(left, environment, workers=workers, fast=fast):
+                file.append(_result(job, verdict, attempts, environment, backend))
     return [file.rows[job.task_id, job.sample] for job in jobs]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from vocabx_utils import runs
+from vocabx_utils import locks, runs
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import extract_answer, find_stop
 from vocabx_utils.evaluation.benchmarks import Problem
@@ -181,7 +181,11 @@ def generate_samples(
     done = _read_done(path, {prompt.task_id: prompt for prompt in prompts}, max_new_tokens)
     todo = [index for index, problem in enumerate(problems) if problem.task_id not in done]
     runs.write_jsonl(path, done.values())
-    with runs.progress(total=len(todo), desc=desc, unit="answer") as bar, _Appender(path) as file:
+    with (
+        locks.writing(path),
+        runs.progress(total=len(todo), desc=desc, unit="answer") as bar,
+        _Appender(path) as file,
+    ):
 
         def store(position: int, reply: Completion) -> None:
             index = todo[position]

@@ -217,7 +217,7 @@ def _claimed(
     }
     state = runs.claim(folder, key) if group.leads else ""
     group.barrier()
-    return state or runs.claim(folder, key)
+    return state or runs.claim(folder, key, writes=False)
 
 
 def _finished(folder: Path) -> VariantResult:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fcntl
 import glob
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -21,7 +19,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import runs
+from vocabx_utils import locks, runs
 from vocabx_utils.models import (
     DEFAULT_MODEL,
     BaseModel,
@@ -250,7 +248,7 @@ def write_folder(
         "probe_changed": None if original is None else probe_changed(original, tokenizer, probe),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _scratch_beside(out) as scratch:
+    with locks.writing(out), _scratch_beside(out) as scratch:
         _write(plain, tokenizer, scratch, padding, shard_size)
         runs.write_json(scratch / FACTS, facts)
         runs.write_text(scratch / "README.md", card_text or card.short_card(facts))
@@ -270,27 +268,15 @@ def write_folder(
 def _scratch_beside(out: Path) -> Iterator[Path]:
     """A hidden folder beside ``out`` to write into; what killed exports to ``out`` left there is removed.
 
-    The folder is locked while its process lives, and the system lets go of the lock however the process ends.
+    The caller holds the lock of ``out``, so nobody else works in such a folder.
     """
     for left in out.parent.glob(f".{glob.escape(out.name)}-????????"):
-        with contextlib.suppress(OSError), _locked(left):  # another export is at work where the lock is held
-            shutil.rmtree(left)
+        shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
-        with _locked(scratch):
-            yield scratch
+        yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
 
 
 @torch.no_grad()

@@ -135,7 +135,7 @@ def fine_tune(
     plan = stages.plan_stages(config)
     check_start(model, plan, config, train, validation, limit, new_ids)
     with processes.main_process_first():
-        claimed = runs.claim(folder, key)
+        claimed = runs.claim(folder, key, writes=processes.is_main_process)
     if claimed != "finished":
         observe = None if config.sharded else observe
         known = start.observed if start else None

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vocabx_utils import runs
+from vocabx_utils import locks, runs
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import logit_transform
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
@@ -102,6 +102,7 @@ def teacher_cache(
 
     Raises:
         TeacherSpaceError: the file would not fit on the disk; nothing was written.
+        BusyError: another process fills this cache.
         ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
     """
     rows, total = _layout(examples)
@@ -116,6 +117,7 @@ def teacher_cache(
     if not _valid(folder, key):
         barrier()
         if rank == 0:
+            locks.hold(folder)
             _reserve(folder, total, width, base.dtype, tell)
         barrier()
         nats = _fill(base, examples, rows, folder / "states.bin", layer, token_budget, rank, world)
@@ -125,6 +127,7 @@ def teacher_cache(
             scores = [runs.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
             made = {"rows": total, "base_nats": float(sum(scores)), "sha256": runs.file_digest(folder / "states.bin")}
             runs.write_json(folder / "key.json", key | made)
+            locks.release(folder)
         barrier()
     stored: Any = np.memmap(folder / "states.bin", dtype=_STORED[base.dtype], mode="c", shape=(total, width))
     states = torch.from_numpy(stored)
@@ -211,7 +214,8 @@ def _reserve(folder: Path, total: int, width: int, dtype: torch.dtype, tell: Cal
     tell(f"teacher cache: {total:,} positions x {width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
     if size + _MARGIN > free:
         raise TeacherSpaceError(
-            f"the teacher cache needs {size / 2**30:.2f} GiB in {folder}, where {free / 2**30:.2f} GiB are free; "
+            f"the teacher cache needs {size / 2**20:,.1f} MiB + {_MARGIN / 2**20:.0f} MiB margin in {folder}, where "
+            f"{free / 2**20:,.1f} MiB are free; "
             "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
         )
     with (folder / "states.bin").open("wb") as file:
