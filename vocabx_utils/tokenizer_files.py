@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vocabx_utils.gguf import ModelError
 
@@ -51,7 +51,7 @@ def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokeni
     file = _find_file(source, revision)
     if file is None:
         _check_rebuilt(source, built)
-        return built
+        return cast("PreTrainedTokenizerFast", built)
     return plain_tokenizer(built, file)
 
 

@@ -254,7 +254,7 @@ def write_folder(
         runs.write_text(scratch / "README.md", card_text or card.short_card(facts))
         if verify:
             _verify(model, scratch, limit)
-            _verify_tokenizer(tokenizer, scratch, [probe, *(tokenizer.decode([i]) for i in new_ids)])
+            _verify_tokenizer(tokenizer, scratch, [probe, *(str(tokenizer.decode([i])) for i in new_ids)])
         for name, folder in (parts or {}).items():
             shutil.move(folder, scratch / name)
         if out.exists():
