@@ -142,11 +142,12 @@ def test_a_token_stands_in_so_many_texts(smollm_like: Any, domain: list[str], st
         select_tokens(texts, smollm_like, 5, strategy=strategy, min_files=0)
 
 
+@pytest.mark.filterwarnings("ignore:The corpus offers")
 @pytest.mark.parametrize("spelling", [" groupby", "Ġgroupby"])
 def test_an_excluded_token_may_be_spelt_as_a_piece(smollm_like: Any, spelling: str) -> None:
     texts = ["x groupby y groupby\n"] * 9
-    assert " groupby" in [p.text for p in select_tokens(texts, smollm_like, 1, count_steps=False)]
-    assert " groupby" not in [p.text for p in select_tokens(texts, smollm_like, 4, exclude=[spelling])]
+    assert " groupby" in [p.text for p in select_tokens(texts, smollm_like, 20, count_steps=False)]
+    assert " groupby" not in [p.text for p in select_tokens(texts, smollm_like, 20, exclude=[spelling])]
 
 
 def test_steps_come_on_top_where_they_do_not_count(smollm_like: Any, domain: list[str]) -> None:
