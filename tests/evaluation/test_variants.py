@@ -99,3 +99,15 @@ def test_problems_are_spread_evenly() -> None:
     many = [humaneval_problem(number) for number in range(10)]
     assert [problem.task_id for problem in spread(many, 3)] == ["HumanEval/0", "HumanEval/3", "HumanEval/6"]
     assert spread(many, 0) == spread(many, 20) == many
+
+
+def test_stored_evaluations_are_read_by_model_and_variant(tmp_path) -> None:
+    from evaluation_parts import result
+
+    assert variants.read_measured(tmp_path / "nothing") == {}
+    for variant in ("base", "mean_ce"):
+        for name in ("humaneval", "mbpp"):
+            path = tmp_path / "Model-1B" / variant / f"results_{name}.jsonl"
+            runs.write_jsonl(path, [result(f"{name}/0", True).to_dict()])
+    found = variants.read_measured(tmp_path)
+    assert {variant: len(rows) for variant, rows in found["Model-1B"].items()} == {"base": 2, "mean_ce": 2}
