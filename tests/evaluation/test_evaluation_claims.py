@@ -101,7 +101,7 @@ def outcomes_of(rule: Callable[[np.random.Generator], claims.Verdict]) -> dict[s
 
 
 def draw_passes(rates: dict[str, float], n: int) -> Callable[[np.random.Generator], dict[str, dict[str, Count]]]:
-    """Pass counts of independent problems, the same true rates on both benchmarks unless named ``variant/benchmark``."""
+    """Pass counts of independent problems, true rates by ``variant/benchmark``."""
 
     def draw(rng: np.random.Generator) -> dict[str, dict[str, Count]]:
         passes: dict[str, dict[str, Count]] = {}

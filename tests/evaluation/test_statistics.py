@@ -95,23 +95,23 @@ def test_bootstrap_against_every_resample() -> None:
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = (rows.mean(1) - gaps.mean()) / (rows.std(1, ddof=1) / math.sqrt(5))
     error = gaps.std(ddof=1) / math.sqrt(5)
+    student = 2.776 * error * math.sqrt(5 / 4)  # never closer than Student's limits with the jackknife's error
     interval = stats.paired_bootstrap(gaps, np.zeros(5), resamples=50_000)
     assert interval.estimate == pytest.approx(gaps.mean())
-    assert interval.low == pytest.approx(gaps.mean() - error * np.quantile(scaled, 0.975), rel=0.1)
-    assert interval.high == pytest.approx(gaps.mean() - error * np.quantile(scaled, 0.025), rel=0.1)
+    assert interval.low == pytest.approx(gaps.mean() - max(student, error * np.quantile(scaled, 0.975)), rel=0.1)
+    assert interval.high == pytest.approx(gaps.mean() + max(student, -error * np.quantile(scaled, 0.025)), rel=0.1)
 
 
 @pytest.mark.parametrize("n", [10, 16, 20])
 def test_bootstrap_covers_the_truth_on_few_texts(n: int) -> None:
-    """The percentile method covers it in 89 to 92 of 100 samples of this kind."""
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(400):
         sizes = rng.integers(80, 500, n).astype(float)
         gaps = 0.01 * sizes * (0.3 + rng.standard_normal(n))
-        interval = stats.paired_bootstrap(gaps, np.zeros(n), weights=sizes, resamples=600)
+        interval = stats.paired_bootstrap(gaps, np.zeros(n), weights=sizes, resamples=200)
         covered += interval.low <= 0.003 <= interval.high
-    assert covered / 400 >= 0.93
+    assert covered / 400 >= 0.935  # 0.95 less what 400 samples may miss
 
 
 def test_bootstrap_of_two_texts_bounds_nothing() -> None:

@@ -296,7 +296,8 @@ def comparison_table(
 
     Returns:
         One row per other variant: pass rate with Wilson limits, difference to the reference with exact
-        limits (see ``statistics.paired_rate_difference``), problems that only one of the two passes, p-values of the z-test and of the exact
+        limits (see ``statistics.paired_rate_difference``), problems that only one of the two passes,
+        p-values of the z-test and of the exact
         McNemar test, the latter also adjusted by Holm over the variants.
 
     Raises:

@@ -330,8 +330,8 @@ def paired_bootstrap(
 ) -> Interval:
     """Return the mean difference first - second of a score, such as bits, with a studentised bootstrap interval.
 
-    Each resample of the problems is measured in its own standard error (bootstrap-t). This keeps the coverage on a
-    dozen texts, where the percentile method is too narrow. Verdicts have `paired_rate_difference`.
+    Each resample of the problems is measured in its own standard error (bootstrap-t), and the limits are nowhere
+    closer than Student's. This keeps the coverage on a dozen texts, where the percentile method is too narrow. Verdicts have `paired_rate_difference`.
 
     Args:
         first: One value per problem, shape (problems,).
@@ -350,8 +350,8 @@ def paired_bootstrap(
             not positive and finite.
 
     Source:
-        Efron & Tibshirani, An Introduction to the Bootstrap, chapter 12.5; the standard error of a ratio is that of
-        its linearisation.
+        Efron & Tibshirani, An Introduction to the Bootstrap, chapter 12.5; the standard error of a ratio is the
+        jackknife's.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     _check_paired(one, two, minimum=2)
@@ -374,15 +374,21 @@ def paired_bootstrap(
             scaled.append(np.where(spread > 1e-9 * error, off / spread, np.copysign(np.inf, off)))
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
     low, high = np.quantile(np.concatenate(scaled), tails, method="nearest")
-    return Interval(estimate, estimate - float(high) * error, estimate - float(low) * error)
+    from scipy.stats import t
+
+    student = float(t.ppf(tails[1], gaps.size - 1))
+    return Interval(
+        estimate, estimate - max(float(high), student) * error, estimate - min(float(low), -student) * error
+    )
 
 
 def _ratio(gaps: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ratio of the sums along the last axis, and its standard error."""
     n, total = gaps.shape[-1], sizes.sum(-1)
     ratio = gaps.sum(-1) / total
-    rest = gaps - ratio[..., None] * sizes
-    return ratio, np.sqrt((rest**2).sum(-1) * n / (n - 1)) / total
+    leverage = sizes / total[..., None]
+    rest = (gaps - ratio[..., None] * sizes) / (1 - leverage)  # as if each text had been left out (jackknife)
+    return ratio, np.sqrt((rest**2).sum(-1)) / total
 
 
 def smallest_detectable_difference(
