@@ -331,7 +331,8 @@ def paired_bootstrap(
     """Return the mean difference first - second of a score, such as bits, with a studentised bootstrap interval.
 
     Each resample of the problems is measured in its own standard error (bootstrap-t), and the limits are nowhere
-    closer than Student's. This keeps the coverage on a dozen texts, where the percentile method is too narrow. Verdicts have `paired_rate_difference`.
+    closer than Student's. This keeps the coverage on a dozen texts, where the percentile method is too
+    narrow. Verdicts have `paired_rate_difference`.
 
     Args:
         first: One value per problem, shape (problems,).
@@ -384,7 +385,6 @@ def paired_bootstrap(
 
 def _ratio(gaps: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ratio of the sums along the last axis, and its standard error."""
-    n, total = gaps.shape[-1], sizes.sum(-1)
     ratio = gaps.sum(-1) / total
     leverage = sizes / total[..., None]
     rest = (gaps - ratio[..., None] * sizes) / (1 - leverage)  # as if each text had been left out (jackknife)
