@@ -385,6 +385,7 @@ def paired_bootstrap(
 
 def _ratio(gaps: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ratio of the sums along the last axis, and its standard error."""
+    total = sizes.sum(-1)
     ratio = gaps.sum(-1) / total
     leverage = sizes / total[..., None]
     rest = (gaps - ratio[..., None] * sizes) / (1 - leverage)  # as if each text had been left out (jackknife)
