@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
 import pytest
 
 from vocabx_utils.analysis import thesis
@@ -35,21 +40,136 @@ def test_c14_in_all_directions() -> None:
     assert claims.short_and_long({"mean_ce": counts(200, 300), "mean_kl": counts(100, 200)}).outcome == "not confirmed"
 
 
+def test_stages_and_anchors_are_not_mixed() -> None:
+    mixed = {"mean_ce": counts(100, 300), "tuned_mean_kl_last": counts(200, 200)}
+    assert claims.short_and_long(mixed).outcome == "cannot tell"
+    four = {"mean_ce": counts(1, 1), "random_ce": counts(1, 1), "mean_kl_last": counts(1, 1)}
+    assert claims.interaction(four | {"random_kl_first": counts(1, 1)}).outcome == "cannot tell"
+    assert "interaction" in claims.interaction(four | {"random_kl_last": counts(1, 1)}).reason
+
+
 @pytest.mark.parametrize(
     ("rates", "outcome"),
-    [([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "not confirmed"), ([0.6, 0.1, 0.5, 0.2, 0.4, 0.3], "confirmed")],
+    [
+        ([0.1 + 0.05 * i for i in range(12)], "not confirmed"),
+        ([0.6 - 0.05 * i for i in range(12)], "confirmed"),
+        ([0.6, 0.1, 0.5, 0.2, 0.4, 0.3], "cannot tell"),  # a weak correlation of six says nothing
+    ],
 )
 def test_loss_as_proxy(rates: list[float], outcome: str) -> None:
-    losses = {str(i): 2.0 - 0.1 * i for i in range(6)}
+    losses = {str(i): 2.0 - 0.1 * i for i in range(len(rates))}
     assert claims.loss_as_proxy(losses, dict(zip(losses, rates, strict=True))).outcome == outcome
     assert claims.loss_as_proxy({"a": 1.0}, {"a": 0.5}).outcome == "cannot tell"
     assert claims.loss_as_proxy(losses, dict.fromkeys(losses, 0.0)).outcome == "cannot tell"
 
 
-def test_density_and_prose() -> None:
-    assert claims.densest_benchmark({"humaneval": 0.01}).outcome == "cannot tell"
-    assert claims.densest_benchmark({"humaneval": 0.01, "ds1000": 0.02}).outcome == "confirmed"
-    assert claims.densest_benchmark({"humaneval": 0.03, "ds1000": 0.02}).outcome == "not confirmed"
-    assert claims.prose_failures(["no code"] * 60 + ["syntax"] * 20 + [""] * 30).outcome == "confirmed"
-    assert claims.prose_failures(["syntax"] * 60).outcome == "not confirmed"
-    assert claims.prose_failures(["no code"]).outcome == "cannot tell"
+def test_density() -> None:
+    few, some, many = ([(k + i % 2, 100) for i in range(50)] for k in (0, 2, 9))
+    assert claims.densest_benchmark({"humaneval": few}).outcome == "cannot tell"
+    assert claims.densest_benchmark({"humaneval": few, "ds1000": many}).outcome == "cannot tell"  # no BigCodeBench
+    assert claims.densest_benchmark({"bigcodebench": some, "ds1000": many}).outcome == "confirmed"
+    assert claims.densest_benchmark({"humaneval": many, "ds1000": some}).outcome == "not confirmed"
+    assert claims.densest_benchmark({"bigcodebench": some, "ds1000": some}).outcome == "cannot tell"
+
+
+def test_prose_and_ties() -> None:
+    assert claims.prose_failures({"m": ["no code"] * 60 + ["syntax"] * 20 + [""] * 30}).outcome == "confirmed"
+    assert claims.prose_failures({"m": ["syntax"] * 60}).outcome == "not confirmed"
+    assert claims.prose_failures({"m": ["no code"]}).outcome == "cannot tell"
+    tie = claims.prose_failures({"m": ["no code"] * 60 + ["syntax"] * 60 + ["timeout"] * 60})
+    assert tie.outcome == "cannot tell" and "60 syntax" in tie.reason
+    assert claims.prose_failures({"m": [""]}).outcome == "cannot tell"
+
+
+def test_sentences_follow_the_intervals() -> None:
+    rows = [("base", 0.0, 0.0, 0.0), ("a", 0.3, 0.1, 0.5), ("b", -0.3, -0.5, -0.1), ("c", -0.1, -0.3, 0.1)]
+    table = pd.DataFrame([{"model": m, "n": 9, "difference": d, "low": lo, "high": hi} for m, d, lo, hi in rows])
+    said = claims.likelihood_sentences(table, {name: name.upper() for name, *_ in rows}, "base", "these texts")
+    words = ["A is worse than BASE", "B is better than BASE", "C shows no difference to BASE"]
+    assert len(said) == 3 and all(word in sentence for word, sentence in zip(words, said, strict=True))
+    assert "-0.1000 bits per byte [-0.3000, +0.1000], n = 9" in said[2]
+
+
+DRAWS = 1000
+
+
+def outcomes_of(rule: Callable[[np.random.Generator], claims.Verdict]) -> dict[str, float]:
+    """Share of each outcome over repeated samples."""
+    rng = np.random.default_rng(0)
+    found = Counter(rule(rng).outcome for _ in range(DRAWS))
+    return {"confirmed": found["confirmed"] / DRAWS, "not confirmed": found["not confirmed"] / DRAWS}
+
+
+def draw_passes(rates: dict[str, float], n: int) -> Callable[[np.random.Generator], dict[str, dict[str, Count]]]:
+    """Pass counts of independent problems, true rates by ``variant/benchmark``."""
+
+    def draw(rng: np.random.Generator) -> dict[str, dict[str, Count]]:
+        passes: dict[str, dict[str, Count]] = {}
+        for name, rate in rates.items():
+            variant, benchmark = name.split("/")
+            k = int(rng.binomial(n, rate))
+            passes.setdefault(variant, {})[benchmark] = Count(benchmark, k, n, n, k)
+        return passes
+
+    return draw
+
+
+def four(effect: float) -> dict[str, float]:
+    cells = {"random_ce": 0.3, "random_kl": 0.3, "mean_ce": 0.3, "mean_kl": 0.3 + effect}
+    return {f"{name}/bigcodebench": rate for name, rate in cells.items()}
+
+
+@pytest.mark.parametrize("n", [6, 300])
+@pytest.mark.parametrize(("effect", "wrong"), [(0.0, "confirmed"), (0.0, "not confirmed")])
+def test_c10_errs_in_one_of_twenty_at_most(n: int, effect: float, wrong: str) -> None:
+    draw = draw_passes(four(effect), n)
+    assert outcomes_of(lambda rng: claims.interaction(draw(rng)))[wrong] <= 0.05
+
+
+@pytest.mark.parametrize("n", [5, 9])
+@pytest.mark.parametrize(
+    ("true", "wrong"), [(-0.8, "confirmed"), (-0.5, "confirmed"), (-0.5, "not confirmed"), (0.0, "not confirmed")]
+)
+def test_c11_errs_in_one_of_twenty_at_most(n: int, true: float, wrong: str) -> None:
+    linear = 2 * np.sin(np.pi * true / 6)
+
+    def rule(rng: np.random.Generator) -> claims.Verdict:
+        loss, rate = rng.multivariate_normal([0, 0], [[1, linear], [linear, 1]], n).T
+        return claims.loss_as_proxy(dict(enumerate(loss)), dict(enumerate(rate)))  # type: ignore[arg-type]
+
+    assert outcomes_of(rule)[wrong] <= 0.05
+
+
+@pytest.mark.parametrize("n", [6, 300])
+@pytest.mark.parametrize(("short", "long", "wrong"), [(0.0, 0.3, "confirmed"), (0.0, 0.0, "not confirmed")])
+def test_c14_errs_in_one_of_twenty_at_most(n: int, short: float, long: float, wrong: str) -> None:
+    rates = {"mean_ce/ds1000": 0.3 + short, "mean_kl/ds1000": 0.3}
+    draw = draw_passes(rates | {"mean_ce/bigcodebench": 0.3, "mean_kl/bigcodebench": 0.3 + long}, n)
+    assert outcomes_of(lambda rng: claims.short_and_long(draw(rng)))[wrong] <= 0.05
+
+
+@pytest.mark.parametrize("n", [20, 150])
+@pytest.mark.parametrize(
+    ("densities", "wrong"), [((0.04, 0.04, 0.01), "confirmed"), ((0.04, 0.04, 0.04), "not confirmed")]
+)
+def test_c15_errs_in_one_of_twenty_at_most(n: int, densities: tuple[float, ...], wrong: str) -> None:
+    def rule(rng: np.random.Generator) -> claims.Verdict:
+        counts = {}
+        for name, density in zip(("ds1000", "bigcodebench", "humaneval"), densities, strict=True):
+            sizes = rng.integers(50, 400, n)
+            news = rng.binomial(sizes, density * rng.gamma(2, 0.5, n))  # problems differ in their density
+            counts[name] = list(zip(news.tolist(), sizes.tolist(), strict=True))
+        return claims.densest_benchmark(counts)
+
+    assert outcomes_of(rule)[wrong] <= 0.05
+
+
+@pytest.mark.parametrize("n", [10, 200])
+@pytest.mark.parametrize("wrong", ["confirmed", "not confirmed"])
+def test_c16_errs_in_one_of_twenty_at_most(n: int, wrong: str) -> None:
+    kinds = ["no code", "syntax", "exception", "timeout"]
+
+    def rule(rng: np.random.Generator) -> claims.Verdict:
+        return claims.prose_failures({"m": rng.choice(kinds, n, p=[0.3, 0.3, 0.3, 0.1]).tolist()})
+
+    assert outcomes_of(rule)[wrong] <= 0.05

@@ -90,12 +90,67 @@ def test_wilson_by_formula() -> None:
 
 
 def test_bootstrap_against_every_resample() -> None:
-    first, second = np.array([1.0, 0.0, 2.0, 5.0]), np.array([0.0, 0.5, 1.0, 1.0])
-    means = [np.mean(np.take(first - second, rows)) for rows in itertools.product(range(4), repeat=4)]
-    interval = stats.paired_bootstrap(first, second, resamples=20_000)
-    assert interval.estimate == pytest.approx(np.mean(first - second))
-    assert interval.low == pytest.approx(np.quantile(means, 0.025), abs=0.08)
-    assert interval.high == pytest.approx(np.quantile(means, 0.975), abs=0.08)
+    gaps = np.array([1.0, -0.5, 1.0, 4.0, 2.5])
+    rows = gaps[np.array(list(itertools.product(range(5), repeat=5)))]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = (rows.mean(1) - gaps.mean()) / (rows.std(1, ddof=1) / math.sqrt(5))
+    error = gaps.std(ddof=1) / math.sqrt(5)
+    student = 2.776 * error * math.sqrt(5 / 4)  # never closer than Student's limits with the jackknife's error
+    interval = stats.paired_bootstrap(gaps, np.zeros(5), resamples=50_000)
+    assert interval.estimate == pytest.approx(gaps.mean())
+    assert interval.low == pytest.approx(gaps.mean() - max(student, error * np.quantile(scaled, 0.975)), rel=0.1)
+    assert interval.high == pytest.approx(gaps.mean() + max(student, -error * np.quantile(scaled, 0.025)), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [10, 16, 20])
+def test_bootstrap_covers_the_truth_on_few_texts(n: int) -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(400):
+        sizes = rng.integers(80, 500, n).astype(float)
+        gaps = 0.01 * sizes * (0.3 + rng.standard_normal(n))
+        interval = stats.paired_bootstrap(gaps, np.zeros(n), weights=sizes, resamples=200)
+        covered += interval.low <= 0.003 <= interval.high
+    assert covered / 400 >= 0.935  # 0.95 less what 400 samples may miss
+
+
+def test_bootstrap_of_two_texts_bounds_nothing() -> None:
+    assert stats.paired_bootstrap([1.0, 3.0], [0.0, 0.0]) == stats.Interval(2.0, -math.inf, math.inf)
+
+
+def test_paired_rates_agree_with_mcnemar() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        one, two = rng.random((2, 25)) < [[0.7], [0.4]]
+        interval = stats.paired_rate_difference(one, two)
+        assert interval.low <= interval.estimate <= interval.high
+        significant = stats.mcnemar_test(one, two).p_value < 0.05
+        assert (interval.low > 0 or interval.high < 0) == significant
+    same = stats.paired_rate_difference([False] * 6, [False] * 6)
+    assert same.estimate == 0 and same.high == -same.low > 0.3  # six equal verdicts exclude little
+
+
+def test_paired_rates_cover_the_truth() -> None:
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(500):
+        kinds = rng.choice(3, 20, p=[0.7, 0.25, 0.05])
+        interval = stats.paired_rate_difference(kinds == 1, kinds == 2)
+        covered += interval.low <= 0.2 <= interval.high
+    assert covered / 500 >= 0.95
+
+
+def test_contrast_of_two_is_newcombe() -> None:
+    contrast, known = stats.rate_contrast([(56, 70), (48, 80)], (1, -1)), stats.difference_interval(56, 70, 48, 80)
+    assert (contrast.estimate, contrast.low, contrast.high) == pytest.approx((known.estimate, known.low, known.high))
+
+
+def test_rank_correlation_of_few_is_wide() -> None:
+    five = stats.rank_correlation(range(5), [4, 3, 2, 0, 1])
+    assert five.estimate == pytest.approx(-0.9) and five.high > -0.5
+    many = stats.rank_correlation(range(40), -np.arange(40.0))
+    assert many.high < -0.9
+    assert stats.rank_correlation([1, 1, 1], [1, 2, 3]).low == -1
 
 
 def test_bootstrap_repeats_and_weights() -> None:
@@ -118,17 +173,9 @@ def test_bootstrap_refuses_bad_values() -> None:
         stats.paired_bootstrap([1.0], [1.0])
     with pytest.raises(ValueError, match="positive"):
         stats.paired_bootstrap([1.0, 2.0], [1.0, 1.0], weights=[1.0, 0.0])
-
-
-def test_detectable_difference_is_found_with_the_stated_power() -> None:
-    rate, n = 0.26, 1951
-    gain = stats.smallest_detectable_difference(rate, n)
-    rng = np.random.default_rng(0)
-    hits = [
-        stats.two_proportion_z_test(int(a), n, int(b), n).p_value < 0.05
-        for a, b in zip(rng.binomial(n, rate, 800), rng.binomial(n, rate + gain, 800), strict=True)
-    ]
-    assert 0.74 < np.mean(hits) < 0.86
+    for weight in (math.inf, math.nan):
+        with pytest.raises(ValueError, match="positive finite"):
+            stats.paired_bootstrap([1.0, 2.0], [1.0, 1.0], weights=[1.0, weight])
 
 
 def test_detectable_difference_paired_and_unreachable() -> None:
@@ -139,3 +186,24 @@ def test_detectable_difference_paired_and_unreachable() -> None:
     assert math.isnan(stats.smallest_detectable_difference(0.3, 10, discordant=0.01))
     with pytest.raises(ValueError, match="rate"):
         stats.smallest_detectable_difference(1.0, 10)
+
+
+@pytest.mark.parametrize("n", [164, 1140, 1951])
+def test_detectable_difference_has_the_power_of_the_exact_mcnemar_test(n: int) -> None:
+    gain = stats.smallest_detectable_difference(0.26, n, discordant=0.1)
+    rng = np.random.default_rng(0)
+    better = (0.1 + gain) / 2
+    splits = rng.multinomial(n, [better, 0.1 - better, 0.9], 20_000)
+    from scipy.stats import binom
+
+    p_values = 2 * binom.cdf(splits[:, :2].min(1), splits[:, :2].sum(1), 0.5)
+    assert np.mean(p_values < 0.05) == pytest.approx(0.8, abs=0.009)
+
+
+@pytest.mark.parametrize("n", [50, 1951])
+def test_detectable_difference_has_the_power_of_the_z_test(n: int) -> None:
+    gain = stats.smallest_detectable_difference(0.26, n)
+    rng = np.random.default_rng(0)
+    pairs = zip(rng.binomial(n, 0.26, 2000), rng.binomial(n, 0.26 + gain, 2000), strict=True)
+    hits = [stats.two_proportion_z_test(int(a), n, int(b), n).p_value < 0.05 for a, b in pairs]
+    assert np.mean(hits) == pytest.approx(0.8, abs=0.03)

@@ -11,7 +11,8 @@ from tokenizers import AddedToken
 
 from vocabx_utils import models, runs
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
-from vocabx_utils.evaluation.variants import last_rows, load_variant, open_folder, spread, variant_bits
+from vocabx_utils.evaluation.results import Result
+from vocabx_utils.evaluation.variants import last_rows, load_variant, open_folder, read_measured, spread, variant_bits
 from vocabx_utils.models import BaseModel
 
 PROBLEMS = [humaneval_problem(), mbpp_problem()]
@@ -100,3 +101,16 @@ def test_problems_are_spread_evenly() -> None:
     many = [humaneval_problem(number) for number in range(10)]
     assert [problem.task_id for problem in spread(many, 3)] == ["HumanEval/0", "HumanEval/3", "HumanEval/6"]
     assert spread(many, 0) == spread(many, 20) == many
+
+
+RESULT = Result("x/0", 0, "pass", "", "", {}, 1, 1, 0.1, 10, 1, 3.0, "key", "bwrap", "humaneval", "hash")
+
+
+def test_stored_evaluations_are_read_by_model_and_variant(tmp_path: Path) -> None:
+    assert read_measured(tmp_path / "nothing") == {}
+    for variant in ("base", "mean_ce"):
+        for name in ("humaneval", "mbpp"):
+            path = tmp_path / "Model-1B" / variant / f"results_{name}.jsonl"
+            runs.write_jsonl(path, [RESULT.to_dict() | {"task_id": f"{name}/0"}])
+    found = read_measured(tmp_path)
+    assert {variant: len(rows) for variant, rows in found["Model-1B"].items()} == {"base": 2, "mean_ce": 2}

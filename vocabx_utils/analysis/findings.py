@@ -52,24 +52,27 @@ class Finding:
         return CLAIMS[self.claim]
 
 
-def turn_towards(table: pd.DataFrame, variant: str, *, draws: int = 1000, seed: int = 0) -> tuple[float, ...]:
+def turn_towards(
+    table: pd.DataFrame, variant: str, *, level: float = 0.95, draws: int = 1000, seed: int = 0
+) -> tuple[float, ...]:
     """How much more a variant turns its input rows towards the first than towards the last subtoken.
 
     Args:
         table: result of `similarity.cosines_by_epoch`.
         variant: of phase 1.
+        level: coverage of the interval.
         draws: bootstrap samples over tokens.
         seed: of the resampling.
 
     Returns:
         Mean over tokens of (gain of the first cosine) − (gain of the last one) between first and last epoch, with the
-        ends of its 95 % interval, and n.
+        ends of its interval, and n.
     """
     part = table[(table["variant"] == variant) & (table["matrix"] == "input")]
     wide = part.pivot(index="token", columns=["position", "epoch"], values="cosine")
     start, end = part["epoch"].min(), part["epoch"].max()
     gain = {position: wide[position][end] - wide[position][start] for position in ("first", "last")}
-    return bootstrap_mean((gain["first"] - gain["last"]).to_numpy(), draws=draws, seed=seed)
+    return bootstrap_mean((gain["first"] - gain["last"]).to_numpy(), level=level, draws=draws, seed=seed)
 
 
 def direction_finding(table: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> Finding:
@@ -80,11 +83,12 @@ def direction_finding(table: pd.DataFrame, *, draws: int = 1000, seed: int = 0) 
     """
     wrong = right = unsettled = 0
     parts = []
-    for variant in sorted(table["variant"].unique()):
-        expected = {"kl": 1, "ce": -1}.get(variant.split("_")[1], 0)
-        if not expected or table.loc[table["variant"] == variant, "epoch"].nunique() < 2:
-            continue
-        mean, low, high, n = turn_towards(table, variant, draws=draws, seed=seed)
+    signs = {variant: {"kl": 1, "ce": -1}.get(variant.split("_")[1], 0) for variant in table["variant"].unique()}
+    epochs = table.groupby("variant")["epoch"].nunique()
+    judged = sorted(variant for variant, sign in signs.items() if sign and epochs[variant] > 1)
+    for variant in judged:
+        expected, level = signs[variant], _level(len(judged))
+        mean, low, high, n = turn_towards(table, variant, level=level, draws=draws, seed=seed)
         right += low > 0 if expected > 0 else high < 0
         wrong += high < 0 if expected > 0 else low > 0
         unsettled += bool(low <= 0 <= high)
@@ -108,15 +112,15 @@ def stability_finding(table: pd.DataFrame, expected: np.ndarray, *, draws: int =
         seed: of the resampling.
     """
     parts, small, large = [], 0, 0
-    for variant in sorted(v for v in table["variant"].unique() if v.startswith("mean")):
+    epochs = table.groupby("variant")["epoch"].nunique()
+    judged = sorted(variant for variant in epochs.index if variant.startswith("mean") and epochs[variant] > 1)
+    for variant in judged:
         part = table[
             (table["variant"] == variant) & (table["matrix"] == "input") & (table["position"] != "intermediate")
         ]
-        if part["epoch"].nunique() < 2:
-            continue
         by_token = part.groupby(["token", "epoch"])["cosine"].mean().unstack()
         change = by_token[by_token.columns.max()] - by_token[by_token.columns.min()]
-        mean, low, high, _ = bootstrap_mean(change.to_numpy(), draws=draws, seed=seed)
+        mean, low, high, _ = bootstrap_mean(change.to_numpy(), level=_level(len(judged)), draws=draws, seed=seed)
         small += low >= -STILL and high <= STILL
         large += high < -STILL or low > STILL
         start = by_token[by_token.columns.min()].mean()
@@ -150,6 +154,11 @@ def sparsity_finding(tests: Mapping[str, CausalTest]) -> Finding:
     if not needs:
         return Finding("C6", "cannot tell", "; ".join(parts) or "no variant was tested")
     return Finding("C6", "confirmed" if all(needs) else "not confirmed", "; ".join(parts))
+
+
+def _level(variants: int) -> float:
+    """Coverage of each interval where any of several variants can refute a claim: together they err in 5 % at most."""
+    return 1 - 0.05 / variants
 
 
 def findings_box(findings: Sequence[Finding]) -> str:

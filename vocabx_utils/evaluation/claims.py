@@ -1,20 +1,30 @@
 """Verdicts on the thesis's claims about benchmarks, computed from results.
 
-A claim that the results at hand cannot decide gets ``cannot tell`` and the reason, never a guess.
+One rule holds for all: a claim is confirmed or not confirmed only where an interval at the level of 95 % excludes the
+other answer. Where several intervals could refute it each is widened, so that together they err in 5 % at most. What
+the results at hand cannot decide gets ``cannot tell`` and the reason, never a guess.
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from vocabx_utils.evaluation.scoring import Count
+from vocabx_utils.evaluation import statistics
+from vocabx_utils.evaluation.scoring import FAILURE_CLASSES, Count
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Outcome = Literal["confirmed", "not confirmed", "cannot tell"]
+CONFIDENCE = 0.95
 _INITS = ("random", "mean")
-_FEWEST = 5  # variants for a correlation
+_ANCHORS = ("kl_first", "kl_last", "kl")  # the thesis's objective first
+_THESIS_BENCHMARKS = ("ds1000", "bigcodebench")
+_FEWEST_VARIANTS = 3  # a rank correlation of two is 1 or -1
+_FEWEST_PROBLEMS = 20  # for the normal approximation behind a density
 
 
 @dataclass(frozen=True)
@@ -26,96 +36,149 @@ class Verdict:
     reason: str
 
 
+def judge(interval: statistics.Interval, threshold: float = 0.0) -> Outcome:
+    """Say what an interval says about "the value lies above the threshold"."""
+    return "confirmed" if interval.low > threshold else "not confirmed" if interval.high < threshold else "cannot tell"
+
+
 def interaction(passes: Mapping[str, Mapping[str, Count]], benchmark: str = "bigcodebench") -> Verdict:
     """C10: initialisation and objective interact (the thesis: CE prefers random, KL prefers mean, BigCodeBench).
 
-    The interaction is (mean KL - random KL) - (mean CE - random CE) in pass rate, against its standard error
-    for independent counts.
+    The interaction is (mean KL - random KL) - (mean CE - random CE) in pass rate.
 
     Args:
-        passes: Counts by variant and benchmark; the KL variant is the first whose name begins so.
+        passes: Counts by variant and benchmark. All four variants are tuned ones, or none is, and both KL variants
+            have the same anchor.
         benchmark: The benchmark.
     """
-    cells = {(init, loss): _find(passes, f"{init}_{loss}", benchmark) for init in _INITS for loss in ("ce", "kl")}
-    missing = [f"{init}_{loss}" for (init, loss), count in cells.items() if count is None]
-    if missing:
-        return Verdict("C10", "cannot tell", f"no {benchmark} results of {', '.join(missing)}")
-    rates = {key: count.rate for key, count in cells.items() if count}
-    effect = (rates["mean", "kl"] - rates["random", "kl"]) - (rates["mean", "ce"] - rates["random", "ce"])
-    variance = sum(rates[key] * (1 - rates[key]) / count.kept for key, count in cells.items() if count)
-    z = effect / math.sqrt(variance) if variance else 0.0
-    found: Outcome = "confirmed" if z > 1.96 else "not confirmed" if z < -1.96 else "cannot tell"
-    return Verdict("C10", found, f"interaction {100 * effect:+.1f} points, z = {z:.2f}")
+    names = [f"{init}_{loss}" for init in _INITS for loss in ("ce", "kl")]
+    cells = _cells(passes, names, [benchmark])
+    if not cells:
+        return Verdict("C10", "cannot tell", f"no {benchmark} results of all of {', '.join(names)}")
+    counts = [(cells[name, benchmark].passed, cells[name, benchmark].kept) for name in names]
+    effect = statistics.rate_contrast(counts, (1, -1, -1, 1), confidence=CONFIDENCE)
+    return Verdict("C10", judge(effect), f"interaction {_points(effect)}")
 
 
-def loss_as_proxy(losses: Mapping[str, float], rates: Mapping[str, float]) -> Verdict:
-    """C11: the loss is a poor proxy of pass rates (Spearman correlation over variants below 0.5 in size).
+def loss_as_proxy(losses: Mapping[str, float], rates: Mapping[str, float], *, poor: float = -0.5) -> Verdict:
+    """C11: the loss is a poor proxy of pass rates (Spearman correlation over variants above -0.5).
 
     Args:
         losses: A loss, such as bits per byte, by variant.
         rates: Pass rate by variant.
+        poor: A correlation above this one is poor: a good proxy falls as the pass rate rises.
     """
     names = [name for name in losses if name in rates]
-    if len(names) < _FEWEST or len({rates[name] for name in names}) < 2:
-        return Verdict("C11", "cannot tell", f"{len(names)} variants with both; {_FEWEST} with different rates needed")
-    from scipy.stats import spearmanr
-
-    result = spearmanr([losses[name] for name in names], [rates[name] for name in names])
-    rho, p_value = float(result.statistic), float(result.pvalue)
-    found: Outcome = "not confirmed" if rho < -0.5 and p_value < 0.05 else "confirmed" if rho > -0.5 else "cannot tell"
-    return Verdict("C11", found, f"Spearman {rho:+.2f} over {len(names)} variants, p = {p_value:.2f}")
+    if len(names) < _FEWEST_VARIANTS or len({rates[name] for name in names}) < 2:
+        needed = f"{_FEWEST_VARIANTS} or more with different rates needed"
+        return Verdict("C11", "cannot tell", f"{len(names)} variants with both; {needed}")
+    rho = statistics.rank_correlation(
+        [losses[name] for name in names], [rates[name] for name in names], confidence=CONFIDENCE
+    )
+    reason = f"Spearman {rho.estimate:+.2f} [{rho.low:+.2f}, {rho.high:+.2f}] over {len(names)} variants"
+    return Verdict("C11", judge(rho, poor), reason)
 
 
 def short_and_long(passes: Mapping[str, Mapping[str, Count]]) -> Verdict:
     """C14: CE suits short completion (DS-1000), KL open-ended tasks (BigCodeBench), both from mean rows."""
-    pairs = {
-        name: (_find(passes, "mean_ce", name), _find(passes, "mean_kl", name)) for name in ("ds1000", "bigcodebench")
-    }
-    (short_ce, short_kl), (long_ce, long_kl) = pairs["ds1000"], pairs["bigcodebench"]
-    if not (short_ce and short_kl and long_ce and long_kl):
+    cells = _cells(passes, ["mean_ce", "mean_kl"], _THESIS_BENCHMARKS)
+    if not cells:
         return Verdict("C14", "cannot tell", "DS-1000 and BigCodeBench results of mean_ce and mean_kl are needed")
-    from vocabx_utils.evaluation.statistics import two_proportion_z_test
-
-    short = two_proportion_z_test(short_ce.passed, short_ce.kept, short_kl.passed, short_kl.kept)
-    long = two_proportion_z_test(long_kl.passed, long_kl.kept, long_ce.passed, long_ce.kept)
-    reason = f"DS-1000 CE - KL z = {short.statistic:.2f}, BigCodeBench KL - CE z = {long.statistic:.2f}"
-    if short.statistic > 1.96 and long.statistic > 1.96:
-        return Verdict("C14", "confirmed", reason)
-    opposed = short.statistic < -1.96 or long.statistic < -1.96
-    return Verdict("C14", "not confirmed" if opposed else "cannot tell", reason)
-
-
-def densest_benchmark(density: Mapping[str, float]) -> Verdict:
-    """C15: DS-1000 has the highest density of new tokens.
-
-    Args:
-        density: New tokens over all tokens, by benchmark.
-    """
-    if "ds1000" not in density or len(density) < 2:
-        return Verdict("C15", "cannot tell", f"measured on {', '.join(density) or 'nothing'} only")
-    highest = max(density, key=lambda name: density[name])
-    listed = ", ".join(f"{name} {100 * value:.2f} %" for name, value in density.items())
-    return Verdict("C15", "confirmed" if highest == "ds1000" else "not confirmed", listed)
+    level = 1 - (1 - CONFIDENCE) / 2  # each half can refute the claim
+    gaps = []
+    for better, worse, name in (("mean_ce", "mean_kl", "ds1000"), ("mean_kl", "mean_ce", "bigcodebench")):
+        one, two = cells[better, name], cells[worse, name]
+        gaps.append(statistics.difference_interval(one.passed, one.kept, two.passed, two.kept, level))
+    short, long = gaps
+    reason = f"DS-1000 CE - KL {_points(short)}, BigCodeBench KL - CE {_points(long)}"
+    return Verdict("C14", _both([judge(gap) for gap in gaps]), reason)
 
 
-def prose_failures(classes: Sequence[str], *, fewest: int = 50) -> Verdict:
-    """C16: natural language instead of code is the commonest failure.
+def densest_benchmark(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
+    """C15: DS-1000 has the highest density of new tokens. Its problems are a sample of such tasks.
 
     Args:
-        classes: Class of each failure, see ``scoring.failure_class``.
-        fewest: Failures below which nothing is said.
+        counts: New tokens and all tokens of each problem, by benchmark, see ``likelihood.new_token_counts``. Without
+            BigCodeBench, the other benchmark of the thesis, the claim can be refuted but not confirmed.
     """
-    failures = [name for name in classes if name]
-    if len(failures) < fewest:
-        return Verdict("C16", "cannot tell", f"{len(failures)} failures; {fewest} needed")
-    share = failures.count("no code") / len(failures)
-    common = max(set(failures), key=failures.count)
-    found: Outcome = "confirmed" if common == "no code" else "not confirmed"
-    return Verdict("C16", found, f"{100 * share:.0f} % without code; commonest: {common}")
+    usable = {name: rows for name, rows in counts.items() if len(rows) >= _FEWEST_PROBLEMS}
+    others = [name for name in usable if name != "ds1000"]
+    if "ds1000" not in usable or not others:
+        measured = ", ".join(usable) or "nothing"
+        return Verdict("C15", "cannot tell", f"measured on {measured} only ({_FEWEST_PROBLEMS} problems or more)")
+    level = 1 - (1 - CONFIDENCE) / len(others)  # any of them can refute the claim
+    gaps = {name: statistics.ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
+    outcome = _both([judge(gap) for gap in gaps.values()])
+    if outcome == "confirmed" and not set(_THESIS_BENCHMARKS) <= usable.keys():
+        outcome = "cannot tell"
+    listed = ", ".join(f"{name} {_points(gap)}" for name, gap in gaps.items())
+    return Verdict("C15", outcome, f"density of DS-1000 minus that of {listed}")
 
 
-def _find(passes: Mapping[str, Mapping[str, Count]], prefix: str, benchmark: str) -> Count | None:
-    for name, counts in passes.items():
-        if name.removeprefix("tuned_").startswith(prefix) and benchmark in counts:
-            return counts[benchmark]
-    return None
+def prose_failures(classes: Mapping[str, Sequence[str]]) -> Verdict:
+    """C16: natural language instead of code is the commonest failure of every model.
+
+    Of the answers that failed in one of two ways, the share without code is compared with a half (exact binomial
+    interval). Models answer the same problems, so their failures are not added up.
+
+    Args:
+        classes: Class of each answer by model, see ``scoring.failure_class``; ``""`` for a pass.
+    """
+    counts = {name: Counter(kind for kind in kinds if kind) for name, kinds in classes.items()}
+    counts = {name: found for name, found in counts.items() if found}
+    if not counts:
+        return Verdict("C16", "cannot tell", "no failures")
+    others = [kind for kind in FAILURE_CLASSES if kind != "no code"]
+    level = 1 - (1 - CONFIDENCE) / (len(others) * len(counts))  # each class of each model can refute the claim
+    outcomes, parts = [], []
+    for name, found in counts.items():
+        pairs = [(found["no code"], found["no code"] + found[kind]) for kind in others]
+        outcomes += [judge(statistics.exact_interval(k, n, level), 0.5) for k, n in pairs]
+        kind, rival = max(((kind, found[kind]) for kind in others), key=lambda item: item[1])
+        parts.append(f"{name}: {found['no code']} of {found.total()} failures without code, {rival} {kind}")
+    return Verdict("C16", _both(outcomes), "; ".join(parts))
+
+
+def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], reference: str, texts: str) -> list[str]:
+    """Say of each variant whether its bits per byte differ from the reference's, by the rule of this module.
+
+    Args:
+        table: See ``likelihood.likelihood_table``; its intervals cover 95 %.
+        names: Spelled-out names of the variants.
+        reference: Variant compared with, chosen before the results.
+        texts: What the texts are, in words.
+
+    Returns:
+        One sentence a variant, in the order of the table; negative differences are gains.
+    """
+    said = {"confirmed": "is worse than", "not confirmed": "is better than", "cannot tell": "shows no difference to"}
+    sentences = []
+    for row in table[table["model"] != reference].itertuples():
+        gap = statistics.Interval(row.difference, row.low, row.high)
+        numbers = f"{gap.estimate:+.4f} bits per byte [{gap.low:+.4f}, {gap.high:+.4f}], n = {row.n}"
+        sentences.append(f"On {texts}, {names[row.model]} {said[judge(gap)]} {names[reference]}: {numbers}.")
+    return sentences
+
+
+def _both(outcomes: Sequence[Outcome]) -> Outcome:
+    """All parts of a claim have to hold; one that does not hold is enough against it."""
+    if "not confirmed" in outcomes:
+        return "not confirmed"
+    return "confirmed" if all(outcome == "confirmed" for outcome in outcomes) else "cannot tell"
+
+
+def _points(interval: statistics.Interval) -> str:
+    value, low, high = (100 * part for part in (interval.estimate, interval.low, interval.high))
+    return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
+
+
+def _cells(
+    passes: Mapping[str, Mapping[str, Count]], names: Sequence[str], benchmarks: Sequence[str]
+) -> dict[tuple[str, str], Count]:
+    """Counts by variant (``mean_kl`` for any anchor) and benchmark, all of one stage and anchor; else empty."""
+    for stage in ("tuned_", ""):
+        for anchor in _ANCHORS:
+            full = {name: stage + name.replace("kl", anchor) for name in names}
+            if all(benchmark in passes.get(found, {}) for found in full.values() for benchmark in benchmarks):
+                return {(n, b): passes[full[n]][b] for n in names for b in benchmarks}
+    return {}

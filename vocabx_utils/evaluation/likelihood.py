@@ -200,6 +200,21 @@ def likelihood_table(
     return pd.DataFrame(rows)
 
 
+def new_token_counts(
+    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
+) -> list[tuple[int, int]]:
+    """Count new tokens and all tokens of prompt and reference solution of each problem.
+
+    Args:
+        problems: Problems of one benchmark.
+        tokenizer: Extended tokenizer.
+        first_new_id: First id that only the extended tokenizer has.
+    """
+    texts = (problem.complete_prompt + problem.reference for problem in problems)
+    encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
+
+
 def new_token_density(
     problems: Sequence[Problem],
     tokenizer: PreTrainedTokenizerBase,
@@ -224,13 +239,11 @@ def new_token_density(
     """
     if not problems:
         raise ValueError("expected at least one problem")
-    total = new = before = reference_total = reference_new = touched = 0
+    counts = new_token_counts(problems, tokenizer, first_new_id)
+    new, total, touched = sum(k for k, _ in counts), sum(n for _, n in counts), sum(k > 0 for k, _ in counts)
+    before = sum(n for _, n in new_token_counts(problems, original, first_new_id))
+    reference_total = reference_new = 0
     for problem in problems:
-        text = problem.complete_prompt + problem.reference
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        found = sum(i >= first_new_id for i in ids)
-        total, new, touched = total + len(ids), new + found, touched + bool(found)
-        before += len(original(text, add_special_tokens=False)["input_ids"])
         reference = tokenizer(problem.reference, add_special_tokens=False)["input_ids"]
         reference_total += len(reference)
         reference_new += sum(i >= first_new_id for i in reference)

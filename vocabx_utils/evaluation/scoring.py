@@ -286,8 +286,6 @@ def comparison_table(
     *,
     reference: str,
     kept: Mapping[str, Iterable[str]] | None = None,
-    resamples: int = 10_000,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """Compare every variant with a reference on the same problems.
 
@@ -295,12 +293,11 @@ def comparison_table(
         results: Results by variant.
         reference: Variant to compare with, chosen before looking at the results.
         kept: Kept ids by benchmark.
-        resamples: Bootstrap samples.
-        seed: Seed of the bootstrap.
 
     Returns:
-        One row per other variant: pass rate with Wilson limits, difference to the reference with paired
-        bootstrap limits, problems that only one of the two passes, p-values of the z-test and of the exact
+        One row per other variant: pass rate with Wilson limits, difference to the reference with exact
+        limits (see ``statistics.paired_rate_difference``), problems that only one of the two passes,
+        p-values of the z-test and of the exact
         McNemar test, the latter also adjusted by Holm over the variants.
 
     Raises:
@@ -318,7 +315,7 @@ def comparison_table(
     for variant in (name for name in results if name != reference):
         other = np.array([found[variant][task] for task in tasks])
         rate = statistics.wilson_interval(int(other.sum()), len(tasks))
-        gain = statistics.paired_bootstrap(other, base, resamples=resamples, seed=seed)
+        gain = statistics.paired_rate_difference(other, base)
         z_test = statistics.two_proportion_z_test(int(other.sum()), len(tasks), int(base.sum()), len(tasks))
         rows.append(
             {

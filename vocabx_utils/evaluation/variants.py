@@ -13,6 +13,7 @@ from torch import Tensor
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
+from vocabx_utils.evaluation.results import Result, read_results
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -118,6 +119,24 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
     counts = {id(pair): new(pair) for pair in short}
     rich = [pair for pair in short if counts[id(pair)]]
     return sorted(rich, key=lambda pair: -counts[id(pair)])[:count]
+
+
+def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
+    """Read stored evaluations at full size, such as those of `results/evaluation`.
+
+    Args:
+        folder: ``MODEL/VARIANT/results_*.jsonl`` below it; it need not exist.
+
+    Returns:
+        Results by model and variant; empty where there is nothing.
+
+    Raises:
+        ValueError: A line is no result; file and line are named.
+    """
+    found: dict[str, dict[str, list[Result]]] = {}
+    for path in sorted(folder.glob("*/*/results_*.jsonl")):
+        found.setdefault(path.parent.parent.name, {}).setdefault(path.parent.name, []).extend(read_results(path))
+    return found
 
 
 def open_folder(run: runs.Run, variant: Variant, settings: dict[str, object]) -> Path:
