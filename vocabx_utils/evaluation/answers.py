@@ -3,7 +3,7 @@
 For HumanEval, MBPP and BigCodeBench the published way of EvalPlus (Liu et al., NeurIPS 2023) and BigCodeBench: the
 longest part of the reply that parses, and of it the definitions that the function under test reaches. Where that
 way loses right answers (a second, corrected block, decorated functions, set-up statements) this module keeps them;
-``docs/extraction.md`` lists every difference that was found. DS-1000 snippets are cut as its official script does.
+``docs/evaluation.md`` lists every difference that was found. DS-1000 snippets are cut as its official script does.
 """
 
 from __future__ import annotations
