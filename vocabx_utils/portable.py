@@ -35,7 +35,7 @@ FAMILIES = frozenset(
     }
 )
 # Kinds of scaled rotary embeddings that both releases compute alike.
-SCALINGS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
+SCALINGS = frozenset({"default", "linear", "yarn", "longrope", "llama3"})
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 # Settings by model type that release 4 heeds in its plain attention only, and the value that asks for nothing.
 _PLAIN_ATTENTION: dict[str, dict[str, Any]] = {

@@ -39,10 +39,6 @@ _LONG = {"short_factor": [1.1, 1.2, 1.4, 1.8], "long_factor": [2.0, 2.5, 3.0, 4.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _LLAMA | {"attention_bias": True, "mlp_bias": True}),
     "llama-linear": ("Llama", _LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 2.5}}),
-    "llama-dynamic": (
-        "Llama",
-        _LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.5}, "max_position_embeddings": 24},
-    ),
     "llama-llama3": ("Llama", _LLAMA | {"rope_scaling": {"rope_type": "llama3", **_LLAMA3}}),
     "llama-yarn": ("Llama", _LLAMA | {"rope_scaling": _YARN}),
     "qwen2": ("Qwen2", _LLAMA | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vocabx_utils.evaluation import statistics
 from vocabx_utils.evaluation.scoring import FAILURE_CLASSES, Count
@@ -153,7 +153,8 @@ def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], referenc
     """
     said = {"confirmed": "is worse than", "not confirmed": "is better than", "cannot tell": "shows no difference to"}
     sentences = []
-    for row in table[table["model"] != reference].itertuples():
+    rows: Any = table[table["model"] != reference].itertuples()
+    for row in rows:
         gap = statistics.Interval(row.difference, row.low, row.high)
         numbers = f"{gap.estimate:+.4f} bits per byte [{gap.low:+.4f}, {gap.high:+.4f}], n = {row.n}"
         sentences.append(f"On {texts}, {names[row.model]} {said[judge(gap)]} {names[reference]}: {numbers}.")
