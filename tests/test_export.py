@@ -23,7 +23,7 @@ from transformers import (
     LlamaConfig,
 )
 
-from vocabx_utils import portable, runs
+from vocabx_utils import locks, portable, runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
@@ -408,14 +408,26 @@ def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED, str(out), str(here), str(here.parent)]
     assert subprocess.run(command, capture_output=True).returncode == -9
-    [left] = tmp_path.iterdir()
-    assert left.name.startswith(".out-") and (left / "model.safetensors").exists()
-    other = tmp_path / ".out-b1234567"  # of an export that is still at work
+    [left] = tmp_path.glob(".out-*")
+    assert (left / "model.safetensors").exists()
+    other = tmp_path / ".out-b-1234567x"  # of an export to another folder, which may still be at work
     other.mkdir()
     base = tiny_base()
-    with export._locked(other):
-        export_model(base, extension_of(base), *new_rows(base, 3), out)
-        assert sorted(p.name for p in tmp_path.iterdir()) == [".out-b1234567", "out"]
+    export_model(base, extension_of(base), *new_rows(base, 3), out)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out-b-1234567x", "out"]
+
+
+def test_two_exports_to_one_folder_do_not_work_at_once(tmp_path):
+    base = tiny_base()
+    holder = "import sys; from vocabx_utils import locks; locks.hold(sys.argv[1]); print('held', flush=True); input()"
+    command = [sys.executable, "-c", holder, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"held\n"
+        with pytest.raises(locks.BusyError, match=f"process {process.pid} on"):
+            export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+        process.kill()
+    export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_damaged_adapter_is_refused_with_its_path(tuned, tmp_path):

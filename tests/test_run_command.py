@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from click.testing import CliRunner, Result
+from fixtures.tiny_notebooks import SLOW_KERNEL
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from vocabx_utils.cli import main
@@ -201,8 +203,12 @@ def test_a_relative_folder_is_the_users_in_the_kernel_too(
     assert "corpus_path='org/name'" in hub.output
 
 
-def test_a_kernel_that_does_not_start_is_one_line(make: Make, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_start_is_one_line(
+    make: Make, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     make("00_start", SHOW)
+    (tmp_path / "sitecustomize.py").write_text(SLOW_KERNEL)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr("vocabx_utils.cli.notebooks.KERNEL_START_S", 0)
     result = call("run")
     assert result.exit_code == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from fixtures.tiny_notebooks import SLOW_KERNEL
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,6 +112,7 @@ def test_a_kernel_of_nbval_may_be_slow_and_a_dead_one_is_one_line(tmp_path: Path
     nbformat.write(new_notebook(cells=[new_code_cell("print(1)")]), tmp_path / "one.ipynb")
     slow = "import pytest\n\ndef pytest_configure(config):\n    config.option.nbval_kernel_startup_timeout = 0\n"
     (tmp_path / "impatient.py").write_text(slow)
+    (tmp_path / "sitecustomize.py").write_text(SLOW_KERNEL)
     answer = nbval(tmp_path, "-p", "impatient", PYTHONPATH=str(tmp_path))
     assert answer.returncode == 0, answer.stdout  # ours is longer
     conftest = tmp_path / "conftest.py"
