@@ -24,11 +24,11 @@ def test_every_listed_test_exists() -> None:
     assert missing == []
 
 
-def test_the_slowest_case_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cases_of_a_function_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
-        '<testsuites><testsuite><testcase classname="tests.a" name="test_x[1]" time="0.1"/>'
-        '<testcase classname="tests.a" name="test_x[2]" time="2.5"/>'
+        '<testsuites><testsuite><testcase classname="tests.a" name="test_x[1]" time="0.3"/>'
+        '<testcase classname="tests.a" name="test_x[2]" time="0.3"/>'
         '<testcase classname="tests.a" name="test_y" time="0.2"/></testsuite></testsuites>'
     )
     monkeypatch.setattr(mark_slow, "LIST", tmp_path / "list.txt")
