@@ -75,9 +75,10 @@ for pid in others:
     "stop everything at once": "tried(os.kill, -1, signal.SIGSTOP)\n",
     "kill the parent's group": "tried(os.killpg, os.getpgid(os.getppid()), signal.SIGKILL)\n",
     "stop the parent through a pidfd": """
-descriptor = tried(os.pidfd_open, os.getppid())
-if descriptor is not None:
-    tried(signal.pidfd_send_signal, descriptor, signal.SIGSTOP)
+folder = f"/proc/{os.getppid()}"  # stands for its process as a pidfd does
+for descriptor in (tried(os.pidfd_open, os.getppid()), tried(os.open, folder, os.O_RDONLY)):
+    if descriptor is not None:
+        tried(signal.pidfd_send_signal, descriptor, signal.SIGSTOP)
 """,
     "stop the parent through a descriptor's owner": """
 reading, writing = os.pipe()

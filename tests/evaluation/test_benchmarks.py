@@ -7,8 +7,10 @@ import json
 import os
 from pathlib import Path
 
+import datasets
 import pytest
 from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from huggingface_hub import constants
 
 from vocabx_utils.evaluation import benchmarks
 from vocabx_utils.evaluation.benchmarks import (
@@ -74,6 +76,36 @@ def test_missing_everywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         assert "VOCABX_DATA" in str(caught.value) and INFO[name].revision in str(caught.value)
     with pytest.raises(BenchmarkUnavailableError, match="bigcodebench_hard_ids"):
         hard_ids()
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_hub_that_does_not_answer_is_not_asked_again(reachable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network each data set would wait for five retries; what is cached is read all the same."""
+    states, asked = [], []
+
+    class Session:
+        def head(self, *_: object, **options: object) -> None:
+            asked.append(options)
+            if not reachable:
+                raise ConnectionError("no network")
+
+    def read(*_: object, **__: object) -> list[dict[str, str]]:
+        states.append((constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE))
+        return [ROW]
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.get_session", Session)
+    monkeypatch.setattr(datasets, "load_dataset", read)
+    benchmarks._hub_answers.cache_clear()
+    try:
+        for _ in range(2):
+            assert benchmarks._read_hub("a/b", None, "test", "main") == [ROW]
+    finally:
+        benchmarks._hub_answers.cache_clear()
+    assert states == [(not reachable,) * 2] * 2
+    assert len(asked) == 1 and asked[0]["timeout"]
+    assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
 
 
 def test_hub_rows_are_read_by_name_and_revision(monkeypatch: pytest.MonkeyPatch) -> None:

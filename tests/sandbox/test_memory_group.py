@@ -78,6 +78,17 @@ def test_a_group_goes_with_its_worker(plain: Environment, grouped: None) -> None
     assert not folder.exists()
 
 
+@pytest.mark.sandbox
+def test_a_group_that_is_gone_is_made_anew(plain: Environment, grouped: None) -> None:
+    """Between two programs a group is empty, and whoever clears up the controller may remove it."""
+    with Sandbox(plain.view) as sandbox:
+        sandbox.run(Task(GOOD, TEST, "asserts"), SMALL)
+        assert sandbox._group is not None
+        sandbox._group.folder.rmdir()
+        assert sandbox.run(Task(GOOD, TEST, "asserts"), SMALL).status == "pass"
+        assert sandbox._group.folder.is_dir()
+
+
 def _controller(folder: Path, *files: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in files:

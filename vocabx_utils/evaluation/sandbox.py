@@ -164,7 +164,7 @@ class Sandbox:
                 with self._program(forkserver.RUN, limits, warm) as program:
                     return self._converse(program, job, limits)
             except SandboxUnavailableError:
-                self._end_warm_jails()
+                self.close()  # the memory group, too: it may be what is gone
                 if attempt == START_ATTEMPTS:
                     raise
                 time.sleep(0.1 * attempt)

@@ -36,7 +36,14 @@ _ARM = {
     **{"sched_setparam": 118, "sched_setscheduler": 119, "sched_setaffinity": 122, "sched_setattr": 274},
 }
 _COMMON = {
-    **{"pidfd_open": 434, "pidfd_getfd": 438, "clone3": 435, "io_uring_setup": 425, "memfd_secret": 447},
+    **{
+        "pidfd_send_signal": 424,
+        "pidfd_open": 434,
+        "pidfd_getfd": 438,
+        "clone3": 435,
+        "io_uring_setup": 425,
+        "memfd_secret": 447,
+    },
     **{"open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433},
     **{"process_madvise": 440, "mount_setattr": 442},
 }
@@ -116,7 +123,9 @@ def child_filter(protected: Sequence[int], groups: Sequence[int], machine: str |
         rules += _when(numbers[name], _deny_values(0, protected))
     of_user = _deny_values(0, [_PRIO_USER])
     rules += _when(numbers["setpriority"], [*of_user, *_deny_values(1, [*protected, *groups])])
-    rules += [(_EQUAL, 0, 1, numbers["ioprio_set"]), _deny()]
+    # whose signal it is cannot be seen from a descriptor: a folder of /proc serves as one, too
+    for name in ("ioprio_set", "pidfd_send_signal"):
+        rules += [(_EQUAL, 0, 1, numbers[name]), _deny()]
     rules += _when(numbers["fcntl"], _deny_values(1, _OWN_BY_FCNTL))
     rules += _when(numbers["ioctl"], _deny_values(1, _OWN_BY_IOCTL))
     return _pack([*rules, (_RETURN, 0, 0, _ALLOW)])
