@@ -56,9 +56,13 @@ def test_stability(gain: float, noise: float, verdict: str) -> None:
     assert "random" not in found.evidence
 
 
-def causal(recovered: dict[int, float], end: float = 0.1) -> CausalTest:
+def causal(recovered: dict[int, float], end: float = 0.1, texts: int = 12) -> CausalTest:
     rows = [("top", k, 0, 0.0, 0.0, share) for k, share in recovered.items()]
-    return CausalTest(pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"]), 1.0, end, 100)
+    table = pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"])
+    start = np.linspace(0.8, 1.2, texts)
+    wave = 1 + 0.01 * np.cos(np.arange(texts))
+    text_kl = {k: start - share * wave * (1 - end) * start for k, share in recovered.items()}
+    return CausalTest(table, 1.0, end, 100, text_kl | {0: start, 100: end * start})
 
 
 def test_sparsity() -> None:
@@ -66,8 +70,9 @@ def test_sparsity() -> None:
     assert findings.sparsity_finding({"mean_ce": few}).verdict == "confirmed"
     mixed = findings.sparsity_finding({"mean_ce": few, "mean_kl_last": many})
     assert mixed.verdict == "not confirmed"
-    assert "40% at k = 8" in mixed.evidence
-    assert findings.sparsity_finding({"mean_ce": worse}).verdict == "cannot tell"
+    assert "40% [" in mixed.evidence and "at k = 8, n = 12 texts" in mixed.evidence
+    for unsure in (worse, causal({8: 0.9}), causal({8: 0.95}, texts=1), CausalTest(few.table, 1.0, 0.1, 100)):
+        assert findings.sparsity_finding({"mean_ce": unsure}).verdict == "cannot tell"
     assert findings.sparsity_finding({}).verdict == "cannot tell"
     assert "more than tested" in findings.sparsity_finding({"mean_ce": causal({1: 0.1})}).evidence
 

@@ -28,7 +28,6 @@ from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
 from vocabx_utils.training import measured as bench
-from vocabx_utils.training import phase1_claims as claims
 from vocabx_utils.training.continuations import continuations, sample_after
 from vocabx_utils.training.export import export_model
 from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
@@ -206,7 +205,8 @@ def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.Mon
     together = sample_after(model, prefixes, 3)
     assert together == [sample_after(model, [prefix], 3)[0] for prefix in prefixes]
     assert [line[0] for line in together] == [int(best[at - 1]) for at in (3, 9, 6)]
-    assert min(time_schemes(model, stage.data, [0, 1, 2], repeats=1)) > 0
+    once, each = time_schemes(model, stage.data, [0, 1, 2], repeats=2)
+    assert len(once) == len(each) == 2 and min(once + each) > 0
 
 
 def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,41 +248,6 @@ def test_a_launcher_that_starts_one_process_for_two_is_refused(module: str, tmp_
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode != 0 and "asked for several processes and started one" in done.stderr
     assert not list((tmp_path / "runs").glob("*"))
-
-
-def metrics(**values: float) -> dict[str, float]:
-    return {"ce": 1.0, "kl_pooled": 1.0, "kl_pooled_last": 1.0, "kl_identical": 1.0, "kl_last": 1.0} | values
-
-
-def test_verdicts_follow_the_numbers() -> None:
-    rising = {"mean_ce": [metrics(), metrics(kl_pooled=1.3)]}
-    assert claims.judge_c1(rising).answer == "confirmed"
-    assert claims.judge_c1({"mean_ce": [metrics(), metrics(kl_pooled=0.7)]}).answer == "not confirmed"
-    assert claims.judge_c1({"mean_ce": [metrics(), metrics(kl_pooled=1.01)]}).answer == "cannot tell"
-    assert claims.judge_c1({}).answer == "cannot tell"
-    mixed = rising | {"random_ce": [metrics(), metrics(kl_pooled=0.5)]}
-    assert claims.judge_c1(mixed).answer == "cannot tell"
-
-    final = {"mean_ce": 1.0, "mean_kl_first": 1.01, "mean_kl_last": 1.01, "random_kl_last": 1.5}
-    assert claims.judge_c2({n: [metrics(ce=v)] for n, v in final.items()}).answer == "confirmed"
-    final["mean_kl_first"] = 2.0
-    assert claims.judge_c2({n: [metrics(ce=v)] for n, v in final.items()}).answer == "not confirmed"
-
-    both = {"random_kl_first": [metrics(kl_pooled=0.5)], "mean_kl_first": [metrics(kl_pooled=0.6)]}
-    assert claims.judge_c3(both).answer == "confirmed"
-    cosines = {"random_kl_first": {"first": 0.02, "last": 0.01}, "random_ce": {"first": 0.004, "last": 0.001}}
-    assert claims.judge_c4(cosines).answer == "not confirmed"
-    assert claims.judge_c4({"random_kl_first": cosines["random_kl_first"]}).answer == "cannot tell"
-    assert claims.judge_c5(0.7, 0.69, 0.7, math.sqrt(0.5)).answer == "confirmed"
-    sweep = {100: {"share": 0.01, "kept": 0.9}, 1600: {"share": 0.03, "kept": 0.7}}
-    assert claims.judge_c12(sweep).answer == "confirmed"
-    assert claims.judge_c12({100: sweep[100]}).answer == "cannot tell"
-    assert claims.judge_c13(0.5, 1.0).answer == "confirmed" and claims.judge_c13(0.9, 1.0).answer == "not confirmed"
-    names = ("mean_kl_last", "mean_kl_last_t2", "mean_kl_last_ce0.3", "mean_kl_last_ce0.3_t2")
-    rows = {name: {"bpb": 1.0 - 0.1 * at, "kl_last": 0.4 - 0.1 * at} for at, name in enumerate(names)}
-    assert claims.judge_c17(rows).answer == "confirmed"
-    rows[names[3]]["bpb"] = 1.2
-    assert claims.judge_c17(rows).answer == "not confirmed"
 
 
 def measured(variant: str, kl_last: float = 1.0, **changes: Any) -> dict[str, Any]:
@@ -328,25 +293,6 @@ def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
     assert list(found) == ["M, python"] and list(found["M, python"]) == [100, 800]
     assert found["M, python"][100] == pytest.approx({"share": 0.01, "untrained": 1.0, "trained": 0.1, "kept": 0.9})
     assert found["M, python"][800]["kept"] == pytest.approx(0.75)
-
-
-def test_settings_that_lack_a_variant_have_no_verdict_unless_all_do() -> None:
-    rising = {"mean_ce": [metrics(), metrics(kl_pooled=1.3)]}
-    verdicts = claims.judge_each(claims.judge_c1, {"this run": {}, "M, python": rising})
-    assert [(verdict.claim, verdict.answer) for verdict in verdicts] == [
-        ("C1 KL rises under CE (M, python)", "confirmed")
-    ]
-    (only,) = claims.judge_each(claims.judge_c1, {"this run": {}, "M, python": {}})
-    assert only.claim.endswith("(this run)") and only.reason.startswith("not measured here")
-
-
-def test_c7_compares_with_both_untrained_starts() -> None:
-    starts = {"mean_untrained": [{"bpb": 1.0}], "random_untrained": [{"bpb": 1.3}]}
-    assert claims.judge_c7(starts).answer == "cannot tell"
-    assert claims.judge_c7(starts | {"mean_ce": [{"bpb": 0.9}]}).answer == "confirmed"
-    assert claims.judge_c7(starts | {"mean_ce": [{"bpb": 1.1}]}).answer == "not confirmed"
-    assert claims.judge_c7(starts | {"mean_ce": [{"bpb": 0.9}], "mean_kl_last": [{"bpb": 1.1}]}).answer == "cannot tell"
-    assert claims.judge_c7(starts | {"mean_ce": [{"bpb": 0.99}]}).answer == "cannot tell"
 
 
 def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -88,88 +84,3 @@ def test_sentences_follow_the_intervals() -> None:
     words = ["A is worse than BASE", "B is better than BASE", "C shows no difference to BASE"]
     assert len(said) == 3 and all(word in sentence for word, sentence in zip(words, said, strict=True))
     assert "-0.1000 bits per byte [-0.3000, +0.1000], n = 9" in said[2]
-
-
-DRAWS = 1000
-
-
-def outcomes_of(rule: Callable[[np.random.Generator], claims.Verdict]) -> dict[str, float]:
-    """Share of each outcome over repeated samples."""
-    rng = np.random.default_rng(0)
-    found = Counter(rule(rng).outcome for _ in range(DRAWS))
-    return {"confirmed": found["confirmed"] / DRAWS, "not confirmed": found["not confirmed"] / DRAWS}
-
-
-def draw_passes(rates: dict[str, float], n: int) -> Callable[[np.random.Generator], dict[str, dict[str, Count]]]:
-    """Pass counts of independent problems, true rates by ``variant/benchmark``."""
-
-    def draw(rng: np.random.Generator) -> dict[str, dict[str, Count]]:
-        passes: dict[str, dict[str, Count]] = {}
-        for name, rate in rates.items():
-            variant, benchmark = name.split("/")
-            k = int(rng.binomial(n, rate))
-            passes.setdefault(variant, {})[benchmark] = Count(benchmark, k, n, n, k)
-        return passes
-
-    return draw
-
-
-def four(effect: float) -> dict[str, float]:
-    cells = {"random_ce": 0.3, "random_kl": 0.3, "mean_ce": 0.3, "mean_kl": 0.3 + effect}
-    return {f"{name}/bigcodebench": rate for name, rate in cells.items()}
-
-
-@pytest.mark.parametrize("n", [6, 300])
-@pytest.mark.parametrize(("effect", "wrong"), [(0.0, "confirmed"), (0.0, "not confirmed")])
-def test_c10_errs_in_one_of_twenty_at_most(n: int, effect: float, wrong: str) -> None:
-    draw = draw_passes(four(effect), n)
-    assert outcomes_of(lambda rng: claims.interaction(draw(rng)))[wrong] <= 0.05
-
-
-@pytest.mark.parametrize("n", [5, 9])
-@pytest.mark.parametrize(
-    ("true", "wrong"), [(-0.8, "confirmed"), (-0.5, "confirmed"), (-0.5, "not confirmed"), (0.0, "not confirmed")]
-)
-def test_c11_errs_in_one_of_twenty_at_most(n: int, true: float, wrong: str) -> None:
-    linear = 2 * np.sin(np.pi * true / 6)
-
-    def rule(rng: np.random.Generator) -> claims.Verdict:
-        loss, rate = rng.multivariate_normal([0, 0], [[1, linear], [linear, 1]], n).T
-        return claims.loss_as_proxy(dict(enumerate(loss)), dict(enumerate(rate)))  # type: ignore[arg-type]
-
-    assert outcomes_of(rule)[wrong] <= 0.05
-
-
-@pytest.mark.parametrize("n", [6, 300])
-@pytest.mark.parametrize(("short", "long", "wrong"), [(0.0, 0.3, "confirmed"), (0.0, 0.0, "not confirmed")])
-def test_c14_errs_in_one_of_twenty_at_most(n: int, short: float, long: float, wrong: str) -> None:
-    rates = {"mean_ce/ds1000": 0.3 + short, "mean_kl/ds1000": 0.3}
-    draw = draw_passes(rates | {"mean_ce/bigcodebench": 0.3, "mean_kl/bigcodebench": 0.3 + long}, n)
-    assert outcomes_of(lambda rng: claims.short_and_long(draw(rng)))[wrong] <= 0.05
-
-
-@pytest.mark.parametrize("n", [20, 150])
-@pytest.mark.parametrize(
-    ("densities", "wrong"), [((0.04, 0.04, 0.01), "confirmed"), ((0.04, 0.04, 0.04), "not confirmed")]
-)
-def test_c15_errs_in_one_of_twenty_at_most(n: int, densities: tuple[float, ...], wrong: str) -> None:
-    def rule(rng: np.random.Generator) -> claims.Verdict:
-        counts = {}
-        for name, density in zip(("ds1000", "bigcodebench", "humaneval"), densities, strict=True):
-            sizes = rng.integers(50, 400, n)
-            news = rng.binomial(sizes, density * rng.gamma(2, 0.5, n))  # problems differ in their density
-            counts[name] = list(zip(news.tolist(), sizes.tolist(), strict=True))
-        return claims.densest_benchmark(counts)
-
-    assert outcomes_of(rule)[wrong] <= 0.05
-
-
-@pytest.mark.parametrize("n", [10, 200])
-@pytest.mark.parametrize("wrong", ["confirmed", "not confirmed"])
-def test_c16_errs_in_one_of_twenty_at_most(n: int, wrong: str) -> None:
-    kinds = ["no code", "syntax", "exception", "timeout"]
-
-    def rule(rng: np.random.Generator) -> claims.Verdict:
-        return claims.prose_failures({"m": rng.choice(kinds, n, p=[0.3, 0.3, 0.3, 0.1]).tolist()})
-
-    assert outcomes_of(rule)[wrong] <= 0.05

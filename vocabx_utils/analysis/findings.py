@@ -16,6 +16,7 @@ from vocabx_utils.analysis.mechanisms import CausalTest
 from vocabx_utils.analysis.plots import variant_label
 from vocabx_utils.analysis.similarity import bootstrap_mean
 from vocabx_utils.analysis.thesis import CLAIMS
+from vocabx_utils.intervals import judge, judge_all, mean_interval, ratio_interval, shared_level
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,30 +136,37 @@ def stability_finding(table: pd.DataFrame, expected: np.ndarray, *, draws: int =
 def sparsity_finding(tests: Mapping[str, CausalTest]) -> Finding:
     """Claim C6: a few coordinates carry the meaning.
 
-    Confirmed if at most `FEW` · D of the largest coordinates of the learned change bring back `ENOUGH` of the KL
-    improvement in every variant tested; not confirmed if some variant needs more; we cannot tell for variants whose
-    KL did not improve.
+    The share of the KL improvement that comes back with the most coordinates tested up to `FEW` · D is compared with
+    `ENOUGH`, by an interval over texts. Confirmed if it lies above in every variant tested, not confirmed if it lies
+    below in one; else we cannot tell, as where KL did not surely improve or texts were not measured apart.
     """
-    parts, needs = [], []
+    parts: list[str] = []
+    answers: list[Verdict] = []
     for variant, test in tests.items():
-        if test.kl_end >= test.kl_start:
-            parts.append(f"{variant_label(variant)}: KL did not improve ({test.kl_start:.3f} to {test.kl_end:.3f})")
+        few = [k for k in test.text_kl if 0 < k <= FEW * test.width]
+        if not few:
+            parts.append(f"{variant_label(variant)}: no values by text for {FEW:.0%} of {test.width} coordinates")
+            answers.append("cannot tell")
             continue
+        start, kept, end = (test.text_kl[k] for k in (0, max(few), test.width))
+        if judge(mean_interval(start - end)) != "confirmed":
+            parts.append(
+                f"{variant_label(variant)}: KL did not surely improve ({test.kl_start:.3f} to {test.kl_end:.3f})"
+            )
+            answers.append("cannot tell")
+            continue
+        share = ratio_interval(start - kept, start - end, _level(len(tests)))
+        answers.append(judge(share, ENOUGH))
         k = test.coordinates_needed(ENOUGH)
-        needs.append(k is not None and k <= FEW * test.width)
-        few = test.table[(test.table["keep"] == "top") & (test.table["k"] <= FEW * test.width)]
-        top = few.sort_values("recovered").tail(1)
-        best = f"{top['recovered'].item():.0%} at k = {top['k'].item()}" if len(top) else "none"
         told = "more than tested" if k is None else f"k ≤ {k}"
-        parts.append(f"{variant_label(variant)}: {told} of {test.width} for {ENOUGH:.0%}; with few, {best}")
-    if not needs:
-        return Finding("C6", "cannot tell", "; ".join(parts) or "no variant was tested")
-    return Finding("C6", "confirmed" if all(needs) else "not confirmed", "; ".join(parts))
+        spelled = f"{share.estimate:.0%} [{share.low:.0%}, {share.high:.0%}] at k = {max(few)}, n = {len(start)} texts"
+        parts.append(f"{variant_label(variant)}: {told} of {test.width} for {ENOUGH:.0%}; with few, {spelled}")
+    return Finding("C6", judge_all(answers), "; ".join(parts) or "no variant was tested")
 
 
 def _level(variants: int) -> float:
     """Coverage of each interval where any of several variants can refute a claim: together they err in 5 % at most."""
-    return 1 - 0.05 / variants
+    return shared_level(variants)
 
 
 def findings_box(findings: Sequence[Finding]) -> str:

@@ -7,8 +7,8 @@ about what the model does with a row, which no statistic of the row alone can sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -228,12 +228,15 @@ class CausalTest:
         kl_start: KL with the initial rows.
         kl_end: KL with the trained rows.
         width: D.
+        text_kl: sums of KL of each text, (texts,), by k of the largest coordinates; 0 is the start, D the end. Empty
+            where the texts were not measured apart.
     """
 
     table: pd.DataFrame
     kl_start: float
     kl_end: float
     width: int
+    text_kl: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def coordinates_needed(self, share: float = 0.9, keep: Keep = "top") -> int | None:
         """Return the smallest k of the sweep that recovers `share` of the improvement, None if no k does."""
@@ -251,6 +254,7 @@ def causal_sweep(
     keeps: Sequence[Keep] = ("top", "random", "principal"),
     draws: int = 1,
     seed: int = 0,
+    by_text: Callable[[torch.Tensor], np.ndarray] | None = None,
 ) -> CausalTest:
     """Keep k dimensions of the learned change, k swept, and measure each time.
 
@@ -262,6 +266,7 @@ def causal_sweep(
         keeps: ways to choose the dimensions, see `keep_part`.
         draws: repetitions for `random`.
         seed: of the first random choice.
+        by_text: sums of KL of each text with given input rows, for intervals.
 
     Returns:
         The sweep. `recovered` is NaN where training changed nothing.
@@ -283,4 +288,8 @@ def causal_sweep(
                 share = ((kept.double() - start.double()).square().sum(-1) / energy).nanmean()
                 rows.append((keep, k, draw, kl, float(share), (kl_start - kl) / gain if gain else np.nan))
     table = pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"])
-    return CausalTest(table, kl_start, kl_end, start.shape[1])
+    text_kl: dict[int, np.ndarray] = {}
+    if by_text is not None:
+        text_kl = {k: by_text(keep_part(start, end, k, "top", seed)) for k in sorted(set(ks))}
+        text_kl |= {0: by_text(start), start.shape[1]: by_text(end)}
+    return CausalTest(table, kl_start, kl_end, start.shape[1], text_kl)

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from vocabx_utils.evaluation import statistics
 from vocabx_utils.evaluation.scoring import FAILURE_CLASSES, Count
+from vocabx_utils.intervals import CONFIDENCE, Answer, judge, judge_all, shared_level
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Outcome = Literal["confirmed", "not confirmed", "cannot tell"]
-CONFIDENCE = 0.95
 _INITS = ("random", "mean")
 _ANCHORS = ("kl_first", "kl_last", "kl")  # the thesis's objective first
 _THESIS_BENCHMARKS = ("ds1000", "bigcodebench")
@@ -32,13 +31,8 @@ class Verdict:
     """Outcome on one claim, with the numbers that it rests on."""
 
     claim: str
-    outcome: Outcome
+    outcome: Answer
     reason: str
-
-
-def judge(interval: statistics.Interval, threshold: float = 0.0) -> Outcome:
-    """Say what an interval says about "the value lies above the threshold"."""
-    return "confirmed" if interval.low > threshold else "not confirmed" if interval.high < threshold else "cannot tell"
 
 
 def interaction(passes: Mapping[str, Mapping[str, Count]], benchmark: str = "bigcodebench") -> Verdict:
@@ -84,14 +78,14 @@ def short_and_long(passes: Mapping[str, Mapping[str, Count]]) -> Verdict:
     cells = _cells(passes, ["mean_ce", "mean_kl"], _THESIS_BENCHMARKS)
     if not cells:
         return Verdict("C14", "cannot tell", "DS-1000 and BigCodeBench results of mean_ce and mean_kl are needed")
-    level = 1 - (1 - CONFIDENCE) / 2  # each half can refute the claim
+    level = shared_level(2)  # each half can refute the claim
     gaps = []
     for better, worse, name in (("mean_ce", "mean_kl", "ds1000"), ("mean_kl", "mean_ce", "bigcodebench")):
         one, two = cells[better, name], cells[worse, name]
         gaps.append(statistics.difference_interval(one.passed, one.kept, two.passed, two.kept, level))
     short, long = gaps
     reason = f"DS-1000 CE - KL {_points(short)}, BigCodeBench KL - CE {_points(long)}"
-    return Verdict("C14", _both([judge(gap) for gap in gaps]), reason)
+    return Verdict("C14", judge_all([judge(gap) for gap in gaps]), reason)
 
 
 def densest_benchmark(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
@@ -106,9 +100,9 @@ def densest_benchmark(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdic
     if "ds1000" not in usable or not others:
         measured = ", ".join(usable) or "nothing"
         return Verdict("C15", "cannot tell", f"measured on {measured} only ({_FEWEST_PROBLEMS} problems or more)")
-    level = 1 - (1 - CONFIDENCE) / len(others)  # any of them can refute the claim
+    level = shared_level(len(others))  # any of them can refute the claim
     gaps = {name: statistics.ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
-    outcome = _both([judge(gap) for gap in gaps.values()])
+    outcome = judge_all([judge(gap) for gap in gaps.values()])
     if outcome == "confirmed" and not set(_THESIS_BENCHMARKS) <= usable.keys():
         outcome = "cannot tell"
     listed = ", ".join(f"{name} {_points(gap)}" for name, gap in gaps.items())
@@ -129,14 +123,14 @@ def prose_failures(classes: Mapping[str, Sequence[str]]) -> Verdict:
     if not counts:
         return Verdict("C16", "cannot tell", "no failures")
     others = [kind for kind in FAILURE_CLASSES if kind != "no code"]
-    level = 1 - (1 - CONFIDENCE) / (len(others) * len(counts))  # each class of each model can refute the claim
+    level = shared_level(len(others) * len(counts))  # each class of each model can refute the claim
     outcomes, parts = [], []
     for name, found in counts.items():
         pairs = [(found["no code"], found["no code"] + found[kind]) for kind in others]
         outcomes += [judge(statistics.exact_interval(k, n, level), 0.5) for k, n in pairs]
         kind, rival = max(((kind, found[kind]) for kind in others), key=lambda item: item[1])
         parts.append(f"{name}: {found['no code']} of {found.total()} failures without code, {rival} {kind}")
-    return Verdict("C16", _both(outcomes), "; ".join(parts))
+    return Verdict("C16", judge_all(outcomes), "; ".join(parts))
 
 
 def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], reference: str, texts: str) -> list[str]:
@@ -159,13 +153,6 @@ def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], referenc
         numbers = f"{gap.estimate:+.4f} bits per byte [{gap.low:+.4f}, {gap.high:+.4f}], n = {row.n}"
         sentences.append(f"On {texts}, {names[row.model]} {said[judge(gap)]} {names[reference]}: {numbers}.")
     return sentences
-
-
-def _both(outcomes: Sequence[Outcome]) -> Outcome:
-    """All parts of a claim have to hold; one that does not hold is enough against it."""
-    if "not confirmed" in outcomes:
-        return "not confirmed"
-    return "confirmed" if all(outcome == "confirmed" for outcome in outcomes) else "cannot tell"
 
 
 def _points(interval: statistics.Interval) -> str:

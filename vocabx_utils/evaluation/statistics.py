@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vocabx_utils.intervals import Interval, around, ratio_and_error
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -22,15 +24,6 @@ class Outcome:
 
     statistic: float
     p_value: float
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A point estimate with the lower and upper limit of its confidence interval."""
-
-    estimate: float
-    low: float
-    high: float
 
 
 def two_proportion_z_test(k1: int, n1: int, k2: int, n2: int) -> Outcome:
@@ -171,17 +164,14 @@ def ratio_difference(
     _check_fraction(confidence, "confidence")
     if min(len(first), len(second)) < 2:
         raise ValueError(f"expected at least 2 texts on each side, got {len(first)} and {len(second)}")
-    from scipy.stats import t
-
     columns = (np.asarray(rows, dtype=np.float64).T for rows in (first, second))
-    (one, error_one), (two, error_two) = (map(float, _ratio(*column)) for column in columns)
+    (one, error_one), (two, error_two) = (map(float, ratio_and_error(*column)) for column in columns)
     variance = error_one**2 + error_two**2
     estimate = one - two
     if variance == 0:
         return Interval(estimate, estimate, estimate)
     freedom = variance**2 / (error_one**4 / (len(first) - 1) + error_two**4 / (len(second) - 1))
-    half = float(t.ppf((1 + confidence) / 2, freedom)) * math.sqrt(variance)
-    return Interval(estimate, estimate - half, estimate + half)
+    return around(estimate, math.sqrt(variance), freedom, confidence)
 
 
 def difference_interval(k1: int, n1: int, k2: int, n2: int, confidence: float = 0.95) -> Interval:
@@ -361,7 +351,7 @@ def paired_bootstrap(
         raise ValueError(f"weights must be {one.size} positive finite numbers, got shape {sizes.shape}: {sizes}")
     _check_fraction(confidence, "confidence")
     gaps = one - two
-    estimate, error = (float(value) for value in _ratio(gaps, sizes))
+    estimate, error = (float(value) for value in ratio_and_error(gaps, sizes))
     # Equal gaps have no spread, whatever is resampled; what remains of it is rounding.
     if error <= 1e-12 * max(1.0, abs(estimate)):
         return Interval(estimate, estimate, estimate)
@@ -369,7 +359,7 @@ def paired_bootstrap(
     scaled: list[NDArray[np.float64]] = []
     for start in range(0, resamples, 1_000):
         rows = rng.integers(0, gaps.size, (min(1_000, resamples - start), gaps.size))
-        ratio, spread = _ratio(gaps[rows], sizes[rows])
+        ratio, spread = ratio_and_error(gaps[rows], sizes[rows])
         off = ratio - estimate
         with np.errstate(divide="ignore"):
             scaled.append(np.where(spread > 1e-9 * error, off / spread, np.copysign(np.inf, off)))
@@ -381,15 +371,6 @@ def paired_bootstrap(
     return Interval(
         estimate, estimate - max(float(high), student) * error, estimate - min(float(low), -student) * error
     )
-
-
-def _ratio(gaps: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ratio of the sums along the last axis, and its standard error."""
-    total = sizes.sum(-1)
-    ratio = gaps.sum(-1) / total
-    leverage = sizes / total[..., None]
-    rest = (gaps - ratio[..., None] * sizes) / (1 - leverage)  # as if each text had been left out (jackknife)
-    return ratio, np.sqrt((rest**2).sum(-1)) / total
 
 
 def smallest_detectable_difference(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-Answer = Literal["confirmed", "not confirmed", "cannot tell"]
+from vocabx_utils.intervals import Answer, ratio_interval, shared_level
+
 Observed = Mapping[str, Mapping[str, Any]]
 
 __all__ = ["Difference", "Verdict", "judge_c8", "judge_c9", "paired_difference"]
@@ -65,16 +66,8 @@ def paired_difference(
     """
     if not len(first) == len(second) == len(sizes) or not len(sizes):
         raise ValueError(f"{len(first)} and {len(second)} scores for {len(sizes)} texts; expected one of each a text")
-    from scipy.stats import t
-
-    gaps, weights, n = np.subtract(first, second), np.asarray(sizes, dtype=np.float64), len(sizes)
-    ratio = float(gaps.sum() / weights.sum())
-    if n == 1:
-        return Difference(ratio, -np.inf, np.inf, n)
-    rest = (gaps - ratio * weights) / (1 - weights / weights.sum())  # as if each text had been left out (jackknife)
-    error = np.sqrt((rest**2).sum()) / weights.sum()
-    half = float(t.ppf((1 + confidence) / 2, n - 1) * error)
-    return Difference(ratio, ratio - half, ratio + half, n)
+    interval = ratio_interval(np.subtract(first, second), sizes, confidence)
+    return Difference(interval.estimate, interval.low, interval.high, len(sizes))
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any], name: str, confidence: float = 0.95) -> Difference:
@@ -102,7 +95,7 @@ def judge_c9(lora: Observed, full: Observed) -> Verdict:
         full: snapshots of the same start that ended with stage c.
     """
     names = list(_last(lora)["bits"])
-    level = 1 - 0.05 / len(names)  # each of them can refute the claim
+    level = shared_level(len(names))  # each of them can refute the claim
     gaps = {name: compare(_last(lora), _last(full), name, level) for name in names}
     signs = {name: gap.sign for name, gap in gaps.items()}
     answer: Answer = "cannot tell"
