@@ -125,9 +125,10 @@ def test_hub_rows_are_read_by_name_and_revision(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (json.dumps(ROW) + "\n{torn", "line 2: not a JSON object"),
-        ("[1]\n", "line 1: expected a JSON object"),
+        (json.dumps(ROW) + "\n{torn", "line 2 is not JSON"),
+        ("[1]\n", "line 1 holds a list; expected an object"),
         (json.dumps({"task_id": "x"}) + "\n", "line 1: no column prompt"),
+        ("\n\n" + json.dumps({"task_id": "x"}) + "\n", "line 3: no column prompt"),
         ("\n", "holds no problem"),
         (json.dumps(ROW) + "\n" + json.dumps(ROW) + "\n", "more than once"),
     ],
@@ -139,10 +140,23 @@ def test_malformed_files_are_named(tmp_path: Path, content: str, message: str) -
         load_benchmark("humaneval", path=path)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "humaneval.jsonl"
+    path.write_text(json.dumps(ROW) + "\n", encoding="utf-8-sig")
+    assert [problem.entry_point for problem in load_benchmark("humaneval", path=path)] == ["one"]
+
+
+def test_a_file_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "humaneval.jsonl"
+    path.write_bytes(json.dumps(ROW).encode() + b'\n{"prompt": "Gr\xf6\xdfe"}\n')
+    with pytest.raises(ValueError, match=r"humaneval\.jsonl, line 2 is not UTF-8"):
+        load_benchmark("humaneval", path=path)
+
+
 def test_truncated_archive_is_named(tmp_path: Path) -> None:
     path = tmp_path / "humaneval.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(ROW) * 50).encode())[:-12])
-    with pytest.raises(ValueError, match="damaged or truncated"):
+    with pytest.raises(ValueError, match=r"humaneval\.jsonl\.gz is a damaged or cut archive"):
         load_benchmark("humaneval", path=path)
 
 

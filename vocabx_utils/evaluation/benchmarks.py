@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import gzip
 import importlib.util
 import json
 import warnings
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vocabx_utils.paths import data_dir
+from vocabx_utils.runs import iterate_jsonl
 
 BenchmarkName = Literal["humaneval", "mbpp", "bigcodebench", "ds1000"]
 Style = Literal["asserts", "unittest", "ds1000"]
@@ -364,25 +364,12 @@ def _offline() -> Iterator[None]:
 
 def _read_file(path: Path, name: str) -> list[dict[str, Any]]:
     rows = []
-    for number, line in enumerate(_lines(path), 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from error
+    for number, row in iterate_jsonl(path, allow_torn=False):
         _check_row(row, name, str(path), number)
         rows.append(row)
     if not rows:
         raise ValueError(f"{path} holds no problem")
     return rows
-
-
-def _lines(path: Path) -> Iterator[str]:
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            yield from (line for line in file if line.strip())
-    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or truncated ({error}); copy it again") from error
 
 
 def _check_row(row: Any, name: str, source: str, number: int) -> None:

@@ -8,9 +8,7 @@ Legend: V original vocabulary, N new tokens.
 
 from __future__ import annotations
 
-import gzip
 import importlib.metadata
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import corpus
+from vocabx_utils import corpus, runs
 from vocabx_utils.training.batches import Example, collate, plan_epoch
 from vocabx_utils.training.fullhead import token_losses
 from vocabx_utils.training.stages import matrices_of
@@ -304,9 +302,8 @@ def _cut_lines(text: str, max_chars: int) -> str:
 
 
 def _alpaca(path: Path, lang: str, shortest: int = 200) -> list[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = (json.loads(line) for line in lines)
-        return [row["answer"] for row in rows if row["lang"] == lang and len(row["answer"]) >= shortest]
+    rows = (row for _, row in runs.iterate_jsonl(path, allow_torn=False))
+    return [row["answer"] for row in rows if row["lang"] == lang and len(row["answer"]) >= shortest]
 
 
 def _package_texts(distribution: str, suffix: str) -> list[str]:

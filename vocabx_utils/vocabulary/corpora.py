@@ -17,7 +17,7 @@ from vocabx_utils.corpus import (
     render,
     shared_sizes,
 )
-from vocabx_utils.runs import read_jsonl, write_json, write_jsonl
+from vocabx_utils.runs import write_json, write_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -82,12 +82,3 @@ def save_splits(
         summary["fingerprints"][name] = fingerprint(rendered_texts(pairs, config, tokenizer))
     write_json(folder / "corpus.json", summary)
     return summary
-
-
-def load_splits(folder: Path) -> dict[str, list[Pair]]:
-    """Read what `save_splits` wrote below the folder of notebook 01."""
-    return {
-        name: [Pair(**row) for row in read_jsonl(folder / "splits" / f"{name}.jsonl")]
-        for name in SPLITS
-        if (folder / "splits" / f"{name}.jsonl").exists()
-    }

@@ -115,11 +115,6 @@ class Extension:
             counts.update(i for i in ids if i >= self.V)
         return {i: counts.get(i, 0) for i in self.new_ids}
 
-    def recounted(self, texts: Iterable[str]) -> Extension:
-        """The same extension with `count` taken from these texts."""
-        counts = self.count(texts)
-        return replace(self, tokens=tuple(replace(t, count=counts[t.id]) for t in self.tokens))
-
     def table(self) -> pd.DataFrame:
         """The new tokens, one a row."""
         import pandas as pd
