@@ -14,7 +14,7 @@ help:
 	@echo 'make lab            open JupyterLab on a working copy of notebook 00, in lab/'
 	@echo 'make test           unit tests, then every notebook against its stored outputs'
 	@echo 'make fast           the fast unit tests, in under a minute'
-	@echo 'make test-alone     each test file by itself, and the fast tests in random order'
+	@echo 'make test-alone     the fast tests: each file by itself, and all in random order'
 	@echo 'make test-threads   the notebooks once with one thread and once with two'
 	@echo 'make test-matrix    exported folders in other releases of transformers, without this package'
 	@echo 'make lint           ruff and mypy'

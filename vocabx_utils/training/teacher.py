@@ -7,6 +7,7 @@ checksum. It is used only for exactly that, and made again where its content is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -116,18 +117,18 @@ def teacher_cache(
     barrier()
     if not _valid(folder, key):
         barrier()
-        if rank == 0:
-            locks.hold(folder)
-            _reserve(folder, total, width, base.dtype, tell)
-        barrier()
-        nats = _fill(base, examples, rows, folder / "states.bin", layer, token_budget, rank, world)
-        runs.write_json(folder / f"score_{rank:04d}.json", {"nats": nats})
-        barrier()
-        if rank == 0:
-            scores = [runs.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
-            made = {"rows": total, "base_nats": float(sum(scores)), "sha256": runs.file_digest(folder / "states.bin")}
-            runs.write_json(folder / "key.json", key | made)
-            locks.release(folder)
+        with locks.writing(folder) if rank == 0 else contextlib.nullcontext():
+            if rank == 0:
+                _reserve(folder, total, width, base.dtype, tell)
+            barrier()
+            nats = _fill(base, examples, rows, folder / "states.bin", layer, token_budget, rank, world)
+            runs.write_json(folder / f"score_{rank:04d}.json", {"nats": nats})
+            barrier()
+            if rank == 0:
+                scores = [runs.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
+                digest = runs.file_digest(folder / "states.bin")
+                made = {"rows": total, "base_nats": float(sum(scores)), "sha256": digest}
+                runs.write_json(folder / "key.json", key | made)
         barrier()
     stored: Any = np.memmap(folder / "states.bin", dtype=_STORED[base.dtype], mode="c", shape=(total, width))
     states = torch.from_numpy(stored)
