@@ -417,6 +417,14 @@ def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [".out-b-1234567x", "out"]
 
 
+def test_an_export_that_does_not_fit_is_refused_before_it_is_written(tmp_path, monkeypatch):
+    base = tiny_base()
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda _: SimpleNamespace(free=runs.MARGIN + 1000))
+    with pytest.raises(runs.SpaceError, match=r"the exported model needs .* another disk"):
+        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_exports_to_one_folder_do_not_work_at_once(tmp_path):
     base = tiny_base()
     holder = "import sys; from vocabx_utils import locks; locks.hold(sys.argv[1]); print('held', flush=True); input()"

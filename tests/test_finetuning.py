@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -439,6 +440,14 @@ def test_what_a_stage_needs_is_checked_before_its_first_step(tmp_path):
         with pytest.raises(ValueError, match=message):
             fine_tune(model, train, validation, tmp_path / fault, config, limit=limit, new_ids=new_ids)
         assert not (tmp_path / fault).exists()
+
+
+def test_a_stage_whose_files_do_not_fit_takes_no_step(tmp_path, monkeypatch):
+    model, (train, validation), new_ids, limit, config = setting(stages=("a",))
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda _: SimpleNamespace(free=runs.MARGIN + 1000))
+    with pytest.raises(runs.SpaceError, match=r"stage a needs .* 256 MiB margin"):
+        fine_tune(model, train, validation, tmp_path / "run", config, limit=limit, new_ids=new_ids)
+    assert not list(tmp_path.rglob("losses.jsonl"))
 
 
 def test_one_block_cannot_be_halved(tmp_path):

@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "MARGIN",
     "STAGES",
     "DamagedFileError",
     "KeyMismatchError",
     "MissingStageError",
     "Run",
+    "SpaceError",
     "append_jsonl",
     "atomic_folder",
     "atomic_path",
@@ -60,6 +62,7 @@ __all__ = [
     "read_jsonl",
     "read_provenance",
     "read_tensors",
+    "require_space",
     "runs_root",
     "show_path",
     "stage_name",
@@ -70,6 +73,7 @@ __all__ = [
     "write_text",
 ]
 
+MARGIN = 256 << 20  # bytes that must stay free on a disk
 _CHECKSUM = "sha256"  # name of the checksum among the metadata of a safetensors file
 _EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors")
 _RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
@@ -81,6 +85,10 @@ class MissingStageError(RuntimeError):
 
 class KeyMismatchError(RuntimeError):
     """A folder holds work done with other settings or inputs."""
+
+
+class SpaceError(RuntimeError):
+    """A result would not fit on the disk."""
 
 
 class DamagedFileError(ValueError):
@@ -243,6 +251,31 @@ def git_revision() -> str | None:
 
 
 # --- files -------------------------------------------------------------------------------------------------
+
+
+def require_space(folder: Path, size: int, what: str, remedy: str) -> int:
+    """Refuse work whose result would not fit on the disk, before it begins.
+
+    Args:
+        folder: where the result goes; it need not exist yet.
+        size: of the result, in bytes.
+        what: the result, for the message.
+        remedy: what to do about it, for the message.
+
+    Returns:
+        Bytes that are free there.
+
+    Raises:
+        SpaceError: fewer bytes are free than the result and a margin take.
+    """
+    existing = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if size + MARGIN > free:
+        raise SpaceError(
+            f"{what} needs {size / 2**20:,.1f} MiB + {MARGIN / 2**20:.0f} MiB margin in {show_path(folder)}, where "
+            f"{free / 2**20:,.1f} MiB are free; {remedy}"
+        )
+    return free
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -228,3 +229,15 @@ def test_a_checkout_of_another_user_has_a_revision(tmp_path, monkeypatch):
         assert len(runs.git_revision() or "") == 12
     finally:
         runs.git_revision.cache_clear()
+
+
+def test_a_result_that_does_not_fit_is_refused_with_its_margin(tmp_path, monkeypatch):
+    free = runs.MARGIN + (3 << 20)
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda place: SimpleNamespace(free=free if place.exists() else 0))
+    place = tmp_path / "not" / "yet"  # its disk is that of the nearest folder that exists
+    assert runs.require_space(place, 3 << 20, "the result", "make room") == free
+    with pytest.raises(
+        runs.SpaceError, match=r"the result needs 3\.0 MiB \+ 256 MiB margin .* 259\.0 MiB are free; make"
+    ):
+        runs.require_space(place, (3 << 20) + 1, "the result", "make room")
+    assert not place.parent.exists()

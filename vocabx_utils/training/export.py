@@ -221,12 +221,15 @@ def write_folder(
 
     Raises:
         ExportError: ``out`` exists, ids outnumber rows, or the folder's logits or ids differ from those in memory.
+        SpaceError: the model would not fit on the disk; nothing was written.
         PortableError: other releases of transformers would compute something else from the folder.
     """
     out = Path(out)
     _refuse_existing(out)
     check_portable(model.config)
     check_finite(model)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    runs.require_space(out, size, "the exported model", "make room, or give a folder on another disk")
     rows = len(matrices_of(model)[1])
     if limit > rows:
         raise ExportError(

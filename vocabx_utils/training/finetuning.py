@@ -227,6 +227,7 @@ def run_stage(
 
     Raises:
         OutOfMemory: names the setting to lower; the checkpoint is kept.
+        SpaceError: the stage's files would not fit on the disk; no step was taken.
         RuntimeError: a frozen tensor moved, or a new row with examples did not.
     """
     accelerator = Accelerator(cpu=_on_cpu(model, config))
@@ -236,6 +237,7 @@ def run_stage(
     tuned = Tuned(model, limit, dtype, new_ids, train_rows=stage.key == "b" and config.rows_in_b)
     frozen_before = stages.checksums(tuned)
     if accelerator.is_main_process:
+        _require_space(tuned, stage, folder)
         runs.write_json(folder / "trainable.json", stages.trainable_table(tuned).to_dict("records"))
     _prepare(model, config, stage)
     loop = Loop(accelerator, tuned, stage, train, validation, folder, config, start_loss)
@@ -401,3 +403,9 @@ if __name__ == "__main__":
     from vocabx_utils.training.launch import main
 
     main()
+
+
+def _require_space(tuned: Tuned, stage: stages.Stage, folder: Path) -> None:
+    """Refuse a stage whose files would not fit: a checkpoint of weights and two moments, and the result beside it."""
+    moved = sum(p.numel() * p.element_size() for p in tuned.parameters() if p.requires_grad)
+    runs.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")

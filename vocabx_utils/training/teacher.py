@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,14 +27,9 @@ from vocabx_utils.training.extended import rows_checksum
 from vocabx_utils.training.objectives import phase1_loss
 from vocabx_utils.training.prefixes import Prefixes
 
-__all__ = ["TeacherCache", "TeacherSpaceError", "teacher_cache"]
+__all__ = ["TeacherCache", "teacher_cache"]
 
 _STORED = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16}
-_MARGIN = 256 << 20  # bytes that must stay free on the disk
-
-
-class TeacherSpaceError(RuntimeError):
-    """The cache would not fit on the disk."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +96,7 @@ def teacher_cache(
         The cache, memory-mapped.
 
     Raises:
-        TeacherSpaceError: the file would not fit on the disk; nothing was written.
+        SpaceError: the file would not fit on the disk; nothing was written.
         BusyError: another process fills this cache.
         ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
     """
@@ -211,14 +205,9 @@ def _reserve(folder: Path, total: int, width: int, dtype: torch.dtype, tell: Cal
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "key.json").unlink(missing_ok=True)  # first: a half-written file must not look finished
     (folder / "states.bin").unlink(missing_ok=True)
-    free = shutil.disk_usage(folder).free
+    remedy = "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
+    free = runs.require_space(folder, size, "the teacher cache", remedy)
     tell(f"teacher cache: {total:,} positions x {width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
-    if size + _MARGIN > free:
-        raise TeacherSpaceError(
-            f"the teacher cache needs {size / 2**20:,.1f} MiB + {_MARGIN / 2**20:.0f} MiB margin in {folder}, where "
-            f"{free / 2**20:,.1f} MiB are free; "
-            "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
-        )
     with (folder / "states.bin").open("wb") as file:
         file.truncate(size)
 
