@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import stranger
 import torch
-from alignment_tokenizers import FAMILIES as TOKENIZERS
+from alignment_tokenizers import FAMILIES as KINDS
 from alignment_tokenizers import LINES, make_tokenizer
 from click.testing import CliRunner
 from matrix_environments import PINS, NoIndexError, environment
@@ -62,7 +62,10 @@ TEXTS = [
 MESSAGES = [{"role": "user", "content": "Write groupby."}, {"role": "assistant", "content": "df.groupby"}]
 GENERATION = {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.3, "do_sample": True}
 ALL = [f"{case}-{tie}-{way}" for case, tie, way in product(CASES, ("tied", "untied"), STRATEGIES)]
-PROPOSED = list(product(TOKENIZERS, STRATEGIES, ("original", "extended")))
+# `added` refuses a tokenizer that puts a space before each stretch of text: that kind is proposed by `merges` alone
+TOKENIZERS = tuple(kind for kind in KINDS if kind != "prefix-space")
+PROPOSED_BY = [*product(TOKENIZERS, STRATEGIES), ("prefix-space", "merges")]
+PROPOSED = [(kind, strategy, part) for kind, strategy in PROPOSED_BY for part in ("original", "extended")]
 
 
 @dataclass
@@ -147,7 +150,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     found = Folders(tmp_path_factory.mktemp("folders"))
     for case, tie, strategy in product(CASES, ("tied", "untied"), STRATEGIES):
         write_model(found, case, tie, strategy)
-    for kind, strategy in product(TOKENIZERS, STRATEGIES):
+    for kind, strategy in PROPOSED_BY:
         propose(found, kind, strategy)
     return found
 
