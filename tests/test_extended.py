@@ -12,7 +12,7 @@ from tiny_phase1 import ROWS, WIDTH, N, V, as_base, tiny_model
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.student import UnsupportedModelError
 from vocabx_utils.training.extended import ExtendedModel, rows_checksum
-from vocabx_utils.training.objectives import phase1_loss
+from vocabx_utils.training.losses import phase1_loss
 
 
 def extended(base: Any, seed: int = 1) -> ExtendedModel:

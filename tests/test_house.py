@@ -65,7 +65,7 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "refused"),
     [
-        ("runs", "from vocabx_utils.training import distillation", True),
+        ("runs", "from vocabx_utils.training import phase1", True),
         ("runs", "from vocabx_utils import training", True),
         ("evaluation.scoring", "def f():\n    import vocabx_utils.training.extended", True),
         ("analysis.plots", "from ..vocabulary.tokens import NewToken", True),

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vocabx_utils import runs
-from vocabx_utils.training.distillation import parse_variant
-from vocabx_utils.training.objectives import Objective
+from vocabx_utils.training.objectives import Objective, parse_variant
 
 __all__ = ["N_TOKENS", "by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
 

@@ -28,9 +28,9 @@ from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
 from vocabx_utils.training import card, export
-from vocabx_utils.training.batches import encode
+from vocabx_utils.training.examples import encode
 from vocabx_utils.training.export import ExportError, export_model, export_variant, pad_rows, read_facts
-from vocabx_utils.training.finetuning import fine_tune
+from vocabx_utils.training.finetuning_stage import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
 from vocabx_utils.training.variants import from_base, from_branch, from_phase1, load_variant
 from vocabx_utils.vocabulary.tokens import extend_tokenizer
