@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, runs
 from vocabx_utils.models import BaseModel, extension_name, require_tokenizer, with_extra_rows
+from vocabx_utils.rows import epoch_files
 from vocabx_utils.training.stage_files import load_stage
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def from_phase1(
         ValueError: the rows do not belong to this extension, or the extension to another tokenizer.
     """
     folder = run.require("03", f"{phase1}/rows")
-    found = runs.epoch_files(folder)
+    found = epoch_files(folder)
     if not found:
         raise runs.MissingStageError(f"{runs.show_path(folder)} holds no epoch: run notebook 03 first")
     wanted = max(found) if epoch is None else epoch
