@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabx_utils.analysis import thesis
+from vocabx_utils import thesis
 from vocabx_utils.evaluation import statistics as stats
 
 
