@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import FAMILIES, tiny_family
-from tiny_phase1 import ROWS, WIDTH, N, V, as_base, tiny_model, tokenizers
+from tiny import FAMILIES, ROWS, WIDTH, N, V, as_base, tiny_family, tiny_model, tokenizers
 
 from vocabx_utils.models import BaseModel, with_extra_rows
 from vocabx_utils.student import Student, UnsupportedModelError
