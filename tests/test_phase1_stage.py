@@ -19,8 +19,7 @@ import pytest
 import torch
 import yaml
 from matplotlib import pyplot as plt
-from tiny_parts import byte_level_bpe
-from tiny_phase1 import ROWS, V, new_tokens, texts, tiny_model, tokenizers
+from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from vocabx_utils import models, runs

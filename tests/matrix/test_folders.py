@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stranger
 import torch
 from alignment_tokenizers import FAMILIES as KINDS
 from alignment_tokenizers import LINES, make_tokenizer
 from click.testing import CliRunner
-from matrix_environments import PINS, NoIndexError, environment
-from matrix_models import CASES, LENGTH, tiny_model
+from matrix import stranger
+from matrix.matrix_environments import PINS, NoIndexError, environment
+from matrix.matrix_models import CASES, LENGTH, tiny_model
 from safetensors.torch import load_file
-from tiny_parts import byte_level_bpe
-from tiny_tuning import CHAT
+from tiny import CHAT, byte_level_bpe
 from tokenizers import normalizers
 
 from vocabx_utils.cli.tokens import tokens as tokens_command

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_finetuning import SMALL
-from tiny_parts import tiny_decoder
-from tiny_tuning import CHAT, extended, new_rows, texts, tiny_base, tiny_tokenizer
+from tiny import CHAT, chat_base, chat_tokenizer, new_rows, rendered_pairs, tiny_decoder, with_words
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -74,7 +73,7 @@ def logits(model):
 
 
 def extension_of(base):
-    return SimpleNamespace(tokenizer=extended(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
+    return SimpleNamespace(tokenizer=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
 
 
 def with_rows(base):
@@ -85,7 +84,7 @@ def with_rows(base):
 def tuned(tmp_path, monkeypatch):
     """A run with a phase-1 variant ``mean_ce``, tuned through stages a and b."""
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "runs"))
-    run, base = runs.open_run("tiny"), tiny_base(rows=310)
+    run, base = runs.open_run("tiny"), chat_base(rows=310)
     extension = extension_of(base)
     input_rows, head_rows = new_rows(base, 3)
     rows = {"input_rows": input_rows, "head_rows": head_rows}
@@ -96,7 +95,8 @@ def tuned(tmp_path, monkeypatch):
 def tune(run, variant, start, **options):
     config = FineTuneConfig(**{**SMALL, **options})
     train, validation = (
-        encode(part, start.tokenizer) for part in (texts(start.tokenizer)[:6], texts(start.tokenizer)[6:9])
+        encode(part, start.tokenizer)
+        for part in (rendered_pairs(start.tokenizer)[:6], rendered_pairs(start.tokenizer)[6:9])
     )
     fine_tune(
         start.model,
@@ -161,7 +161,7 @@ def test_base_control_without_new_tokens(tuned, tmp_path):
 
 
 def test_padding_rows_are_never_generated(tmp_path):
-    base = tiny_base()
+    base = chat_base()
     model = with_extra_rows(base, *new_rows(base, 3), base.vocab_size)
     padded = export._pad_rows(model, 303, 64)
     assert padded.lm_head.weight.shape == padded.model.embed_tokens.weight.shape == (320, 32)
@@ -170,7 +170,7 @@ def test_padding_rows_are_never_generated(tmp_path):
     scores = padded.lm_head(hidden)
     assert (scores[:, 303:] <= scores[:, :303].max(1, keepdim=True).values).all()
     assert scores.argmax(1).max() < 303
-    export_model(Start(model, extended(base.tokenizer), range(300, 303)), tmp_path / "out", pad_to=64)
+    export_model(Start(model, with_words(base.tokenizer), range(300, 303)), tmp_path / "out", pad_to=64)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert loaded.generation_config.suppress_tokens == list(range(303, 320))
     torch.manual_seed(0)
@@ -181,7 +181,7 @@ def test_padding_rows_are_never_generated(tmp_path):
 
 def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
     """B29: never fewer rows than before. B30: reserved rows that new tokens take over are overwritten and counted."""
-    base = tiny_base(rows=340)
+    base = chat_base(rows=340)
     facts = export_model(with_rows(base), tmp_path / "out")
     assert (facts["rows"], facts["reserved_rows_used"], facts["padding_rows"]) == (340, 3, 37)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -191,7 +191,7 @@ def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
 
 def test_tied_base_is_exported_untied(tmp_path):
     """B38: a base that tied its head is exported with two matrices, and says so."""
-    base = tiny_base(tie=True)
+    base = chat_base(tie=True)
     input_rows, head_rows = new_rows(base, 3)
     export_model(with_rows(base), tmp_path / "out")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -202,7 +202,7 @@ def test_tied_base_is_exported_untied(tmp_path):
 
 def test_text_without_new_tokens_stays_the_same_before_training():
     """B32, B36: extending leaves the head as it was, and with it what the model writes."""
-    base = tiny_base()
+    base = chat_base()
     head_rows = base.head_rows.mean(0).expand(3, -1)
     model = with_extra_rows(base, new_rows(base, 3)[0], head_rows, base.vocab_size).eval()
     ids = torch.tensor([[4, 9, 33]])
@@ -212,7 +212,7 @@ def test_text_without_new_tokens_stays_the_same_before_training():
 
 
 def test_folder_that_exists_is_refused(tmp_path):
-    base = tiny_base()
+    base = chat_base()
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine.txt").write_text("keep")
@@ -226,7 +226,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(export, "_write", full)
-    base = tiny_base()
+    base = chat_base()
     with pytest.raises(OSError, match="No space"):
         export_model(with_rows(base), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -241,7 +241,7 @@ def test_written_folder_that_differs_is_caught(tmp_path, monkeypatch):
         original(other, *arguments)
 
     monkeypatch.setattr(export, "_write", damaged)
-    base = tiny_base()
+    base = chat_base()
     with pytest.raises(ExportError, match="logits that differ"):
         export_model(with_rows(base), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -253,12 +253,12 @@ def test_adapter_on_a_base_that_does_not_fit(tuned):
     tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",))
     adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
     with pytest.raises(ValueError, match=r"needs 3 new rows from id 300, the base has 300 rows: extend it first"):
-        load_adapter(copy.deepcopy(tiny_base().model), adapter, new_ids=range(300, 303))
-    wide = tiny_base(width=64)
+        load_adapter(copy.deepcopy(chat_base().model), adapter, new_ids=range(300, 303))
+    wide = chat_base(width=64)
     model = with_extra_rows(wide, *new_rows(wide, 3), 300)
     with pytest.raises(ValueError, match=r"width 32.*adapter for another base"):
         load_adapter(model, adapter, new_ids=range(300, 303))
-    other = tiny_base(seed=3, rows=310)
+    other = chat_base(seed=3, rows=310)
     with pytest.raises(ValueError, match="was made from tiny"):
         load_variant(run, "mean_ce", other, extension)
 
@@ -277,11 +277,11 @@ def test_rows_survive_in_the_adapter_alone(tuned):
 
 
 def test_settings_are_written_under_both_names(tmp_path):
-    base = tiny_base()
+    base = chat_base()
     base.tokenizer.add_special_tokens({"extra_special_tokens": ["<|tool|>"]})
     model = tiny_decoder(304, rope_theta=77.0, rope_scaling={"rope_type": "linear", "factor": 3.0})
     out = tmp_path / "out"
-    export_model(Start(model, extended(base.tokenizer), range(300, 304)), out)
+    export_model(Start(model, with_words(base.tokenizer), range(300, 304)), out)
     config = runs.read_json(out / "config.json")
     assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 77.0
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 3.0}
@@ -303,7 +303,7 @@ def test_a_head_that_was_tied_is_written_under_the_name_that_older_releases_know
         tie_word_embeddings=True,
     )
     GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "base")
-    save_tokenizer(tiny_tokenizer(), tmp_path / "base")
+    save_tokenizer(chat_tokenizer(), tmp_path / "base")
     base = load_base_model(tmp_path / "base", device="cpu")
     export_model(with_rows(base), tmp_path / "out")
     assert "embed_out.weight" in runs.read_tensors(tmp_path / "out" / "model.safetensors")
@@ -311,7 +311,7 @@ def test_a_head_that_was_tied_is_written_under_the_name_that_older_releases_know
 
 def test_a_family_that_was_not_tried_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(portable, "FAMILIES", portable.FAMILIES - {"llama"})
-    base = tiny_base()
+    base = chat_base()
     with pytest.raises(PortableError, match=r"model type 'llama'.*not tried.*qwen2"):
         export_model(with_rows(base), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -331,15 +331,15 @@ def test_rotary_embeddings_that_release_4_has_no_words_for_are_refused(config, n
 
 def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
     """Release 5 opens every tokenizer of model type qwen2 with its own class, which decodes added tokens as bytes."""
-    extension = extend_tokenizer(tiny_tokenizer(), [" groupby", "éré"], "added")
+    extension = extend_tokenizer(chat_tokenizer(), [" groupby", "éré"], "added")
     with pytest.raises(ExportError, match=r"'éré' has ids .* AutoTokenizer opens as Qwen2Tokenizer"):
-        model = tiny_decoder(302, kind="qwen2")
+        model = tiny_decoder(302, family="qwen2")
         export_model(Start(model, extension.tokenizer, extension.new_ids), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_card_names_base_and_licence(tmp_path):
-    base = tiny_base()
+    base = chat_base()
     for name, text in (("packaged", DEFAULT_MODEL), ("folder", str(tmp_path / "own"))):
         (tmp_path / "own").mkdir(exist_ok=True)
         (tmp_path / "own" / "README.md").write_text("---\nlanguage: en\nlicense: Apache-2.0\n---\n# Mine\n")
@@ -350,9 +350,9 @@ def test_the_card_names_base_and_licence(tmp_path):
 
 
 def test_probe_tells_whether_ids_change():
-    tokenizer = tiny_base().tokenizer
-    assert not export._probe_changed(tokenizer, extended(tokenizer))
-    assert export._probe_changed(tokenizer, extended(tokenizer, ("return", "3333")))
+    tokenizer = chat_base().tokenizer
+    assert not export._probe_changed(tokenizer, with_words(tokenizer))
+    assert export._probe_changed(tokenizer, with_words(tokenizer, ("return", "3333")))
 
 
 def test_unfinished_variant_names_the_notebook(tuned, tmp_path):
@@ -398,10 +398,10 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from test_export import with_rows
-from tiny_tuning import tiny_base
+from tiny import chat_base
 from vocabx_utils.training import export
 export._verify = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-export.export_model(with_rows(tiny_base()), Path(sys.argv[1]))
+export.export_model(with_rows(chat_base()), Path(sys.argv[1]))
 """
 
 
@@ -414,13 +414,13 @@ def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
     assert (left / "model.safetensors").exists()
     other = tmp_path / ".out-b-1234567x"  # of an export to another folder, which may still be at work
     other.mkdir()
-    base = tiny_base()
+    base = chat_base()
     export_model(with_rows(base), out)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".out-b-1234567x", "out"]
 
 
 def test_an_export_that_does_not_fit_is_refused_before_it_is_written(tmp_path, monkeypatch):
-    base = tiny_base()
+    base = chat_base()
     monkeypatch.setattr(runs.shutil, "disk_usage", lambda _: SimpleNamespace(free=runs.MARGIN + 1000))
     with pytest.raises(runs.SpaceError, match=r"the exported model needs .* another disk"):
         export_model(with_rows(base), tmp_path / "out")
@@ -428,7 +428,7 @@ def test_an_export_that_does_not_fit_is_refused_before_it_is_written(tmp_path, m
 
 
 def test_two_exports_to_one_folder_do_not_work_at_once(tmp_path):
-    base = tiny_base()
+    base = chat_base()
     holder = "import sys; from vocabx_utils import locks; locks.hold(sys.argv[1]); print('held', flush=True); input()"
     command = [sys.executable, "-c", holder, str(tmp_path / "out")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
