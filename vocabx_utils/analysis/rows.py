@@ -9,16 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vocabx_utils.runs import (
-    DamagedFileError,
-    MissingStageError,
-    Run,
-    epoch_files,
-    read_json,
-    read_jsonl,
-    read_tensors,
-    show_path,
-)
+from vocabx_utils.files import DamagedFileError, read_json, read_jsonl, read_tensors
+from vocabx_utils.paths import show_path
+from vocabx_utils.runs import MissingStageError, Run, epoch_files
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,8 @@ from typing import Any
 
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.verdicts import Status
-from vocabx_utils.runs import append_jsonl, iterate_jsonl, show_path, write_json
+from vocabx_utils.files import append_jsonl, iterate_jsonl, write_json
+from vocabx_utils.paths import show_path
 
 
 class ResultsMismatchError(ValueError):
@@ -187,7 +188,7 @@ def write_samples(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
         ValueError: A row lacks ``task_id`` or ``solution``.
     """
     from vocabx_utils.evaluation.samples import parse_sample
-    from vocabx_utils.runs import write_jsonl
+    from vocabx_utils.files import write_jsonl
 
     for number, row in enumerate(rows, 1):
         parse_sample(row, f"row {number}")

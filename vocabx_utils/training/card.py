@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.models import PACKAGED
 
 __all__ = ["licence_of", "short_card", "write_card"]
@@ -82,7 +82,11 @@ def licence_of(base: str) -> str | None:
     if base in PACKAGED:
         return PACKAGED[base].licence
     folder = Path(base)
-    if base and (folder / "source.json").is_file() and (named := runs.read_json(folder / "source.json").get("licence")):
+    if (
+        base
+        and (folder / "source.json").is_file()
+        and (named := files.read_json(folder / "source.json").get("licence"))
+    ):
         return str(named)
     if base and (folder / "README.md").is_file():
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
@@ -136,7 +140,7 @@ def _stages(folder: Path, key: Mapping[str, Any], stages: list[str]) -> list[str
         "| --- | --- | --- | --- | --- |",
     ]
     for stage in stages:
-        result = runs.read_json(folder / stage / "result.json")
+        result = files.read_json(folder / stage / "result.json")
         settings = ", ".join(f"{name} {key[name]}" for name in _HYPERPARAMETERS[stage])
         lines.append(
             f"| {stage} | {_TITLES[stage]} | {settings} | {result['tokens']} | {result['validation_loss']:.4f} |"
@@ -148,7 +152,7 @@ def _forgetting(folder: Path, stages: list[str]) -> list[str]:
     places = [folder / "start" / "observed.json", folder / stages[-1] / "observed.json"] if stages else []
     if not places or not all(place.exists() for place in places):
         return []
-    before, after = (runs.read_json(place).get("bits_per_byte", {}) for place in places)
+    before, after = (files.read_json(place).get("bits_per_byte", {}) for place in places)
     lines = ["## Bits per byte", "", "| texts | before | after |", "| --- | --- | --- |"]
     lines += [f"| {name} | {before[name]:.4f} | {after[name]:.4f} |" for name in before if name in after]
     return [*lines, ""]

@@ -5,13 +5,11 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import glob
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +17,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import locks, runs
+from vocabx_utils import files, folders, runs
 from vocabx_utils.models import (
     DEFAULT_MODEL,
     BaseModel,
@@ -229,7 +227,7 @@ def write_folder(
     check_portable(model.config)
     check_finite(model)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    runs.require_space(out, size, "the exported model", "make room, or give a folder on another disk")
+    folders.require_space(out, size, "the exported model", "make room, or give a folder on another disk")
     rows = len(matrices_of(model)[1])
     if limit > rows:
         raise ExportError(
@@ -250,36 +248,16 @@ def write_folder(
         "transformers_4_attention": attention_for_release_4(model.config),
         "probe_changed": None if original is None else probe_changed(original, tokenizer, probe),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with locks.writing(out), _scratch_beside(out) as scratch:
+    with folders.atomic_folder(out) as scratch:
         _write(plain, tokenizer, scratch, padding, shard_size)
-        runs.write_json(scratch / FACTS, facts)
-        runs.write_text(scratch / "README.md", card_text or card.short_card(facts))
+        files.write_json(scratch / FACTS, facts)
+        files.write_text(scratch / "README.md", card_text or card.short_card(facts))
         if verify:
             _verify(model, scratch, limit)
             _verify_tokenizer(tokenizer, scratch, [probe, *(str(tokenizer.decode([i])) for i in new_ids)])
         for name, folder in (parts or {}).items():
             shutil.move(folder, scratch / name)
-        if out.exists():
-            out.rmdir()
-        scratch.chmod(0o755)
-        scratch.rename(out)
     return out
-
-
-@contextlib.contextmanager
-def _scratch_beside(out: Path) -> Iterator[Path]:
-    """A hidden folder beside ``out`` to write into; what killed exports to ``out`` left there is removed.
-
-    The caller holds the lock of ``out``, so nobody else works in such a folder.
-    """
-    for left in out.parent.glob(f".{glob.escape(out.name)}-????????"):
-        shutil.rmtree(left, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @torch.no_grad()

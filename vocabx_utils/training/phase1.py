@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
 from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
 from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
@@ -172,8 +172,8 @@ def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> E
         variant: a finished variant.
         epoch: which epoch, the last by default.
     """
-    files = runs.epoch_files(stage.folder / variant / "rows")
-    rows = runs.read_tensors(files[max(files) if epoch is None else epoch])
+    epochs = runs.epoch_files(stage.folder / variant / "rows")
+    rows = files.read_tensors(epochs[max(epochs) if epoch is None else epoch])
     return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
 
 
@@ -191,8 +191,8 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
     """
     folder = stage.folder / variant
     tokens, rows = runs.epoch_files(folder / "tokens"), runs.epoch_files(folder / "rows")
-    start, end = (runs.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
-    before, after = (runs.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
+    start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
+    before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

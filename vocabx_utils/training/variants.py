@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import corpus, runs
+from vocabx_utils import corpus, files, paths, runs
 from vocabx_utils.models import BaseModel, extension_name, require_tokenizer, with_extra_rows
 from vocabx_utils.training.stage_files import load_stage
 
@@ -96,7 +96,7 @@ def run_texts(
     """
     pairs = corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"), limit)
     facts = run.folder / "01_tokenizer_extension" / "corpus.json"
-    template: Any = runs.read_json(facts).get("template", "thesis") if facts.exists() else "thesis"
+    template: Any = files.read_json(facts).get("template", "thesis") if facts.exists() else "thesis"
     return [corpus.render(pair, template, tokenizer) for pair in pairs]
 
 
@@ -127,19 +127,19 @@ def from_phase1(
     folder = run.require("03", f"{phase1}/rows")
     found = runs.epoch_files(folder)
     if not found:
-        raise runs.MissingStageError(f"{runs.show_path(folder)} holds no epoch: run notebook 03 first")
+        raise runs.MissingStageError(f"{paths.show_path(folder)} holds no epoch: run notebook 03 first")
     wanted = max(found) if epoch is None else epoch
     path = found.get(wanted) or run.require("03", f"{phase1}/rows/epoch_{wanted:02d}.safetensors")
     require_tokenizer(base, extension.original, extension_name(run))
-    rows = runs.read_tensors(path)
+    rows = files.read_tensors(path)
     if len(rows["input_rows"]) != extension.N:
         raise ValueError(
-            f"{runs.show_path(path)} holds {len(rows['input_rows'])} rows, the extension has {extension.N} new "
+            f"{paths.show_path(path)} holds {len(rows['input_rows'])} rows, the extension has {extension.N} new "
             "tokens: notebook 01 was run again since; run notebook 03 again too"
         )
     model = with_extra_rows(base, rows["input_rows"], rows["head_rows"], extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
-    origin = _origin(base, kind="phase1", phase1=phase1, rows=path.name, digest=runs.file_digest(path)[:16])
+    origin = _origin(base, kind="phase1", phase1=phase1, rows=path.name, digest=files.file_digest(path)[:16])
     return Start(model, extension.tokenizer, new_ids, new_ids.stop, origin)
 
 
@@ -154,7 +154,7 @@ def from_branch(run: runs.Run, variant: str, stage: str, base: BaseModel, extens
         extension: the extension of notebook 01, None for variants of the base model.
     """
     loaded = load_variant(run, variant, base, extension, upto=stage)
-    digest = runs.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
+    digest = files.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
     origin = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
     return Start(_merged(loaded.model), loaded.tokenizer, loaded.new_ids, loaded.limit, origin)
 
@@ -179,7 +179,7 @@ def load_variant(
         ValueError: the base model is another one.
     """
     folder = run.require(STAGE, f"{variant}/key.json").parent
-    origin = runs.read_json(folder / "key.json")["origin"]
+    origin = files.read_json(folder / "key.json")["origin"]
     if origin["fingerprint"] != base.fingerprint:
         raise ValueError(
             f"variant {variant} was made from {origin['model']} (weights {origin['fingerprint']}), not from "
