@@ -29,9 +29,9 @@ from torch.optim import AdamW
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -59,11 +59,13 @@ class Problem:
         compile_blocks(self.base.model)
         return replace(self, beginnings_bytes=0)
 
-    def student(self) -> ExtendedModel:
+    def student(self) -> Student:
         """Mean of subtokens for the input rows, first subtoken for the head."""
         generator = torch.Generator().manual_seed(0)
         rows = input_rows("mean", self.base, self.tokens, generator)
-        return ExtendedModel(self.base, rows, head_rows("first", self.base, self.tokens, generator))
+        return Student(
+            self.base.model, self.base.vocab_size, rows, head_rows("first", self.base, self.tokens, generator)
+        )
 
     def cache(
         self, examples: AlignedSet, folder: Path | None = None, processes: PartialState | None = None

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import torch
-from tiny_phase1 import new_tokens, phase1_data, settings, tiny_model
+from tiny import new_tokens, tiny_model
+from training.phase1_parts import phase1_data, settings
 
 from vocabx_utils.training.phase1 import Phase1Training
 from vocabx_utils.training.phase1_stage import train_variant

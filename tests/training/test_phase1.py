@@ -14,27 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import (
-    ROWS,
-    WIDTH,
-    N,
-    V,
-    aligned,
-    as_base,
-    example_set,
-    new_tokens,
-    phase1_data,
-    settings,
-    tiny_model,
-    tokenizers,
-)
+from tiny import ROWS, WIDTH, N, V, as_base, new_tokens, tiny_model, tokenizers
+from training.phase1_parts import aligned, example_set, phase1_data, settings
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
+from vocabx_utils.student import Student
 from vocabx_utils.training import phase1
 from vocabx_utils.training.checks import NotImprovedError, RowsNotTrainedError
 from vocabx_utils.training.continuations import sample_after
 from vocabx_utils.training.examples import AlignedSet, whole_texts
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.loop import NonFiniteLossError, learning_rate
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1_stage import VariantResult, train_variant
@@ -60,7 +48,7 @@ def train(name: str, folder: Path, **changes: Any) -> tuple[VariantResult, Any]:
 
 
 def rows_of(folder: Path, epoch: int) -> dict[str, torch.Tensor]:
-    return runs.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
+    return files.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +63,7 @@ def test_a_variant_learns_its_own_objective_and_moves_nothing_else(tmp_path: Pat
         extra = teacher_cache(base, data.train, tmp_path / "layer", layer=layer, tell=lambda _: None)
         data = replace(data, layers={layer: extra})
     result = train_variant(name, base, new_tokens(), data, settings(epochs=6), tmp_path / name)
-    losses = np.array([row["input_loss"] for row in runs.read_jsonl(tmp_path / name / "steps.jsonl")])
+    losses = np.array([row["input_loss"] for row in files.read_jsonl(tmp_path / name / "steps.jsonl")])
     assert losses[-4:].mean() < losses[:4].mean()
     assert [row["epoch"] for row in result.metrics] == list(range(7))
     assert all(torch.equal(value, before[key]) for key, value in base.model.state_dict().items())
@@ -124,7 +112,7 @@ def test_recurrent_models_are_run_from_their_first_token(tmp_path: Path) -> None
     result = train_variant("mean_kl_last", base, new_tokens(), data, settings(epochs=1), tmp_path / "v")
     assert result.metrics[-1]["kl_last"] != result.metrics[0]["kl_last"]
     rows = rows_of(tmp_path / "v", 1)
-    model = ExtendedModel(base, rows["input_rows"], rows["head_rows"])
+    model = Student(base.model, base.vocab_size, rows["input_rows"], rows["head_rows"])
     ids = validation.examples[0].ids[:7]
     found = sample_after(model, [ids], 2)[0]
     for length, token in enumerate(found):
@@ -156,7 +144,7 @@ def test_micro_batches_do_not_change_the_step(tmp_path: Path) -> None:
     train("mean_kl_last_ce0.3_w2", tmp_path / "small", token_budget=60)
     train("mean_kl_last_ce0.3_w2", tmp_path / "large", token_budget=10_000)
     a, b = (
-        [row["input_loss"] for row in runs.read_jsonl(tmp_path / size / "mean_kl_last_ce0.3_w2/steps.jsonl")]
+        [row["input_loss"] for row in files.read_jsonl(tmp_path / size / "mean_kl_last_ce0.3_w2/steps.jsonl")]
         for size in ("small", "large")
     )
     np.testing.assert_allclose(a, b, rtol=1e-3)
@@ -181,9 +169,9 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path) -> None:
     for epoch in range(4):
         a, b = (rows_of(tmp_path / which / variant, epoch) for which in ("broken", "whole"))
         assert all(torch.equal(a[key], b[key]) for key in a)
-    a, b = (runs.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("broken", "whole"))
+    a, b = (files.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("broken", "whole"))
     assert a == b
-    a, b = (runs.read_jsonl(tmp_path / which / variant / "metrics.jsonl") for which in ("broken", "whole"))
+    a, b = (files.read_jsonl(tmp_path / which / variant / "metrics.jsonl") for which in ("broken", "whole"))
     for row in a + b:
         del row["seconds"]
     assert a == b
@@ -200,10 +188,10 @@ def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> Non
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    one, two = (runs.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("one", "two"))
+    one, two = (files.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("one", "two"))
     for name in ("input_loss", "head_loss"):
         np.testing.assert_allclose([row[name] for row in one], [row[name] for row in two], rtol=1e-4)
-    kl = [runs.read_jsonl(tmp_path / which / variant / "metrics.jsonl")[-1]["kl_last"] for which in ("one", "two")]
+    kl = [files.read_jsonl(tmp_path / which / variant / "metrics.jsonl")[-1]["kl_last"] for which in ("one", "two")]
     assert kl[0] == pytest.approx(kl[1], rel=1e-3)
 
 
@@ -220,7 +208,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, mon
     monkeypatch.setattr(phase1, "phase1_loss", broken)
     with pytest.raises(NonFiniteLossError, match=r"step \d+ of epoch \d+, examples \["):
         train("mean_kl_last", tmp_path)
-    saved = runs.read_tensors(tmp_path / "mean_kl_last" / "checkpoint.safetensors")
+    saved = files.read_tensors(tmp_path / "mean_kl_last" / "checkpoint.safetensors")
     assert torch.isfinite(saved["weights/input_rows"]).all()
     assert not (tmp_path / "mean_kl_last" / "provenance.json").exists()
 
@@ -241,7 +229,7 @@ def test_steps_without_new_tokens_are_skipped_and_counted(tmp_path: Path) -> Non
     data = replace(data, train=both, train_teacher=teacher_cache(base, both, tmp_path / "t", tell=lambda _: None))
     result = train_variant("mean_kl_last", base, new_tokens(), data, settings(batch_size=1), tmp_path / "v")
     assert result.skipped_steps == 2 * 8
-    losses = runs.read_jsonl(tmp_path / "v" / "steps.jsonl")
+    losses = files.read_jsonl(tmp_path / "v" / "steps.jsonl")
     assert sum(row["input_loss"] == 0 for row in losses) >= 16
     assert all(math.isfinite(value) for row in losses for value in row.values())
 
@@ -260,7 +248,7 @@ def test_without_new_tokens_kl_is_zero_and_ce_is_the_base_models(tmp_path: Path)
     examples = AlignedSet(tuple(everything), vocab_size=V, n_new=0)
     cache = teacher_cache(base, examples, tmp_path, tell=lambda _: None)
     none = torch.zeros(0, base.width)
-    scores, _ = evaluate(ExtendedModel(base, none, none), examples, cache)
+    scores, _ = evaluate(Student(base.model, base.vocab_size, none, none), examples, cache)
     assert abs(scores["kl_identical"]) < 1e-6
     assert scores["n_identical"] == sum(map(len, ids))
     assert scores["ce"] * scores["n_old_targets"] == pytest.approx(cache.base_nats, rel=1e-5)
@@ -271,7 +259,9 @@ def test_validation_equals_a_plain_computation(tmp_path: Path) -> None:
     base, examples = tiny_model(), example_set(16, 24)
     cache = teacher_cache(base, examples, tmp_path, tell=lambda _: None)
     generator = torch.Generator().manual_seed(0)
-    model = ExtendedModel(base, *(0.2 * torch.randn(N, base.width, generator=generator) for _ in range(2)))
+    model = Student(
+        base.model, base.vocab_size, *(0.2 * torch.randn(N, base.width, generator=generator) for _ in range(2))
+    )
     scores, tokens = evaluate(model, examples, cache, token_budget=60)
     sums: dict[str, list[float]] = {name: [] for name in ("old", "new", "identical", "last", "first")}
     per_token = torch.zeros(N, dtype=torch.float64)

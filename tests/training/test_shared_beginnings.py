@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_phase1 import N, V, example_set, tiny_model
+from tiny import N, V, tiny_model
+from training.phase1_parts import example_set
 
+from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
 SETS = {"whole texts": example_set(), "windows": example_set(window=16)}
 
 
-def student(base: Any) -> ExtendedModel:
+def student(base: Any) -> Student:
     generator = torch.Generator().manual_seed(1)
-    return ExtendedModel(base, *(torch.randn(N, base.width, generator=generator) for _ in range(2)), V)
+    return Student(base.model, V, *(torch.randn(N, base.width, generator=generator) for _ in range(2)))
 
 
 def real(examples: AlignedSet, indices: list[int]) -> torch.Tensor:
@@ -48,11 +49,9 @@ def test_a_group_starts_where_all_its_rows_still_agree(monkeypatch: pytest.Monke
     beginnings, model, read = SharedBeginnings(base, examples), student(base), []
     indices = list(range(len(examples)))
     ids = align_batch(examples, indices, None).ids
-    whole = ExtendedModel.hidden
+    whole = Student.hidden
     beginnings.hidden(model, ids, indices)  # reads the beginnings
-    monkeypatch.setattr(
-        ExtendedModel, "hidden", lambda self, part, **more: (read.append(part), whole(self, part, **more))[1]
-    )
+    monkeypatch.setattr(Student, "hidden", lambda self, part, **more: (read.append(part), whole(self, part, **more))[1])
     beginnings.hidden(model, ids, indices)
     assert 1 <= len(read) <= 3 and sum(len(part) for part in read) == len(indices)
     assert sum(part.numel() for part in read) < ids.numel() - sum(beginnings.lengths) / 3

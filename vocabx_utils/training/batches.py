@@ -10,13 +10,14 @@ Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vocabx_utils.batching import like_length, pad
 from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.losses import IGNORE
 from vocabx_utils.training.objectives import Anchor
@@ -77,8 +78,8 @@ def align_batch(
         rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
     """
     chosen = [examples.examples[i] for i in indices]
-    ids = pad([e.ids for e in chosen])  # (B, T)
-    targets = pad([e.ids[1:] for e in chosen], IGNORE, width=ids.shape[1])
+    ids = pad([e.ids for e in chosen])[0].numpy()  # (B, T)
+    targets = pad([next_ids(e.ids) for e in chosen], value=IGNORE)[0].numpy()
     compared: list[Ints] = []
     teacher: list[Ints] = []
     merged: list[np.ndarray] = []
@@ -142,24 +143,9 @@ def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: in
     return [steps[i] for i in generator.permutation(len(steps))]
 
 
-def micro_batches(lengths: Sequence[int], indices: Iterable[int], token_budget: int) -> Iterator[list[int]]:
-    """Split a step so that no part pads to more than `token_budget` tokens.
-
-    Args:
-        lengths: tokens of every example of the set.
-        indices: the step's examples.
-        token_budget: most tokens, padding included; one longer example is still a part of its own.
-    """
-    part: list[int] = []
-    longest = 0
-    for index in sorted(indices, key=lambda i: (lengths[i], i)):
-        longest = max(longest, lengths[index])
-        if part and longest * (len(part) + 1) > token_budget:
-            yield part
-            part, longest = [], lengths[index]
-        part.append(index)
-    if part:
-        yield part
+def micro_batches(lengths: Sequence[int], indices: Iterable[int], token_budget: int) -> list[list[int]]:
+    """Split a step so that no part pads to more than `token_budget` tokens; one longer example is a part of its own."""
+    return like_length(lengths, sorted(indices), tokens=token_budget)
 
 
 def plan_epoch(
@@ -208,7 +194,19 @@ def plan_epoch(
     ]
     steps = [
         Step(
-            _batches(group, lengths, tokens_per_batch, world, max_padding),
+            tuple(
+                map(
+                    tuple,
+                    like_length(
+                        lengths,
+                        group,
+                        tokens=tokens_per_batch,
+                        world=world,
+                        max_padding=max_padding,
+                        longest_first=True,
+                    ),
+                )
+            ),
             sum(examples[number].targets for number in group),
         )
         for group in groups
@@ -242,21 +240,18 @@ def collate(
         `ids` (B, T) int64, padded with 0, and `targets` (B, T) int64: the id that position t has to predict,
         or `IGNORE`. Every process gets the same B and T; missing rows are all padding.
     """
-    width = max(len(examples[number].ids) for number in numbers)
-    own = [examples[number] for number in numbers[rank::world]]
-    height = -(-len(numbers) // world)
-    learned = [np.concatenate([np.full(e.first_target - 1, IGNORE), e.ids[e.first_target :]]) for e in own]
-    ids, targets = pad([e.ids for e in own], height=height, width=width), pad(learned, IGNORE, height, width)
-    return torch.from_numpy(ids), torch.from_numpy(targets)
+    chosen = [examples[number] for number in numbers]
+    none: list[Ints] = [np.zeros(0, np.int64)] * (-len(numbers) % world)  # rows that are all padding
+    ids, _ = pad([*(e.ids for e in chosen), *none])
+    targets, _ = pad([*(next_ids(e.ids, e.first_target) for e in chosen), *none], value=IGNORE)
+    return ids[rank::world], targets[rank::world]
 
 
-def pad(rows: Sequence[Ints], fill: int = 0, height: int = 0, width: int = 0) -> Ints:
-    """Pad rows of ids on the right to (B, T): the longest row, or `width` where that is more; likewise `height`."""
-    shape = max(height, len(rows)), max(width, *(len(row) for row in rows), 0)
-    padded = np.full(shape, fill, np.int64)
-    for line, row in enumerate(rows):
-        padded[line, : len(row)] = row
-    return padded
+def next_ids(ids: Ints, first_target: int = 1) -> Ints:
+    """Return (T,) what each position of a text has to predict: the next id, or `IGNORE` where nothing is learned."""
+    targets = np.append(ids[1:], IGNORE)
+    targets[: first_target - 1] = IGNORE
+    return targets
 
 
 def _joined(parts: list[Ints]) -> Ints:
@@ -270,25 +265,3 @@ def _cut(order: np.ndarray, lengths: np.ndarray, size: int) -> list[np.ndarray]:
     middles = ends - lengths[order] / 2
     part_of = np.minimum((middles * parts / ends[-1]).astype(np.int64), parts - 1)
     return [order[part_of == part] for part in range(parts) if np.any(part_of == part)]
-
-
-def _batches(
-    group: np.ndarray, lengths: np.ndarray, tokens_per_batch: int, world: int, max_padding: float
-) -> tuple[tuple[int, ...], ...]:
-    """Cut a step, longest text first, so that no batch outgrows its budget or its share of padding."""
-    batches: list[tuple[int, ...]] = []
-    current: list[int] = []
-    real = 0
-    for number in group:
-        width = int(lengths[current[0]]) if current else int(lengths[number])
-        rows = -(-(len(current) + 1) // world)
-        held = width * (len(current) + 1)
-        too_big = rows * width > tokens_per_batch
-        too_empty = real + int(lengths[number]) < (1.0 - max_padding) * held
-        if current and (too_big or too_empty):
-            batches.append(tuple(current))
-            current, real = [], 0
-        current.append(int(number))
-        real += int(lengths[number])
-    batches.append(tuple(current))
-    return tuple(batches)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vocabx_utils import runs
+from vocabx_utils import files
 
 __all__ = ["FILE", "gather_checkpoint", "load_checkpoint", "whole"]
 
@@ -22,7 +22,7 @@ FILE = "checkpoint.safetensors"
 
 
 def gather_checkpoint(parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Collect trained tensors and optimiser state on the CPU, for `runs.write_tensors`.
+    """Collect trained tensors and optimiser state on the CPU, for `files.write_tensors`.
 
     Every process has to call it: each gets the whole, also where the tensors are sharded.
 
@@ -53,12 +53,12 @@ def load_checkpoint(
 
     Raises:
         ValueError: the file does not hold these tensors, as one of another version.
-        vocabx_utils.runs.DamagedFileError: its content is not what was written.
+        vocabx_utils.files.DamagedFileError: its content is not what was written.
     """
     path = folder / FILE
     if not path.exists():
         return None
-    tensors = runs.read_tensors(path)
+    tensors = files.read_tensors(path)
     for name, parameter in parameters.items():
         stored = tensors.get(f"weights/{name}")
         if stored is None or stored.shape != parameter.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import Objective, Recipe
 
-__all__ = ["LossLog", "NotImprovedError", "RowsNotTrainedError", "StepFacts"]
+__all__ = ["LossLog", "NotImprovedError", "RowsNotTrainedError", "StepFacts", "rows_checksum"]
 
 
 class RowsNotTrainedError(RuntimeError):
@@ -182,3 +182,20 @@ def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -
     if objective.ce_weight > 0:
         end = max(end, len(example.ids) - 2)
     return example.ids[at[at <= end]]
+
+
+def rows_checksum(matrix: Tensor) -> int:
+    """Return a number that changes when any bit of a matrix changes place or value (not cryptographic).
+
+    Args:
+        matrix: any two-dimensional tensor.
+    """
+    kinds: Mapping[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = matrix.detach().contiguous().view(kinds[matrix.element_size()])
+    rows = torch.arange(1, bits.shape[0] + 1, device=bits.device, dtype=torch.int64)
+    columns = torch.arange(1, bits.shape[1] + 1, device=bits.device, dtype=torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for start in range(0, bits.shape[0], 4096):
+        part = bits[start : start + 4096].to(torch.int64)
+        total += ((part * columns).sum(1) * rows[start : start + 4096]).sum()
+    return int(total)

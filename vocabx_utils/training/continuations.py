@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from vocabx_utils.student import logits
+from vocabx_utils.student import Student, logits
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.softmax import default_chunk
 from vocabx_utils.training.teacher import TeacherStates
 from vocabx_utils.vocabulary.initialization import SubtokenLike
@@ -53,7 +52,7 @@ class Continuations:
     def summary(self) -> dict[str, float]:
         """Return counts and shares over all occurrences.
 
-        ``repeats`` counts students that say the second subtoken again, ``teacher_repeats`` teachers that do.
+        `repeats` counts students that say the second subtoken again, `teacher_repeats` teachers that do.
         """
         count = len(self.token)
         has = self.target >= 0
@@ -71,7 +70,7 @@ class Continuations:
 
 @torch.no_grad()
 def continuations(
-    model: ExtendedModel,
+    model: Student,
     examples: AlignedSet,
     teacher: TeacherStates,
     tokens: Sequence[SubtokenLike],
@@ -114,7 +113,7 @@ def _mass(scores: Tensor, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample_after(
-    model: ExtendedModel, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
+    model: Student, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
 ) -> list[list[int]]:
     """Continue some prefixes that end with a new token.
 
@@ -136,7 +135,7 @@ def sample_after(
         ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
         mask[line, width - len(prefix) :] = 1
     weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
-    recurrent = getattr(model.base.model, "_is_stateful", False)  # keeps states of another kind: all is read again
+    recurrent = getattr(model.model, "_is_stateful", False)  # keeps states of another kind: all is read again
     cache, unread = None if recurrent else DynamicCache(), ids
     for _ in range(length):
         hidden, _layer = model.hidden(unread.to(model.device), mask.to(model.device), cache=cache)

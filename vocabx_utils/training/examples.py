@@ -9,8 +9,7 @@ Shapes: T ids, To original ids, P pairs; the V first ids are the original ones, 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils import corpus
+from vocabx_utils.files import hash_bytes
 from vocabx_utils.training.objectives import ANCHORS, Anchor
 from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
 
@@ -135,13 +135,15 @@ class AlignedSet(ExampleSet):
 
     def fingerprint(self) -> str:
         """SHA-256 over all ids and pairs."""
-        digest = hashlib.sha256(f"{self.vocab_size} {self.n_new}".encode())
-        for example in self.examples:
-            arrays = [example.original_ids, example.ids, *(example.pairs[a] for a in ANCHORS)]
-            for array in arrays:
-                digest.update(np.int64(array.size).tobytes())
-                digest.update(np.ascontiguousarray(array, np.int64).tobytes())
-        return digest.hexdigest()
+
+        def parts() -> Iterator[bytes]:
+            yield f"{self.vocab_size} {self.n_new}".encode()
+            for example in self.examples:
+                for array in (example.original_ids, example.ids, *(example.pairs[a] for a in ANCHORS)):
+                    yield np.int64(array.size).tobytes()
+                    yield np.ascontiguousarray(array, np.int64).tobytes()
+
+        return hash_bytes(parts())
 
 
 def encode(

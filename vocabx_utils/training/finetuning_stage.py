@@ -16,7 +16,7 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel
 
-from vocabx_utils import runs
+from vocabx_utils import files, folders, runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import check_finite
 from vocabx_utils.training import stages
@@ -138,8 +138,8 @@ def fine_tune(
             model, loss = model.merge_and_unload(), None  # merging rounds in the dtype of the weights
         if (place / "result.json").exists():
             model = model if finished else load_stage(model, place, new_ids=new_ids)
-            result = StageRun(**runs.read_json(place / "result.json"))
-            done.append((result, runs.read_jsonl(place / "losses.jsonl")))
+            result = StageRun(**files.read_json(place / "result.json"))
+            done.append((result, files.read_jsonl(place / "losses.jsonl")))
             observed[stage.key] = _observed(stage.key, model, place, None, processes)
         else:
             model, result, records = _train_stage(
@@ -233,8 +233,8 @@ def _run(
     if accelerator.is_main_process:
         # a checkpoint of weights and two moments, and the result beside it
         moved = sum(p.numel() * p.element_size() for p in training.parameters.values())
-        runs.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")
-        runs.write_json(folder / "trainable.json", training.table.to_dict("records"))
+        folders.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")
+        files.write_json(folder / "trainable.json", training.table.to_dict("records"))
     title = f"{folder.parent.name} {stage.key}: {stage.title}"
     with _memory_advice(config, folder):
         records = carry_out(
@@ -277,7 +277,7 @@ def _save_sharded(training: StageTraining, folder: Path) -> None:
 def _finish_stage(place: Path, result: StageRun, processes: PartialState) -> None:
     processes.wait_for_everyone()
     if processes.is_main_process:
-        runs.write_json(place / "result.json", vars(result))
+        files.write_json(place / "result.json", vars(result))
         (place / FILE).unlink(missing_ok=True)
     processes.wait_for_everyone()
 
@@ -293,12 +293,12 @@ def _observed(
     """What was stored of a model, or what is seen of it now; only the first process looks."""
     path = place / "observed.json"
     if path.exists():
-        found: dict[str, Any] = runs.read_json(path)
+        found: dict[str, Any] = files.read_json(path)
         return found
     if observe is None or not processes.is_main_process:
         return None
     seen = observe(name, model) if known is None else known
-    runs.write_json(path, seen)
+    files.write_json(path, seen)
     return seen
 
 

@@ -18,7 +18,9 @@ from accelerate import PartialState
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vocabx_utils import runs
+from vocabx_utils import files, paths, runs
+from vocabx_utils.progress import progress
+from vocabx_utils.rows import write_epoch
 from vocabx_utils.training.checkpoints import FILE, gather_checkpoint, load_checkpoint
 from vocabx_utils.training.processes import leads, wait
 
@@ -112,19 +114,19 @@ def carry_out(
     counters = load_checkpoint(folder, training.parameters, training.optimisers)
     records: list[Record] = []
     if counters is not None:
-        records = training.resume(counters, runs.read_jsonl(path) if path.exists() else [])
+        records = training.resume(counters, files.read_jsonl(path) if path.exists() else [])
     wait(processes)  # all have read before one writes
     if writes:
-        runs.write_jsonl(path, records)
+        files.write_jsonl(path, records)
     with _bar(training, title, shown=writes) as bar, _told_where(folder):
         for event in training.run():
             if writes and isinstance(event, EpochDone):
                 for place, tensors in event.tensors.items():  # first: a record says that they are there
-                    runs.write_tensors(folder / place / f"epoch_{event.epoch:02d}.safetensors", tensors)
+                    write_epoch(folder / place, event.epoch, tensors)
             if event.record is not None:
                 records.append(event.record)
                 if writes:
-                    runs.append_jsonl(path, event.record)
+                    files.append_jsonl(path, event.record)
             if isinstance(event, StepDone):
                 bar.set_postfix_str(event.note, refresh=False)
                 bar.update(1)
@@ -132,7 +134,7 @@ def carry_out(
             if due and event.checkpoint:
                 tensors = gather_checkpoint(training.parameters, training.optimisers) | training.counters()
                 if writes:
-                    runs.write_tensors(folder / FILE, tensors)
+                    files.write_tensors(folder / FILE, tensors)
     return records
 
 
@@ -149,7 +151,7 @@ def _bar(training: Training, title: str, *, shown: bool) -> Iterator[Any]:
     if not shown or not training.total:
         yield _NoBar()
         return
-    with runs.progress(total=training.total, desc=title, unit="step") as bar:
+    with progress(total=training.total, desc=title, unit="step") as bar:
         bar.update(training.done)
         yield bar
 
@@ -159,7 +161,7 @@ def _told_where(folder: Path) -> Iterator[None]:
     try:
         yield
     except NonFiniteLossError as error:
-        raise NonFiniteLossError(f"{error}. The last good checkpoint in {runs.show_path(folder)} stands.") from error
+        raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
 
 
 class _NoBar:

@@ -28,10 +28,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, original_vocab_size, untie, weights_fingerprint
+from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch, align_batch, epoch_batches, micro_batches
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.losses import hidden_distance, phase1_loss
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
@@ -130,14 +130,16 @@ def new_student(
     config: Phase1Config,
     aligned: Sequence[AlignedText] = (),
     spell: Callable[[int], str] = str,
-) -> ExtendedModel:
+) -> Student:
     """Return a student with the first values of its rows (thesis alg. `embed-init` and `head_init`).
 
     `tokens` are the N new ones in order of id; `aligned` texts serve `align` and `focus`, the text of an id `focus`.
     """
     generator = torch.Generator().manual_seed(config.seed)
     rows = input_rows(recipe.init, base, tokens, generator, aligned=aligned, spell=spell)
-    return ExtendedModel(base, rows, head_rows(recipe.head_init(config.head_init), base, tokens, generator))
+    return Student(
+        base.model, base.vocab_size, rows, head_rows(recipe.head_init(config.head_init), base, tokens, generator)
+    )
 
 
 # --- train one variant --------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ class Phase1Training:
     def __init__(
         self,
         recipe: Recipe,
-        student: ExtendedModel,
+        student: Student,
         data: Phase1Data,
         config: Phase1Config,
         processes: PartialState | None = None,
@@ -311,7 +313,7 @@ class Phase1Training:
 
 
 def batch_losses(
-    student: ExtendedModel,
+    student: Student,
     batch: Batch,
     final: Tensor,
     layer: Tensor,

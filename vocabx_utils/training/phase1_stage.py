@@ -16,19 +16,26 @@ import numpy as np
 import pandas as pd
 from accelerate import PartialState
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
-from vocabx_utils.training.checks import RowsNotTrainedError, check_improved, check_judgeable, check_moved
+from vocabx_utils.rows import epoch_files, read_epoch
+from vocabx_utils.student import Student
+from vocabx_utils.training.checks import (
+    RowsNotTrainedError,
+    check_improved,
+    check_judgeable,
+    check_moved,
+    rows_checksum,
+)
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.extended import ExtendedModel, rows_checksum
 from vocabx_utils.training.loop import carry_out, claim
 from vocabx_utils.training.objectives import Recipe, parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.stages import compile_blocks
+from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
-from vocabx_utils.training.variants import run_texts
 from vocabx_utils.vocabulary.auxiliary import require_focus
 from vocabx_utils.vocabulary.initialization import SubtokenLike
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
@@ -201,7 +208,7 @@ def train_variant(
     recipe = parse_variant(name)
     if claim(folder, _key(recipe, base, data, config), processes) == "finished":
         sealed = runs.read_provenance(folder)
-        metrics = runs.read_jsonl(folder / "metrics.jsonl")
+        metrics = files.read_jsonl(folder / "metrics.jsonl")
         return VariantResult(folder, metrics, sealed["without_examples"], sealed["skipped_steps"])
     check_judgeable(recipe, data.validation, config)
     student = new_student(recipe, base, tokens, config, data.aligned, spell)
@@ -215,7 +222,7 @@ def train_variant(
     )
     if leads(processes) and training.total:
         pairs = training.log.values.tolist()
-        runs.write_jsonl(folder / "steps.jsonl", ({"input_loss": a, "head_loss": b} for a, b in pairs))
+        files.write_jsonl(folder / "steps.jsonl", ({"input_loss": a, "head_loss": b} for a, b in pairs))
     if training.start is not None:
         starts[first] = training.start
     if (rows_checksum(base.input_rows), rows_checksum(base.head_rows)) != frozen:
@@ -242,7 +249,7 @@ def _key(recipe: Recipe, base: BaseModel, data: Phase1Data, config: Phase1Config
     }
 
 
-def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> ExtendedModel:
+def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> Student:
     """Load a variant's rows.
 
     Args:
@@ -250,9 +257,8 @@ def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> E
         variant: a finished variant.
         epoch: which epoch, the last by default.
     """
-    files = runs.epoch_files(stage.folder / variant / "rows")
-    rows = runs.read_tensors(files[max(files) if epoch is None else epoch])
-    return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
+    rows = read_epoch(stage.folder / variant / "rows", epoch)
+    return Student(stage.base.model, stage.extension.V, rows["input_rows"], rows["head_rows"])
 
 
 def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
@@ -268,9 +274,9 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         input row over the norm of its start).
     """
     folder = stage.folder / variant
-    tokens, rows = runs.epoch_files(folder / "tokens"), runs.epoch_files(folder / "rows")
-    start, end = (runs.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
-    before, after = (runs.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
+    tokens, rows = epoch_files(folder / "tokens"), epoch_files(folder / "rows")
+    start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
+    before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel, cache_argument
-from vocabx_utils.training.batches import micro_batches, pad
+from vocabx_utils.student import Student
+from vocabx_utils.training.batches import micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.extended import ExtendedModel
 
 __all__ = ["SharedBeginnings"]
 
@@ -50,7 +51,7 @@ class SharedBeginnings:
 
     def hidden(
         self,
-        model: ExtendedModel,
+        model: Student,
         ids: Tensor,
         indices: Sequence[int],
         *,
@@ -63,11 +64,11 @@ class SharedBeginnings:
             model: student of the same base model.
             ids: (B, T) right-padded ids of the examples.
             indices: which examples.
-            layer: see `ExtendedModel.hidden`.
-            new_at: see `ExtendedModel.embed`; used where nothing is kept.
+            layer: see `Student.hidden`.
+            new_at: see `Student.embed`; used where nothing is kept.
 
         Returns:
-            What `ExtendedModel.hidden` returns; of another layer than the last, positions that were kept are 0.
+            What `Student.hidden` returns; of another layer than the last, positions that were kept are 0.
         """
         if self.kept is None:
             self.kept = self._read()
@@ -127,7 +128,7 @@ class SharedBeginnings:
         chosen = [index for index, length in enumerate(self.lengths) if length]
         # Always all of them in the same batches: a continued run has to meet the same bits.
         for part in micro_batches(self.lengths, chosen, self.token_budget):
-            ids = torch.from_numpy(pad([self.examples.examples[i].ids[: self.lengths[i]] for i in part]))
+            ids, _ = pad([self.examples.examples[i].ids[: self.lengths[i]] for i in part])
             cache = DynamicCache()
             output = body(input_ids=ids.to(self.base.device), use_cache=True, **{cache_argument(body): cache})
             held = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]

@@ -9,7 +9,6 @@ again where its content is another.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +20,14 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from vocabx_utils import locks, runs
+from vocabx_utils import files, folders, locks, paths
+from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel
+from vocabx_utils.progress import progress
 from vocabx_utils.student import logit_transform
-from vocabx_utils.training.batches import micro_batches, pad
+from vocabx_utils.training.batches import micro_batches, next_ids
+from vocabx_utils.training.checks import rows_checksum
 from vocabx_utils.training.examples import AlignedSet, Ints
-from vocabx_utils.training.extended import rows_checksum
 from vocabx_utils.training.losses import IGNORE, phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -143,14 +144,14 @@ def teacher_cache(
             sum_over([summed], processes)
             wait(processes)
             if writes:
-                made = {"rows": total, "base_nats": float(summed), "sha256": runs.file_digest(path)}
-                runs.write_json(folder / "key.json", key | made)
+                made = {"rows": total, "base_nats": float(summed), "sha256": files.file_digest(path)}
+                files.write_json(folder / "key.json", key | made)
         wait(processes)
     stored: Any = np.memmap(path, dtype=_STORED[base.dtype], mode="c", shape=(total, base.width))
     states = torch.from_numpy(stored)
     if base.dtype == torch.bfloat16:
         states = states.view(torch.bfloat16)
-    nats = runs.read_json(folder / "key.json")["base_nats"]
+    nats = files.read_json(folder / "key.json")["base_nats"]
     return _opened(base, examples, rows, states, nats, token_budget, beginnings_bytes)
 
 
@@ -202,9 +203,9 @@ def _passes(
 ) -> Iterator[tuple[list[tuple[int, Tensor]], float]]:
     """Run the teacher over some examples: each one's number and (k, D) states, and the summed nats of its targets."""
     lengths = [len(e.original_ids) for e in examples.examples]
-    for part in runs.progress(list(micro_batches(lengths, share, token_budget)), desc="teacher", unit="batch"):
+    for part in progress(micro_batches(lengths, share, token_budget), desc="teacher", unit="batch"):
         texts = [examples.examples[i].original_ids for i in part]
-        ids = torch.from_numpy(pad(texts)).to(base.device)  # (B, To)
+        ids = pad(texts)[0].to(base.device)  # (B, To)
         output = base.model.base_model(input_ids=ids, output_hidden_states=layer != -1, use_cache=False)
         final = output.last_hidden_state  # (B, To, D)
         kept = final if layer == -1 else output.hidden_states[layer]
@@ -217,8 +218,8 @@ def _passes(
 
 def _nats(base: BaseModel, final: Tensor, texts: Sequence[Ints]) -> float:
     """Summed next-token cross-entropy over V of real targets."""
-    targets = pad([ids[1:] for ids in texts], IGNORE, width=final.shape[1])
-    flat = torch.from_numpy(targets.reshape(-1)).to(final.device)
+    targets, _ = pad([next_ids(ids) for ids in texts], value=IGNORE)
+    flat = targets.flatten().to(final.device)
     at = torch.nonzero(flat >= 0).squeeze(1)
     states = final.reshape(-1, final.shape[-1])[at]  # (P, D)
     terms = phase1_loss(
@@ -251,7 +252,7 @@ def _weights_checksum(base: BaseModel) -> str:
         rows_checksum(state[name].reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
         for name in sorted(state)
     ]
-    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+    return files.hash_bytes([repr(sums).encode()])[:16]
 
 
 def _drop_damaged(folder: Path, key: dict[str, Any], tell: Callable[[str], None]) -> None:
@@ -259,9 +260,9 @@ def _drop_damaged(folder: Path, key: dict[str, Any], tell: Callable[[str], None]
     if not _valid(folder, key):
         return
     states = folder / "states.bin"
-    if states.exists() and runs.file_digest(states) == runs.read_json(folder / "key.json").get("sha256"):
+    if states.exists() and files.file_digest(states) == files.read_json(folder / "key.json").get("sha256"):
         return
-    tell(f"teacher cache: {runs.show_path(states)} is not what was written (checksum); it is made again")
+    tell(f"teacher cache: {paths.show_path(states)} is not what was written (checksum); it is made again")
     (folder / "key.json").unlink()
 
 
@@ -270,7 +271,7 @@ def _valid(folder: Path, key: dict[str, Any]) -> bool:
     if not path.exists():
         return False
     try:
-        found = runs.read_json(path)
+        found = files.read_json(path)
     except ValueError:
         return False
     return all(found.get(name) == value for name, value in key.items())
@@ -283,7 +284,7 @@ def _reserve(folder: Path, total: int, base: BaseModel, tell: Callable[[str], No
     (folder / "key.json").unlink(missing_ok=True)  # first: a half-written file must not look finished
     (folder / "states.bin").unlink(missing_ok=True)
     remedy = "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
-    free = runs.require_space(folder, size, "the teacher cache", remedy)
+    free = folders.require_space(folder, size, "the teacher cache", remedy)
     tell(f"teacher cache: {total:,} positions x {base.width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
     with (folder / "states.bin").open("wb") as file:
         file.truncate(size)

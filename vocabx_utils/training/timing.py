@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.losses import IGNORE, LossTerms, phase1_loss
 from vocabx_utils.training.phase1 import Phase1Data
 
@@ -17,7 +17,7 @@ __all__ = ["time_schemes"]
 
 
 def time_schemes(
-    model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 6
+    model: Student, data: Phase1Data, indices: list[int], repeats: int = 6
 ) -> tuple[list[float], list[float]]:
     """Time a step with one student forward for both sides, and with one for each side.
 

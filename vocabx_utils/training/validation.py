@@ -14,9 +14,9 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
+from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch, align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.losses import IGNORE, phase1_loss
 from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates
@@ -64,7 +64,7 @@ class TokenScores:
 
 @torch.no_grad()
 def evaluate(
-    model: ExtendedModel,
+    model: Student,
     examples: AlignedSet,
     teacher: TeacherStates,
     *,
@@ -106,7 +106,7 @@ def evaluate(
 
 
 def _losses(
-    model: ExtendedModel, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch
+    model: Student, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(P,) CE and (K,) KL at the positions of `last`, and KL at the merged pairs of `first`, float64."""
     ones = torch.ones(len(last.targets), device=flat.device)
