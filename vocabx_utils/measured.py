@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from vocabx_utils import runs
+from vocabx_utils import files
 
 __all__ = ["by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
 
@@ -24,9 +24,9 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
     """Read what `tests/bench/anchors.py` measured, one mapping a variant; empty where there is nothing."""
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
-        rows += runs.read_jsonl(path)
+        rows += files.read_jsonl(path)
     for path in sorted(folder.glob("*.json")):
-        content = runs.read_json(path)
+        content = files.read_json(path)
         rows += content if isinstance(content, list) else content.get("variants", [])
     return [row for row in rows if "name" in row and "kl_last" in row]
 
@@ -98,7 +98,7 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
     """Read what `tests/bench/finetune.py` measured: finished variants by model; empty where there is nothing."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
-        variants = runs.read_json(path).get("variants", {})  # a file of throughputs has none
+        variants = files.read_json(path).get("variants", {})  # a file of throughputs has none
         finished = {name: variant for name, variant in variants.items() if "observed" in variant}
         if finished:
             found[path.stem] = finished

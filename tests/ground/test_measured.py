@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from vocabx_utils import files
 from vocabx_utils import measured as bench
-from vocabx_utils import runs
 
 
 def measured(variant: str, kl_last: float = 1.0, **changes: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
 
 
 def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
-    runs.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
-    runs.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
+    files.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
+    files.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
     assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
     assert bench.read_bench(tmp_path / "nothing") == []
