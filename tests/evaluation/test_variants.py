@@ -9,7 +9,7 @@ import torch
 from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.evaluation.results import Result
 from vocabx_utils.evaluation.variants import load_variant, open_folder, read_measured, spread, variant_bits
@@ -30,7 +30,7 @@ def run(tiny_base: BaseModel) -> runs.Run:
     extended.save_pretrained(folder)
     for epoch in (2, 10):
         rows = torch.full((2, tiny_base.width), float(epoch))
-        runs.write_tensors(
+        files.write_tensors(
             made.stage("03", "mean_ce") / "rows" / f"epoch_{epoch:02d}.safetensors",
             {"input_rows": rows, "head_rows": rows / 10},
         )
@@ -110,6 +110,6 @@ def test_stored_evaluations_are_read_by_model_and_variant(tmp_path: Path) -> Non
     for variant in ("base", "mean_ce"):
         for name in ("humaneval", "mbpp"):
             path = tmp_path / "Model-1B" / variant / f"results_{name}.jsonl"
-            runs.write_jsonl(path, [RESULT.to_dict() | {"task_id": f"{name}/0"}])
+            files.write_jsonl(path, [RESULT.to_dict() | {"task_id": f"{name}/0"}])
     found = read_measured(tmp_path)
     assert {variant: len(rows) for variant, rows in found["Model-1B"].items()} == {"base": 2, "mean_ce": 2}
