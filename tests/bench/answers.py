@@ -23,9 +23,9 @@ from vocabx_utils.evaluation.execution import execute
 from vocabx_utils.evaluation.kept import KEPT_FOLDER, kept_ids
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes, failure_table
-from vocabx_utils.evaluation.statistics import wilson_interval
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.runs import read_json, write_json
+from vocabx_utils.statistics import wilson_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 # Qwen2.5-Coder-0.5B-Instruct q4_k_m, greedy, quick prompts: passed of all problems
@@ -46,8 +46,8 @@ def extract_again(rows: list[dict[str, Any]], problems: list[Problem], source: s
 
 def prompt_of(problem: Problem, row: dict[str, Any], tokenizer: Any) -> Prompt:
     """Build the prompt that a row of a samples file answers."""
-    style, prefill, *variant = row["settings"].split("/")
-    return build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
+    style, prefill, *wording = row["settings"].split("/")
+    return build_prompt(problem, tokenizer, style=style, prefill=prefill, wording=(wording or ["instruct"])[0])
 
 
 def is_official(name: str, setting: str) -> bool:

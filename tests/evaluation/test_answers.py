@@ -8,8 +8,8 @@ import itertools
 from typing import Any
 
 import pytest
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
-from made_up_replies import Reply, made_up_replies
+from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.made_up_replies import Reply, made_up_replies
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import (
@@ -209,7 +209,7 @@ def test_no_reference_of_ds1000_is_changed() -> None:
 def test_no_reference_is_changed(gpt2_like: PreTrainedTokenizerFast, name: str) -> None:
     """What extraction does to right answers it must not harm: at most unneeded statements are missing."""
     for problem, prefill in itertools.product(_load(name)[::3], ("none", "fence", "code")):
-        prompt: Prompt = build_prompt(problem, gpt2_like, prefill=prefill, variant="complete")
+        prompt: Prompt = build_prompt(problem, gpt2_like, prefill=prefill, wording="complete")
         full = reference_answer(problem)
         reply = f"Here's the code:\n```python\n{full}\n```\nDone" if prefill == "none" else full[len(prompt.kept) :]
         answer = extract_answer(problem, prompt, reply if prefill == "none" else f"{reply}\n```")

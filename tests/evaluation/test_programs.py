@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
 
 from vocabx_utils.evaluation.programs import build_program, reference_answer
 

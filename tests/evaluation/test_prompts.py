@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import extract_answer, find_stop
@@ -21,7 +21,7 @@ def test_prompt_ids_begin_the_ids_of_prompt_and_reference(
     tokenizers: dict[str, PreTrainedTokenizerFast], kind: str, style: str, problem: Problem
 ) -> None:
     tokenizer = tokenizers[kind]
-    prompt = build_prompt(problem, tokenizer, style=style, prefill="code", variant="complete")
+    prompt = build_prompt(problem, tokenizer, style=style, prefill="code", wording="complete")
     text, end = reference_text(problem, tokenizer, style)
     assert text[:end].startswith(prompt.text)
     whole = encode(tokenizer, text)
@@ -53,7 +53,7 @@ def test_few_shot_mbpp(gpt2_like: PreTrainedTokenizerFast) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"style": "talk"}, "style"), ({"prefill": "all"}, "prefill"), ({"variant": "hard"}, "variant")],
+    [({"style": "talk"}, "style"), ({"prefill": "all"}, "prefill"), ({"wording": "hard"}, "wording")],
 )
 def test_unknown_names_are_refused(gpt2_like: PreTrainedTokenizerFast, change: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):

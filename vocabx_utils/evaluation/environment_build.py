@@ -45,8 +45,8 @@ def build_environment(
     """Build a pinned environment in the cache; one that is already there is kept if nothing changed.
 
     Args:
-        name: ``bigcodebench`` or ``ds1000``.
-        groups: Optional groups, such as ``("torch", "tensorflow")``; None for the default ones.
+        name: `bigcodebench` or `ds1000`.
+        groups: Optional groups, such as `("torch", "tensorflow")`; None for the default ones.
         python: A CPython 3.11; by default this interpreter or `python3.11` on the search path.
         say: Receives one line per step.
 

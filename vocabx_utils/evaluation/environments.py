@@ -59,7 +59,7 @@ class Environment:
     """An interpreter with its packages and data.
 
     Attributes:
-        name: ``plain``, ``bigcodebench`` or ``ds1000``.
+        name: `plain`, `bigcodebench` or `ds1000`.
         hash: First 16 hex digits of a SHA-256 over all that follows.
         python: Version of the interpreter.
         groups: Optional groups that are installed.
@@ -123,7 +123,7 @@ def load_environment(name: str) -> Environment:
     """Open a pinned environment.
 
     Args:
-        name: ``bigcodebench`` or ``ds1000``; ``plain`` gives the plain interpreter.
+        name: `bigcodebench` or `ds1000`; `plain` gives the plain interpreter.
 
     Raises:
         ValueError: Unknown name.
