@@ -17,7 +17,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -48,7 +47,6 @@ __all__ = [
     "atomic_path",
     "claim",
     "digest",
-    "epoch_files",
     "file_digest",
     "finish",
     "git_revision",
@@ -75,7 +73,6 @@ __all__ = [
 
 MARGIN = 256 << 20  # bytes that must stay free on a disk
 _CHECKSUM = "sha256"  # name of the checksum among the metadata of a safetensors file
-_EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors")
 _RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
 
 
@@ -517,12 +514,6 @@ def file_digest(path: str | Path) -> str:
     """SHA-256 (hex digits) of a file's content."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def epoch_files(folder: str | Path) -> dict[int, Path]:
-    """Files `epoch_NN.safetensors` of a folder by epoch, in the order of their numbers; empty if there are none."""
-    found = {int(m[1]): path for path in Path(folder).glob("epoch_*") if (m := _EPOCH_FILE.fullmatch(path.name))}
-    return dict(sorted(found.items()))
 
 
 def write_table(path: str | Path, table: pd.DataFrame) -> None:

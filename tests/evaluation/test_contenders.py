@@ -10,7 +10,7 @@ from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
 from vocabx_utils import models, runs
-from vocabx_utils.evaluation.contenders import contender_bits, last_rows, load_contender, open_folder
+from vocabx_utils.evaluation.contenders import contender_bits, load_contender, open_folder
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.models import BaseModel
 
@@ -41,7 +41,6 @@ def test_variants_are_loaded_by_name(run: runs.Run, tiny_base: BaseModel) -> Non
     assert base.model is tiny_base.model
     variant = load_contender(run, "mean_ce", tiny_base)
     first = tiny_base.vocab_size
-    assert last_rows(run, "mean_ce").name == "epoch_10.safetensors"
     assert torch.all(variant.model.get_input_embeddings().weight[first : first + 2] == 10)
     assert variant.fingerprint != base.fingerprint
     assert not any(parameter.requires_grad for parameter in variant.model.parameters())
@@ -65,8 +64,8 @@ def test_missing_stages_name_their_notebook(run: runs.Run, tiny_base: BaseModel)
     with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
         load_contender(run, "mean_kl_last", tiny_base)
     (run.stage("03", "empty") / "rows").mkdir()
-    with pytest.raises(runs.MissingStageError, match="holds no epoch"):
-        last_rows(run, "empty")
+    with pytest.raises(runs.MissingStageError, match="no phase-1 rows of variant 'empty'"):
+        load_contender(run, "empty", tiny_base)
 
 
 def test_bits_are_measured_once(run: runs.Run, tiny_base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from vocabx_utils import thesis
 from vocabx_utils.analysis import charts, plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.analysis.mechanisms import CausalTest
-from vocabx_utils.analysis.rows import Matrix
 from vocabx_utils.analysis.similarity import POSITIONS
+from vocabx_utils.rows import Matrix
 from vocabx_utils.runs import Run, read_json
 
 if TYPE_CHECKING:

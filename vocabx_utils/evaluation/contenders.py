@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vocabx_utils import corpus, models, runs
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
+from vocabx_utils.rows import read_history
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -63,7 +64,7 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
         return Contender(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))
-    rows = runs.read_tensors(last_rows(run, name))
+    rows = runs.read_tensors(read_history(run, name).file())
     model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
     model = model.eval().requires_grad_(False).to(base.device)
     fingerprint = runs.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
@@ -73,22 +74,6 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
 def extended_tokenizer(run: runs.Run) -> Path:
     """Return the folder of the extended tokenizer of notebook 01."""
     return run.require("01", "extension/extended")
-
-
-def last_rows(run: runs.Run, variant: str) -> Path:
-    """Return the file with the rows of the last finished epoch of a variant of notebook 03.
-
-    Raises:
-        MissingStageError: The variant has no rows.
-    """
-    folder = run.require("03", f"{variant}/rows")
-    epochs = runs.epoch_files(folder)
-    if not epochs:
-        raise runs.MissingStageError(
-            f"{runs.show_path(folder)} holds no epoch. Notebook 03_phase1_training makes them: "
-            f"run `vocabx run --only 03 --run-name {run.name}` first."
-        )
-    return epochs[max(epochs)]
 
 
 def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int) -> list[corpus.Pair]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from vocabx_utils.batching import like_length, pad
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
@@ -203,7 +203,8 @@ def _by_slots(
             finishes[row.index] = finish
         return finish is not None
 
-    for row in decoder.decode([prompt.ids for prompt in prompts], _longest_first(prompts), is_done, max_new_tokens):
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index].ids))
+    for row in decoder.decode([prompt.ids for prompt in prompts], order, is_done, max_new_tokens):
         yield row.index, reader.completion(row.ids, finishes.get(row.index, "length"), prompts[row.index])
 
 
@@ -217,7 +218,7 @@ def _plain(
     """Answer by `model.generate` with left padding, batches of similar length."""
     device, _ = slot_engine.placement(model)
     reader = ReplyReader(tokenizer, end_ids(model, tokenizer))
-    pad = min(reader.ends, default=0)
+    filler = min(reader.ends, default=0)
     # The checkpoint's own settings may ask for sampling or a repetition penalty (Qwen2.5: 1.1).
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -226,16 +227,13 @@ def _plain(
         top_p=1.0,
         top_k=50,
         repetition_penalty=1.0,
-        pad_token_id=pad,
+        pad_token_id=filler,
         eos_token_id=sorted(reader.ends),
         suppress_tokens=list(range(_usable_ids(model, tokenizer), _head_rows(model))) or None,
     )
-    order, size = _longest_first(prompts), batch_size or (8 if device.type != "cuda" else 192)
-    for start in range(0, len(order), size):
-        batch = order[start : start + size]
-        rows = [torch.tensor(prompts[index].ids) for index in batch]
-        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side="left")  # (B, T)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+    size = batch_size or (8 if device.type != "cuda" else 192)
+    for batch in like_length([len(prompt.ids) for prompt in prompts], count=size, longest_first=True):
+        ids, mask = pad([prompts[index].ids for index in batch], left=True, value=filler)  # (B, T)
         stops = _Stops([prompts[index] for index in batch], reader, ids.shape[1])
         output = cast(Any, model).generate(
             ids.to(device),
@@ -261,10 +259,6 @@ class _Stops:
                 if not self.done[row]:
                     self.done[row] = self.reader.stop_met(input_ids[row, self.width :].tolist(), _CHUNK, prompt)
         return self.done.to(input_ids.device)
-
-
-def _longest_first(prompts: Sequence[Prompt]) -> list[int]:
-    return sorted(range(len(prompts)), key=lambda index: -len(prompts[index].ids))
 
 
 def _usable_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

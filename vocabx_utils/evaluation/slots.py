@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from vocabx_utils.batching import pad
 from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
 from vocabx_utils.models import cache_argument
 
@@ -152,7 +152,7 @@ class SlotDecoder:
 
     def _prompt_pass(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> list[int]:
         """Store the keys of prompts, padded on the right where causal attention never looks; return next ids."""
-        ids = pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True)  # (B, T)
+        ids, _ = pad(prompts)  # (B, T)
         last_places = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
         self.cache.prompt_slots = torch.tensor(slots, device=self.device)
         positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)

@@ -25,6 +25,7 @@ from torch.optim import AdamW, Optimizer
 from vocabx_utils import runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.rows import write_epoch
 from vocabx_utils.training import validation
 from vocabx_utils.training.checkpoints import Position, load_checkpoint, save_checkpoint
 from vocabx_utils.training.examples import Batch, Example, ExampleSet, collate, epoch_batches, micro_batches
@@ -423,9 +424,8 @@ class Trainer:
         train = (self.position.totals / steps).tolist() if epoch else [math.nan] * 3
         if not self.group.leads:
             return
-        name = f"epoch_{epoch:02d}.safetensors"
-        runs.write_tensors(self.folder / "rows" / name, self.rows)
-        runs.write_tensors(self.folder / "tokens" / name, per_token.tensors())
+        write_epoch(self.folder / "rows", epoch, self.rows)
+        write_epoch(self.folder / "tokens", epoch, per_token.tensors())
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
         objective, compared = self.variant.objective, int(self.facts.compared.sum())
         if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
