@@ -88,7 +88,7 @@ def export_model(
     options.setdefault("reserved_rows_used", max(0, min(base.rows, extension.V + extension.N) - extension.V))
     options.setdefault("base_model", base.name)
     new_ids = range(extension.V, extension.V + extension.N)
-    return write_folder(model, extension.tokenizer, out, limit=new_ids.stop, new_ids=new_ids, **options)
+    return write_folder(model, extension.extended, out, limit=new_ids.stop, new_ids=new_ids, **options)
 
 
 def export_variant(

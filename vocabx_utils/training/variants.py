@@ -140,7 +140,7 @@ def from_phase1(
     model = with_extra_rows(base, rows["input_rows"], rows["head_rows"], extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
     origin = _origin(base, kind="phase1", phase1=phase1, rows=path.name, digest=runs.file_digest(path)[:16])
-    return Start(model, extension.tokenizer, new_ids, new_ids.stop, origin)
+    return Start(model, extension.extended, new_ids, new_ids.stop, origin)
 
 
 def from_branch(run: runs.Run, variant: str, stage: str, base: BaseModel, extension: Extension | None) -> Start:
