@@ -10,12 +10,13 @@ import numpy as np
 from vocabx_utils.analysis import plots, thesis
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.runs import Run
+from vocabx_utils.statistics import wilson_interval
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["FIGURES", "read_counts", "wilson"]
+__all__ = ["FIGURES", "read_counts"]
 
 Counts = Mapping[str, Mapping[str, tuple[int, int]]]
 """Problems passed and answered by benchmark, then by model."""
@@ -25,31 +26,13 @@ _PUBLISHED = {"BigCodeBench": ("bigcodebench", thesis.BIGCODEBENCH_TOTAL), "DS-1
 _ALL = "together"
 
 
-def wilson(share: np.ndarray, n: np.ndarray | int, z: float = 1.959964) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's 95 % interval of a share.
-
-    Args:
-        share: passed / n.
-        n: how many.
-        z: quantile of the normal distribution.
-
-    Returns:
-        Lower and upper ends.
-
-    Source:
-        Wilson (1927), Journal of the American Statistical Association 22, 209.
-    """
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return centre - half, centre + half
-
-
 def _pass_bars(ax: Axes, passed: Sequence[int | None], totals: Sequence[int], marked: Sequence[bool]) -> None:
     """Draw pass rates as bars from top to bottom with Wilson's interval; None leaves a row empty."""
-    rows = [at for at, value in enumerate(passed) if value is not None]
+    rows = [at for at, value in enumerate(passed) if value is not None and totals[at]]
     n = np.array([totals[at] for at in rows])
     shares = np.array([passed[at] for at in rows], dtype=float) / n
-    low, high = wilson(shares, n)
+    found = [wilson_interval(int(passed[at] or 0), totals[at]) for at in rows]
+    low, high = np.array([(interval.low, interval.high) for interval in found]).reshape(-1, 2).T
     colors = [plots.PALETTE[1] if marked[at] else "0.65" for at in rows]
     hatches = ["//" if marked[at] else "" for at in rows]
     ax.barh(rows, shares * 100, color=colors, edgecolor="0.3", hatch=hatches)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vocabx_utils.evaluation.statistics import smallest_detectable_difference
+from vocabx_utils.statistics import smallest_detectable_difference
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocabx_utils import statistics as stats
 from vocabx_utils.analysis import thesis
-from vocabx_utils.evaluation import statistics as stats
 
 
 @pytest.mark.parametrize("row", thesis.RESULTS, ids=lambda row: f"{row.recipe}-{row.variant}")
@@ -86,36 +86,9 @@ def test_wilson_by_formula() -> None:
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     assert (interval.low, interval.high) == pytest.approx((centre - half, centre + half))
+    half = stats.wilson_interval(50, 100)
+    assert (half.low, half.high) == pytest.approx((0.40383, 0.59617), abs=1e-5)  # Wilson (1927), 50 of 100
     assert stats.wilson_interval(0, 20).low == pytest.approx(0.0, abs=1e-12)
-
-
-def test_bootstrap_against_every_resample() -> None:
-    gaps = np.array([1.0, -0.5, 1.0, 4.0, 2.5])
-    rows = gaps[np.array(list(itertools.product(range(5), repeat=5)))]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scaled = (rows.mean(1) - gaps.mean()) / (rows.std(1, ddof=1) / math.sqrt(5))
-    error = gaps.std(ddof=1) / math.sqrt(5)
-    student = 2.776 * error * math.sqrt(5 / 4)  # never closer than Student's limits with the jackknife's error
-    interval = stats.paired_bootstrap(gaps, np.zeros(5), resamples=50_000)
-    assert interval.estimate == pytest.approx(gaps.mean())
-    assert interval.low == pytest.approx(gaps.mean() - max(student, error * np.quantile(scaled, 0.975)), rel=0.1)
-    assert interval.high == pytest.approx(gaps.mean() + max(student, -error * np.quantile(scaled, 0.025)), rel=0.1)
-
-
-@pytest.mark.parametrize("n", [10, 16, 20])
-def test_bootstrap_covers_the_truth_on_few_texts(n: int) -> None:
-    rng = np.random.default_rng(0)
-    covered = 0
-    for _ in range(400):
-        sizes = rng.integers(80, 500, n).astype(float)
-        gaps = 0.01 * sizes * (0.3 + rng.standard_normal(n))
-        interval = stats.paired_bootstrap(gaps, np.zeros(n), weights=sizes, resamples=200)
-        covered += interval.low <= 0.003 <= interval.high
-    assert covered / 400 >= 0.935  # 0.95 less what 400 samples may miss
-
-
-def test_bootstrap_of_two_texts_bounds_nothing() -> None:
-    assert stats.paired_bootstrap([1.0, 3.0], [0.0, 0.0]) == stats.Interval(2.0, -math.inf, math.inf)
 
 
 def test_paired_rates_agree_with_mcnemar() -> None:
@@ -143,39 +116,6 @@ def test_paired_rates_cover_the_truth() -> None:
 def test_contrast_of_two_is_newcombe() -> None:
     contrast, known = stats.rate_contrast([(56, 70), (48, 80)], (1, -1)), stats.difference_interval(56, 70, 48, 80)
     assert (contrast.estimate, contrast.low, contrast.high) == pytest.approx((known.estimate, known.low, known.high))
-
-
-def test_rank_correlation_of_few_is_wide() -> None:
-    five = stats.rank_correlation(range(5), [4, 3, 2, 0, 1])
-    assert five.estimate == pytest.approx(-0.9) and five.high > -0.5
-    many = stats.rank_correlation(range(40), -np.arange(40.0))
-    assert many.high < -0.9
-    assert stats.rank_correlation([1, 1, 1], [1, 2, 3]).low == -1
-
-
-def test_bootstrap_repeats_and_weights() -> None:
-    rng = np.random.default_rng(1)
-    bits, other, size = rng.random(50) * 100, rng.random(50) * 100, rng.integers(10, 200, 50)
-    one = stats.paired_bootstrap(bits, other, weights=size, resamples=500)
-    assert one == stats.paired_bootstrap(bits, other, weights=size, resamples=500)
-    assert one.estimate == pytest.approx(bits.sum() / size.sum() - other.sum() / size.sum())
-    assert one.low < one.estimate < one.high
-
-
-def test_bootstrap_of_equal_models_is_exactly_zero() -> None:
-    assert stats.paired_bootstrap([1, 0, 1], [1, 0, 1]) == stats.Interval(0.0, 0.0, 0.0)
-
-
-def test_bootstrap_refuses_bad_values() -> None:
-    with pytest.raises(ValueError, match="finite"):
-        stats.paired_bootstrap([1.0, math.nan], [1.0, 1.0])
-    with pytest.raises(ValueError, match="at least 2"):
-        stats.paired_bootstrap([1.0], [1.0])
-    with pytest.raises(ValueError, match="positive"):
-        stats.paired_bootstrap([1.0, 2.0], [1.0, 1.0], weights=[1.0, 0.0])
-    for weight in (math.inf, math.nan):
-        with pytest.raises(ValueError, match="positive finite"):
-            stats.paired_bootstrap([1.0, 2.0], [1.0, 1.0], weights=[1.0, weight])
 
 
 def test_detectable_difference_paired_and_unreachable() -> None:
@@ -207,3 +147,12 @@ def test_detectable_difference_has_the_power_of_the_z_test(n: int) -> None:
     pairs = zip(rng.binomial(n, 0.26, 2000), rng.binomial(n, 0.26 + gain, 2000), strict=True)
     hits = [stats.two_proportion_z_test(int(a), n, int(b), n).p_value < 0.05 for a, b in pairs]
     assert np.mean(hits) == pytest.approx(0.8, abs=0.03)
+
+
+def test_pass_at_k_counts_subsets() -> None:
+    for answers, passed, k in ((5, 2, 1), (5, 2, 3), (4, 0, 2), (4, 4, 4), (6, 1, 6)):
+        verdicts = [True] * passed + [False] * (answers - passed)
+        subsets = list(itertools.combinations(verdicts, k))
+        assert stats.pass_at_k(answers, passed, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+    with pytest.raises(ValueError, match="k <= answers"):
+        stats.pass_at_k(3, 1, 4)
