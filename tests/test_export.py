@@ -33,7 +33,7 @@ from vocabx_utils.training.export import ExportError, export_model, export_varia
 from vocabx_utils.training.finetuning import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
 from vocabx_utils.training.variants import from_base, from_branch, from_phase1, load_variant
-from vocabx_utils.vocabulary.tokens import extend_tokenizer
+from vocabx_utils.vocabulary.extend import add_tokens
 
 SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 IDS = [5, 300, 17, 301, 44, 302, 8]
@@ -327,10 +327,10 @@ def test_rotary_embeddings_that_release_4_has_no_words_for_are_refused(config, n
 
 def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
     """Release 5 opens every tokenizer of model type qwen2 with its own class, which decodes added tokens as bytes."""
-    extension = extend_tokenizer(tiny_tokenizer(), [" groupby", "éré"], "added")
+    extension = add_tokens(tiny_tokenizer(), [" groupby", "éré"], "added")
     with pytest.raises(ExportError, match=r"'éré' has ids .* AutoTokenizer opens as Qwen2Tokenizer"):
         model = tiny_decoder(302, kind="qwen2")
-        export.write_folder(model, extension.tokenizer, tmp_path / "out", limit=302, new_ids=extension.new_ids)
+        export.write_folder(model, extension.extended, tmp_path / "out", limit=302, new_ids=extension.new_ids)
     assert not (tmp_path / "out").exists()
 
 

@@ -30,7 +30,7 @@ def test_three_wings_compute_the_familys_own_logits(family: str) -> None:
     base = as_base(tiny_family(family, ROWS))
     input_rows, head_rows = new_rows()
     plain = with_extra_rows(base, input_rows, head_rows, V).eval()
-    ids = tokenizers().tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    ids = tokenizers().extended(TEXT, add_special_tokens=False)["input_ids"]
     assert max(ids) >= V
     own = plain(input_ids=torch.tensor([ids])).logits[0, :, : V + N].double()
 
@@ -41,8 +41,8 @@ def test_three_wings_compute_the_familys_own_logits(family: str) -> None:
     found = divergence._log_probabilities(base, states)
     torch.testing.assert_close(found.double(), torch.log_softmax(own[:, :V], -1), rtol=1e-4, atol=1e-4)
 
-    offsets = tokenizers().tokenizer(TEXT, return_offsets_mapping=True)["offset_mapping"]
-    [score] = score_spans(plain, tokenizers().tokenizer, [Span("text", TEXT, offsets[1][0])])
+    offsets = tokenizers().extended(TEXT, return_offsets_mapping=True)["offset_mapping"]
+    [score] = score_spans(plain, tokenizers().extended, [Span("text", TEXT, offsets[1][0])])
     nats = torch.nn.functional.cross_entropy(own[:-1], torch.tensor(ids[1:]), reduction="sum")
     assert score.bits == pytest.approx(float(nats) / math.log(2), rel=1e-4)
 

@@ -31,7 +31,7 @@ class Token:
 @dataclass(frozen=True)
 class Pair:
     original: PreTrainedTokenizerFast
-    tokenizer: PreTrainedTokenizerFast
+    extended: PreTrainedTokenizerFast
 
 
 def texts(count: int = 24) -> list[str]:
@@ -56,7 +56,7 @@ def tokenizers() -> Pair:
 @cache
 def new_tokens() -> tuple[Token, ...]:
     pair = tokenizers()
-    names = pair.tokenizer.convert_ids_to_tokens(list(range(V, V + N)))
+    names = pair.extended.convert_ids_to_tokens(list(range(V, V + N)))
     alphabet = {chr(c): c for c in (*range(33, 127), *range(161, 173), *range(174, 256))}
     assert all(set(name) <= set(alphabet) | {"Ġ"} for name in names)
     spelled = [name.replace("Ġ", " ") for name in names]

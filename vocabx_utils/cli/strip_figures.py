@@ -11,7 +11,7 @@ from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vocabx_utils.vocabulary.boundaries import AlignedText
+    from vocabx_utils.vocabulary.alignment import AlignedText
     from vocabx_utils.vocabulary.tokens import Extension
 
 __all__ = ["STRIP_FIGURES"]

@@ -140,9 +140,9 @@ def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool 
         >>> from vocabx_utils.models import load_tokenizer
         >>> from vocabx_utils.vocabulary.extend import add_tokens
         >>> extension = add_tokens(load_tokenizer("smollm2-135m"), [" groupby"])
-        >>> aligned = align_text(extension, "x groupby y")
-        >>> aligned.boundaries.tolist()
-        []
+        >>> aligned = align_text(extension, "x groupby y")  # x, group, by, y and x, groupby, y
+        >>> aligned.boundaries.tolist(), aligned.groups.tolist()
+        ([[0, 0], [2, 1], [3, 2]], [[1, 3, 1, 2]])
     """
     return align_texts(extension, [text], add_special_tokens=add_special_tokens)[0]
 

@@ -61,8 +61,6 @@ class LearnedMerges:
 def learn_merges(
     table: WordTable, spelling: Spelling, n: int, options: TokenOptions = DEFAULT_OPTIONS
 ) -> LearnedMerges:
-    table: WordTable, spelling: Spelling, n: int, options: TokenOptions = DEFAULT_OPTIONS
-) -> LearnedMerges:
     """Learn up to `n` new tokens from a corpus.
 
     Args:

@@ -51,15 +51,16 @@ def extend_tokenizer(
 
     Example:
         >>> from vocabx_utils.models import load_tokenizer
-        >>> texts = ["df.groupby('city').mean(skipna=True)"] * 4
-        >>> extension = extend_tokenizer(load_tokenizer("smollm2-135m"), texts, n=2)
-        >>> [token.text for token in extension.tokens]
-        []
+        >>> texts = ["df.groupby('city').mean(skipna=True)", "df.groupby('year').sum(skipna=False)"] * 2
+        >>> extension = extend_tokenizer(load_tokenizer("smollm2-135m"), texts, n=1, strategy="merges")
+        >>> extension.original.tokenize("mean(skipna=True)")
+        ['mean', '(', 'skip', 'na', '=', 'True', ')']
+        >>> extension.extended.tokenize("mean(skipna=True)")
+        ['mean', '(', 'skipna', '=', 'True', ')']
     """
     table = None
     if strategy == "merges":
-        given = {"across_digits": options.across_digits, "files_kept": options.min_files}
-        table = count_words([t for t in texts if t], spelling_of(tokenizer), **given)
+        table = count_words([t for t in texts if t], spelling_of(tokenizer), options)
     barred: set[bytes] = set()
     while True:
         allowed = replace(options, exclude=options.exclude | barred)

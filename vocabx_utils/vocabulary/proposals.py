@@ -83,8 +83,7 @@ def select_tokens(
     if strategy == "added":
         found = _thesis_selection(documents, spelling, n, options)
     else:
-        given = {"across_digits": options.across_digits, "files_kept": options.min_files}
-        learned = learn_merges(table or count_words(documents, spelling, **given), spelling, n, options)
+        learned = learn_merges(table or count_words(documents, spelling, options), spelling, n, options)
         found = proposals_from_merges(learned, spelling)
     offered = sum(options.count_steps or p.count > 0 for p in found)
     if offered < n:

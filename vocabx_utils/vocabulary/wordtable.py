@@ -12,6 +12,7 @@ import numpy as np
 
 from vocabx_utils.runs import progress
 from vocabx_utils.vocabulary.encoding import text_batches
+from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, TokenOptions
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling
 
 if TYPE_CHECKING:
@@ -86,16 +87,13 @@ def _char_class(char: str) -> str:
     return {"L": "letter", "M": "letter", "N": "digit"}.get(category, "sign")
 
 
-def count_words(
-    texts: Sequence[str], spelling: Spelling, *, across_digits: bool = False, files_kept: int = 1
-) -> WordTable:
+def count_words(texts: Sequence[str], spelling: Spelling, options: TokenOptions = DEFAULT_OPTIONS) -> WordTable:
     """Tokenize a corpus and count its distinct stretches.
 
     Args:
         texts: documents.
         spelling: of the original tokenizer.
-        across_digits: see `joinable`.
-        files_kept: see `WordTable`.
+        options: `across_digits` and `min_files`, which is how many texts of each stretch are told apart.
 
     Returns:
         Words in order of first appearance; with a pre-tokenizer, a word is a whole pre-token.
@@ -103,7 +101,8 @@ def count_words(
     counter: Counter[bytes] = Counter()
     files: dict[bytes, tuple[int, ...]] = {}
     tokens = n_bytes = 0
-    cuts = _Cuts(spelling, across_digits)
+    files_kept = options.min_files
+    cuts = _Cuts(spelling, options.across_digits)
     for number, encoding in enumerate(_encoded(texts, spelling)):
         n_bytes += len(texts[number].encode("utf-8", "replace"))
         ids = np.asarray(encoding.ids, dtype=np.int32)
