@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from alignment_tokenizers import counted_ends
-from probe import probe
 from small_tokenizers import rules
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from vocabulary.probe import probe
 
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.alignment import align_texts
