@@ -73,7 +73,7 @@ def logits(model):
 
 
 def extension_of(base):
-    return SimpleNamespace(tokenizer=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
+    return SimpleNamespace(extended=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
 
 
 def with_rows(base):
