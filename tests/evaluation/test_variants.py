@@ -9,10 +9,10 @@ import torch
 from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.evaluation.results import Result
-from vocabx_utils.evaluation.variants import last_rows, load_variant, open_folder, read_measured, spread, variant_bits
+from vocabx_utils.evaluation.variants import load_variant, open_folder, read_measured, spread, variant_bits
 from vocabx_utils.models import BaseModel
 
 PROBLEMS = [humaneval_problem(), mbpp_problem()]
@@ -30,7 +30,7 @@ def run(tiny_base: BaseModel) -> runs.Run:
     extended.save_pretrained(folder)
     for epoch in (2, 10):
         rows = torch.full((2, tiny_base.width), float(epoch))
-        runs.write_tensors(
+        files.write_tensors(
             made.stage("03", "mean_ce") / "rows" / f"epoch_{epoch:02d}.safetensors",
             {"input_rows": rows, "head_rows": rows / 10},
         )
@@ -42,7 +42,6 @@ def test_variants_are_loaded_by_name(run: runs.Run, tiny_base: BaseModel) -> Non
     assert base.model is tiny_base.model
     variant = load_variant(run, "mean_ce", tiny_base)
     first = tiny_base.vocab_size
-    assert last_rows(run, "mean_ce").name == "epoch_10.safetensors"
     assert torch.all(variant.model.get_input_embeddings().weight[first : first + 2] == 10)
     assert variant.fingerprint != base.fingerprint
     assert not any(parameter.requires_grad for parameter in variant.model.parameters())
@@ -66,8 +65,8 @@ def test_missing_stages_name_their_notebook(run: runs.Run, tiny_base: BaseModel)
     with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
         load_variant(run, "mean_kl_last", tiny_base)
     (run.stage("03", "empty") / "rows").mkdir()
-    with pytest.raises(runs.MissingStageError, match="holds no epoch"):
-        last_rows(run, "empty")
+    with pytest.raises(runs.MissingStageError, match="no phase-1 rows of variant 'empty'"):
+        load_variant(run, "empty", tiny_base)
 
 
 def test_bits_are_measured_once(run: runs.Run, tiny_base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +110,6 @@ def test_stored_evaluations_are_read_by_model_and_variant(tmp_path: Path) -> Non
     for variant in ("base", "mean_ce"):
         for name in ("humaneval", "mbpp"):
             path = tmp_path / "Model-1B" / variant / f"results_{name}.jsonl"
-            runs.write_jsonl(path, [RESULT.to_dict() | {"task_id": f"{name}/0"}])
+            files.write_jsonl(path, [RESULT.to_dict() | {"task_id": f"{name}/0"}])
     found = read_measured(tmp_path)
     assert {variant: len(rows) for variant, rows in found["Model-1B"].items()} == {"base": 2, "mean_ce": 2}

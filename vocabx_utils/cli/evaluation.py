@@ -130,8 +130,7 @@ def verify_references(
     from vocabx_utils.evaluation import references
     from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
     from vocabx_utils.evaluation.environments import environment_for
-    from vocabx_utils.paths import runs_root
-    from vocabx_utils.runs import show_path
+    from vocabx_utils.paths import runs_root, show_path
 
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
@@ -162,7 +161,7 @@ def verify_references(
 def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
     from vocabx_utils.evaluation import references
-    from vocabx_utils.runs import read_json, write_json
+    from vocabx_utils.files import read_json, write_json
 
     with _plain_errors():
         facts = references.compare_modes(_kept_problems(benchmark), workers=workers)
@@ -198,7 +197,7 @@ def run(
     from vocabx_utils.evaluation.execution import execute
     from vocabx_utils.evaluation.results import write_official
     from vocabx_utils.evaluation.samples import read_samples
-    from vocabx_utils.runs import show_path
+    from vocabx_utils.paths import show_path
 
     with _plain_errors():
         rows = read_samples(samples)

@@ -62,8 +62,9 @@ def propose(
 
     Further options are those of `TokenOptions`.
     """
+    from vocabx_utils.files import write_table
+    from vocabx_utils.folders import atomic_folder
     from vocabx_utils.models import load_tokenizer
-    from vocabx_utils.runs import atomic_folder, write_table
     from vocabx_utils.source_tree import hold_out, read_source_tree
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
     from vocabx_utils.vocabulary.extend import add_tokens
@@ -166,7 +167,8 @@ def audit(
 def _audit_inputs(
     extension_folder: Path | None, run_name: str | None
 ) -> tuple[Path, dict[str, list[str]], list[str] | None]:
-    from vocabx_utils.runs import open_run, read_jsonl
+    from vocabx_utils.files import read_jsonl
+    from vocabx_utils.runs import open_run
 
     if (extension_folder is None) == (run_name is None):
         raise click.UsageError("Give either an extension folder or --run-name.")

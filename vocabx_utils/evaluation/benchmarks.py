@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from vocabx_utils.files import iterate_jsonl
 from vocabx_utils.paths import data_dir
-from vocabx_utils.runs import iterate_jsonl
 
 BenchmarkName = Literal["humaneval", "mbpp", "bigcodebench", "ds1000"]
 Style = Literal["asserts", "unittest", "ds1000"]

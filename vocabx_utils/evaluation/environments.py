@@ -7,7 +7,6 @@ hash over everything that can change a verdict: interpreter, packages, data fold
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -22,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.jail import JailView
+from vocabx_utils.files import hash_bytes, read_json, write_json
 from vocabx_utils.paths import cache_dir, data_dir
-from vocabx_utils.runs import progress, read_json, write_json
+from vocabx_utils.progress import progress
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 PLAIN = "plain"
@@ -220,7 +220,7 @@ def build_environment(
         known = ", ".join(group for group in recipe.groups if group) or "none"
         raise ValueError(f"{name} has no group {', '.join(unknown)}; known groups: {known}")
     files = [REQUIREMENTS / recipe.groups[group] for group in ("", *groups)]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    digest = hash_bytes(file.read_bytes() for file in files)[:16]
     folder = folder_of(name)
     record = folder / "environment.json"
     if record.is_file() and read_json(record)["requirements"] == digest:
@@ -300,7 +300,7 @@ def _environment(
         for variable, root in view.data.items()
     }
     facts = [name, python, platform.machine(), sorted(packages.items()), sorted(listing.items())]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    digest = hash_bytes([json.dumps(facts).encode()])[:16]
     return Environment(name, digest, python, groups, packages, view, preload)
 
 

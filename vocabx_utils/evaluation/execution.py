@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import hashlib
 import json
 import queue
 import warnings
@@ -23,7 +22,8 @@ from vocabx_utils.evaluation.results import Result, ResultsFile
 from vocabx_utils.evaluation.samples import Sample, match_samples, read_samples
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.runs import progress, read_json
+from vocabx_utils.files import hash_bytes, read_json
+from vocabx_utils.progress import progress
 
 TIMEOUTS = {"humaneval": 5.0, "mbpp": 5.0, "ds1000": 30.0, "bigcodebench": 10.0}
 STRICT_BENCHMARKS = ("humaneval", "mbpp")
@@ -150,7 +150,7 @@ def make_job(problem: Problem, sample: Sample, environment: Environment, strict:
         task = replace(task, strict=strict_part(problem, parts.test))
     limits = Limits(timeout_s=timeout_s)
     facts = [asdict(task), asdict(limits), environment.hash]
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    key = hash_bytes([json.dumps(facts, sort_keys=True).encode()])
     return Job(problem.task_id, sample.sample, task, limits, key)
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from vocabx_utils import locks, runs
+from vocabx_utils import files, locks
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import extract_answer, find_stop
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt
+from vocabx_utils.progress import progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -180,10 +181,10 @@ def generate_samples(
     ]
     done = _read_done(path, {prompt.task_id: prompt for prompt in prompts}, max_new_tokens)
     todo = [index for index, problem in enumerate(problems) if problem.task_id not in done]
-    runs.write_jsonl(path, done.values())
+    files.write_jsonl(path, done.values())
     with (
         locks.writing(path),
-        runs.progress(total=len(todo), desc=desc, unit="answer") as bar,
+        progress(total=len(todo), desc=desc, unit="answer") as bar,
         _Appender(path) as file,
     ):
 
@@ -204,7 +205,7 @@ def generate_samples(
             on_done=store,
         )
     rows = [done[problem.task_id] for problem in problems]
-    runs.write_jsonl(path, rows)
+    files.write_jsonl(path, rows)
     return rows
 
 
@@ -248,7 +249,7 @@ def _read_done(path: Path, prompts: Mapping[str, Prompt], max_new_tokens: int) -
     if not path.exists():
         return {}
     done = {}
-    for row in runs.read_jsonl(path):
+    for row in files.read_jsonl(path):
         prompt = prompts.get(row.get("task_id", ""))
         if prompt is None:
             raise ValueError(f"{path} holds an answer to {row.get('task_id')!r}, which is not among the problems")

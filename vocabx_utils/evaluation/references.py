@@ -26,7 +26,7 @@ from vocabx_utils.evaluation.execution import (
 from vocabx_utils.evaluation.outcomes import Outcome
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.runs import append_jsonl, iterate_jsonl, read_json, write_json
+from vocabx_utils.files import append_jsonl, iterate_jsonl, read_json, write_json
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
 FIRST_TIMEOUT = 60.0  # seconds for a reference whose time is not yet known

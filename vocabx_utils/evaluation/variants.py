@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from vocabx_utils import corpus, models, runs
+from vocabx_utils import corpus, files, models, paths, runs
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
 from vocabx_utils.evaluation.results import Result, read_results
+from vocabx_utils.rows import read_history
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -65,32 +65,16 @@ def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
         return Variant(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))
-    rows = runs.read_tensors(last_rows(run, name))
+    rows = files.read_tensors(read_history(run, name).file())
     model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
     model = model.eval().requires_grad_(False).to(base.device)
-    fingerprint = runs.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
+    fingerprint = files.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
     return Variant(name, model, tokenizer, first, fingerprint)
 
 
 def extended_tokenizer(run: runs.Run) -> Path:
     """Return the folder of the extended tokenizer of notebook 01."""
     return run.require("01", "extension/extended")
-
-
-def last_rows(run: runs.Run, variant: str) -> Path:
-    """Return the file with the rows of the last finished epoch of a variant of notebook 03.
-
-    Raises:
-        MissingStageError: The variant has no rows.
-    """
-    folder = run.require("03", f"{variant}/rows")
-    epochs = runs.epoch_files(folder)
-    if not epochs:
-        raise runs.MissingStageError(
-            f"{runs.show_path(folder)} holds no epoch. Notebook 03_phase1_training makes them: "
-            f"run `vocabx run --only 03 --run-name {run.name}` first."
-        )
-    return epochs[max(epochs)]
 
 
 def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
@@ -109,7 +93,7 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
         first_new_id: First new id.
         count: Most pairs.
     """
-    rows = runs.read_jsonl(run.require("01", "splits/validation.jsonl"))
+    rows = files.read_jsonl(run.require("01", "splits/validation.jsonl"))
     pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
     short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
 
@@ -164,14 +148,14 @@ def variant_bits(folder: Path, variant: Variant, spans: Sequence[Span]) -> list[
     path = folder / "bits_per_byte.jsonl"
     digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)
     if path.exists():
-        rows = runs.read_jsonl(path)
+        rows = files.read_jsonl(path)
         if any(row.pop("spans", None) != digest for row in rows) or len(rows) != len(spans):
-            raise ValueError(f"{runs.show_path(path)} was measured on other texts: remove it to measure again")
+            raise ValueError(f"{paths.show_path(path)} was measured on other texts: remove it to measure again")
         return [SpanScore(**row) for row in rows]
     scores = score_spans(variant.model, variant.tokenizer, spans)
-    runs.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
+    files.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
     return scores
 
 
 def _checksum(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.float().contiguous().numpy().tobytes()).hexdigest()[:16]
+    return files.hash_bytes([tensor.float().contiguous().numpy().tobytes()])[:16]

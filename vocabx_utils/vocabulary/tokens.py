@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_tokenizer
-from vocabx_utils.runs import read_json, write_json
 from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import Strategy

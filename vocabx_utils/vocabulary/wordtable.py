@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vocabx_utils.runs import progress
+from vocabx_utils.progress import progress
 from vocabx_utils.vocabulary.encoding import text_batches
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, TokenOptions
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling
