@@ -13,6 +13,7 @@ from fixtures.tiny_run import add_later_stages, build_run
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from vocabx_utils import thesis
 from vocabx_utils.analysis import (
     charts,
     diagrams,
@@ -22,7 +23,6 @@ from vocabx_utils.analysis import (
     row_figures,
     rows,
     similarity,
-    thesis,
 )
 from vocabx_utils.analysis.drawings import draw_figures
 from vocabx_utils.analysis.mechanisms import CausalTest, top_k_share
@@ -97,12 +97,16 @@ def test_loss_and_gradient_values() -> None:
     assert drawn["its gradient magnitude, 1/p"][1] == pytest.approx([1 / x for x in p])
 
 
+def published_curve(*place: str) -> thesis.CosineCurve:
+    return next(c for c in thesis.COSINE_CURVES if (c.matrix, c.objective, c.position) == place)
+
+
 def test_cosine_chart_draws_the_table_and_the_published_curve(tmp_path: Path) -> None:
     tiny = build_run(tmp_path)
     history = rows.read_history(tiny.run, "random_kl_last")
     table = similarity.cosines_by_epoch([history], rows.read_tokens(tiny.run), tiny.original)  # type: ignore[arg-type]
     part = similarity.summarize(table[table["matrix"] == "input"], draws=20)
-    published = thesis.cosine_curve("input", "kl", "first")
+    published = published_curve("input", "kl", "first")
     drawn = lines(charts.cosine_chart(part, [published]))
     expected = part[part["position"] == "first"].sort_values("epoch")
     x, y = drawn["first (n = 12)"]
@@ -154,8 +158,8 @@ def test_sequential_curve_begins_with_the_stage_it_branches_off(tmp_path: Path) 
     assert [p.validation for p in curve] == pytest.approx([1.0, 0.95, 0.9, 0.75, 0.7, 0.55, 0.5])
     left, right = spec("sequential").draw(tiny.run).figure.axes
     published = lines(left)["mean init, CE, validation"]
-    [ours] = [c for c in thesis.SEQUENTIAL_LOSSES if (c.variant, c.split) == ("mean_ce", "validation")]
-    assert published == (list(ours.epochs), pytest.approx(list(ours.loss)))
+    printed = thesis.sequential_table().query("variant == 'mean_ce' and split == 'validation'")
+    assert published == (printed["epoch"].tolist(), pytest.approx(printed["loss"].tolist()))
     assert lines(right)["mean init, CE, full fine-tuning, validation"][1][-1] == pytest.approx(0.5)
 
 
@@ -210,7 +214,7 @@ def test_the_thesis_curves_get_a_panel_where_a_run_has_no_such_variant(tmp_path:
     assert "thesis, first" in panels["random init, KL (last)"]
     assert not [name for name in panels["mean init, CE"] if name.startswith("thesis")]
     only = panels["random init, CE: thesis only"]
-    assert only["thesis, last"][1] == pytest.approx(list(thesis.cosine_curve("input", "ce", "last").cosine))
+    assert only["thesis, last"][1] == pytest.approx(list(published_curve("input", "ce", "last").cosine))
 
 
 def test_causal_and_share_charts() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabx_utils import statistics as stats
-from vocabx_utils.analysis import thesis
+from vocabx_utils import thesis
 
 
 @pytest.mark.parametrize("row", thesis.RESULTS, ids=lambda row: f"{row.recipe}-{row.variant}")

@@ -31,7 +31,8 @@ from vocabx_utils.cli.tokens import tokens as tokens_command
 from vocabx_utils.gguf import PRE_TOKENIZERS
 from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import FAMILIES, save_tokenizer
-from vocabx_utils.training.export import write_folder
+from vocabx_utils.training.export import export_model
+from vocabx_utils.training.starts import Start
 from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
 
 STRATEGIES = ("merges", "added")
@@ -137,9 +138,7 @@ def write_model(found: Folders, case: str, tie: str, strategy: str) -> None:
     model = with_extra_rows(base, *(0.3 * rows))
     train_two_steps(model, torch.arange(len(model.get_input_embeddings().weight))[-LENGTH:][None])
     out = found.root / "out" / name
-    write_folder(
-        model, extension.tokenizer, out, limit=base.vocab_size + extension.N, new_ids=extension.new_ids, pad_to=64
-    )
+    export_model(Start(model, extension.tokenizer, extension.new_ids), out, pad_to=64)
     found.add_model(name, out, extension.tokenizer, model)
 
 

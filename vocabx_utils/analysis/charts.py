@@ -9,7 +9,7 @@ import numpy as np
 
 from vocabx_utils.analysis import plots
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
-from vocabx_utils.analysis.thesis import CosineCurve
+from vocabx_utils.thesis import CosineCurve
 
 if TYPE_CHECKING:
     import pandas as pd

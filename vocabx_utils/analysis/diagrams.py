@@ -9,7 +9,7 @@ import numpy as np
 
 from vocabx_utils.analysis import plots
 from vocabx_utils.analysis.charts import new_axes
-from vocabx_utils.analysis.thesis import AXES
+from vocabx_utils.thesis import AXES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,9 +14,9 @@ import numpy as np
 
 from vocabx_utils.analysis.mechanisms import CausalTest
 from vocabx_utils.analysis.plots import variant_label
-from vocabx_utils.analysis.thesis import CLAIMS
 from vocabx_utils.intervals import judge, judge_all, mean_interval, ratio_interval, shared_level
 from vocabx_utils.resampling import bootstrap_mean
+from vocabx_utils.thesis import CLAIMS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vocabx_utils.analysis import charts, plots, thesis
+from vocabx_utils import thesis
+from vocabx_utils.analysis import charts, plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.files import read_json, read_jsonl
 from vocabx_utils.runs import MissingStageError, Run
@@ -247,7 +248,7 @@ def _published(ax: Axes) -> list[str]:
         wide = part.pivot(index="epoch", columns="split", values="loss").sort_index()
         points = [
             LossPoint(
-                "a" if epoch <= thesis.EMBEDDING_HEAD_EPOCHS else "c",
+                "a" if epoch <= thesis.NUMBERS["embedding_head_epochs"] else "c",
                 epoch,
                 _known(wide.at[epoch, "train"]),
                 _known(wide.at[epoch, "validation"]),
@@ -255,7 +256,7 @@ def _published(ax: Axes) -> list[str]:
             for epoch in wide.index.astype(int).tolist()
         ]
         ends.append(_draw_curve(ax, str(name), points))
-    ax.axvline(thesis.EMBEDDING_HEAD_EPOCHS, color="0.4", ls=":", marker="", lw=1)
+    ax.axvline(thesis.NUMBERS["embedding_head_epochs"], color="0.4", ls=":", marker="", lw=1)
     return ends
 
 

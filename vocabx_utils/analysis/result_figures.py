@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vocabx_utils.analysis import plots, thesis
+from vocabx_utils import thesis
+from vocabx_utils.analysis import plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.runs import Run
 from vocabx_utils.statistics import wilson_interval

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vocabx_utils.analysis import charts, plots, thesis
+from vocabx_utils import thesis
+from vocabx_utils.analysis import charts, plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.analysis.mechanisms import CausalTest
 from vocabx_utils.analysis.rows import Matrix

@@ -184,7 +184,6 @@ _REASONS = {
     "syntax": "syntax",
     "memory": "memory",
     "crash": "crash",
-    "no_verdict": "refused",
     "tamper": "refused",
     "tests_missing": "refused",
 }

@@ -16,10 +16,8 @@ from vocabx_utils.training.forgetting import (
     Snapshot,
     TextSet,
     bits_per_byte,
-    continue_text,
     forgetting_table,
     forgetting_texts,
-    new_row_mass,
 )
 
 TEXTS = ["def alpha(x):\n    return 1\n", "naïve 🙂", "x"]
@@ -68,9 +66,8 @@ def test_mass_on_new_rows():
     ids = torch.tensor([[tokenizer.eos_token_id, *tokenizer(TEXTS[0])["input_ids"]]])
     with torch.no_grad():
         expected = model(ids).logits[0].softmax(-1)[:, 300:].sum(-1).mean()
-    assert new_row_mass(model, tokenizer, TEXTS[:1], new_ids=range(300, 303)) == pytest.approx(
-        float(expected), rel=1e-4
-    )
+    seen = Snapshot(tokenizer, 303, range(300, 303), (TextSet("domain", (TEXTS[0],), "test"),))("start", model)
+    assert seen["new_row_mass"] == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_continuation_equals_generate_and_keeps_spaces():
@@ -78,8 +75,8 @@ def test_continuation_equals_generate_and_keeps_spaces():
     ids = torch.tensor([base.tokenizer("Write the")["input_ids"]])
     out = copy.deepcopy(base.model).generate(ids, max_new_tokens=8, do_sample=False)[0]
     whole = base.tokenizer.decode(out, skip_special_tokens=True)
-    text = continue_text(base.model, base.tokenizer, "Write the", limit=300, max_new_tokens=8)
-    assert "Write the" + text == whole
+    seen = Snapshot(base.tokenizer, 300, range(300, 300), (), "Write the", 8)("start", base.model)
+    assert "Write the" + seen["text"] == whole
 
 
 def test_sets_from_installed_packages(monkeypatch):

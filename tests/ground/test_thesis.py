@@ -1,10 +1,12 @@
 """The published numbers agree with each other: counts with p-values, examples with their index pairs."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
-from vocabx_utils.analysis import thesis
+from vocabx_utils import thesis
 
 
 def two_proportion_p(passed_a: int, passed_b: int, total: int) -> float:
@@ -27,20 +29,31 @@ def test_counts_named_in_the_text() -> None:
     assert combined["mean_kl_first", "lora"] == max(combined.values()) == 556
     assert combined["random_kl_first", "lora"] == min(combined.values()) == 443
     assert combined["mean_ce", "full"] == combined["mean_kl_first", "full"] == 486 < combined["base", "none"]
-    shares = thesis.results_table().set_index(["variant", "recipe"])
-    assert round(100 * shares.loc[("base", "none"), "bigcodebench_share"], 2) == 20.84
-    assert round(100 * shares.loc[("mean_kl_first", "lora"), "ds1000_share"], 2) == 36.60
+    assert round(100 * thesis.RESULTS[0].bigcodebench / thesis.BIGCODEBENCH_TOTAL, 2) == 20.84
+    assert round(100 * thesis.REFERENCE.ds1000 / thesis.DS1000_TOTAL, 2) == 36.60
+    assert (thesis.COMBINED_TOTAL, thesis.REFERENCE.combined) == (1951, 556)
+
+
+def test_every_number_names_its_place() -> None:
+    data = json.loads(Path(thesis.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    lists = ("hyperparameters", "axes", "cosines", "sequential_losses")
+    tables = [data["results"], data["tokenization"], *data["numbers"].values(), *data["examples"].values()]
+    assert all(item["label"] for item in [*tables, *(item for name in lists for item in data[name])])
+    assert list(thesis.CLAIMS) == [f"C{number}" for number in range(1, 18)]
+    counts = {name: len(data[name]) for name in lists} | {"results": len(thesis.RESULTS)}
+    assert counts == {"hyperparameters": 31, "axes": 7, "cosines": 12, "sequential_losses": 6, "results": 9}
+    assert "".join(token for token, _ in thesis.TOKENIZATION_TABLE) == "def calculate_sum(a, b"
 
 
 def test_cosine_curves() -> None:
     assert len(thesis.COSINE_CURVES) == 12
     assert all(curve.epochs == tuple(range(13)) for curve in thesis.COSINE_CURVES)
-    assert thesis.cosine_curve("input", "kl", "last").cosine[-1] > thesis.cosine_curve("input", "ce", "last").cosine[-1]
-    over = [c for c in thesis.COSINE_CURVES if c.cosine[-1] > thesis.COSINE_BOUND]
+    ends = {(c.matrix, c.objective, c.position): c.cosine[-1] for c in thesis.COSINE_CURVES}
+    assert len(ends) == 12 and ends["input", "kl", "last"] > ends["input", "ce", "last"]
+    over = [c for c in thesis.COSINE_CURVES if c.cosine[-1] > thesis.NUMBERS["cosine_bound"]]
     assert {(c.matrix, c.position) for c in over} == {("head", "first")}
-    assert len(thesis.cosine_table()) == 12 * 13
-    with pytest.raises(ValueError, match="'mse'"):
-        thesis.cosine_curve("input", "mse", "first")
+    table = thesis.cosine_table()
+    assert len(table) == 12 * 13 and table.loc[table["epoch"] == 12, "cosine"].tolist() == list(ends.values())
 
 
 def test_both_objectives_start_from_the_same_rows() -> None:
@@ -50,6 +63,7 @@ def test_both_objectives_start_from_the_same_rows() -> None:
 
 def test_sequential_losses_last_epoch_lowers_training_and_raises_validation() -> None:
     table = thesis.sequential_table()
+    assert len(table) == 2 * 6 + 2 + 2 * 7 + 3 and table["loss"].between(0.35, 0.7).all()
     for _, curve in table.groupby(["variant", "split"]):
         last_two = curve.sort_values("epoch")["loss"].to_numpy()[-2:]
         validation = curve["split"].iloc[0] == "validation"
@@ -77,5 +91,7 @@ def test_hyperparameters_name_what_is_not_stated() -> None:
     phase1 = thesis.hyperparameter_table("phase1").set_index("name")["value"]
     assert phase1["learning rate"] == 4.2e-4
     assert phase1["batch size"] == "not stated"
+    assert len(thesis.hyperparameter_table()) == 31
+    assert set(thesis.hyperparameter_table("stage_a", "lora")["stage"]) == {"stage_a", "lora"}
     with pytest.raises(ValueError, match="phase9"):
         thesis.hyperparameter_table("phase9")

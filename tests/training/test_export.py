@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,12 +27,12 @@ from vocabx_utils import files, folders, locks, portable, runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
-from vocabx_utils.training import card, export
+from vocabx_utils.training import card, export, starts
 from vocabx_utils.training.batches import encode
-from vocabx_utils.training.export import ExportError, export_model, export_variant, pad_rows, read_facts
+from vocabx_utils.training.export import ExportError, export_model, read_facts
 from vocabx_utils.training.finetuning import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
-from vocabx_utils.training.variants import from_base, from_branch, from_phase1, load_variant
+from vocabx_utils.training.starts import Start, from_rows, load_variant, open_start
 from vocabx_utils.vocabulary.tokens import extend_tokenizer
 
 SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
@@ -75,6 +76,10 @@ def extension_of(base):
     return SimpleNamespace(tokenizer=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
 
 
+def with_rows(base):
+    return from_rows(base, extension_of(base), *new_rows(base, 3))
+
+
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
     """A run with a phase-1 variant ``mean_ce``, tuned through stages a and b."""
@@ -107,15 +112,14 @@ def tune(run, variant, start, **options):
 
 def test_three_exports_load_in_a_process_without_us(tuned, tmp_path):
     run, base, extension = tuned
-    rows = export_model(base, extension, *new_rows(base, 3), tmp_path / "rows", shard_size="20KB")
-    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension))
+    rows, merged, apart = (tmp_path / way for way in ("rows", "merge", "separate"))
+    export_model(from_rows(base, extension, *new_rows(base, 3)), rows, shard_size="20KB")
+    tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension))
     model = load_variant(run, "mean_ce", base, extension).model
     expected = logits(model)
     assert not torch.allclose(expected, logits(model.unload()), atol=1e-3)  # the adapter does something
-    merged, apart = (
-        export_variant(run, "mean_ce", tmp_path / way, base=base, extension=extension, adapter=way)
-        for way in ("merge", "separate")
-    )
+    for out in (merged, apart):
+        export_model(load_variant(run, "mean_ce", base, extension), out, adapter=out.name)
     seen = strangers((rows, None), (merged, None), (apart, apart / "adapter"))
     phase_1 = logits(with_extra_rows(base, *new_rows(base, 3), base.vocab_size))
     for (there, (ids, text, chat)), here in zip(seen, (phase_1, expected, expected), strict=True):
@@ -137,37 +141,37 @@ def test_three_exports_load_in_a_process_without_us(tuned, tmp_path):
 
 def test_branch_after_stage_a_goes_through_c(tuned, tmp_path):
     run, base, extension = tuned
-    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("a",))
-    tune(run, "mean_ce_full", from_branch(run, "mean_ce", "a", base, extension), stages=("c",))
+    tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("a",))
+    tune(run, "mean_ce_full", open_start(run, "mean_ce:a", base, extension), stages=("c",))
     model = load_variant(run, "mean_ce_full", base, extension).model
     after_a = load_variant(run, "mean_ce", base, extension).model
     assert torch.equal(model.lm_head.weight, after_a.lm_head.weight)
     assert not torch.equal(model.model.layers[3].mlp.up_proj.weight, after_a.model.layers[3].mlp.up_proj.weight)
-    out = export_variant(run, "mean_ce_full", tmp_path / "out", base=base, extension=extension)
-    loaded = AutoModelForCausalLM.from_pretrained(out)
+    export_model(load_variant(run, "mean_ce_full", base, extension), tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-5, atol=1e-5)
 
 
 def test_base_control_without_new_tokens(tuned, tmp_path):
     run, base, _ = tuned
-    tune(run, "base", from_base(base), stages=("b",))
-    out = export_variant(run, "base", tmp_path / "out", base=base, pad_to=64)
-    facts = read_facts(out)
+    tune(run, "base", open_start(run, "base", base, None), stages=("b",))
+    facts = export_model(load_variant(run, "base", base), tmp_path / "out", pad_to=64)
+    assert facts == read_facts(tmp_path / "out")
     assert (facts["new_tokens"], facts["rows"], facts["padding_rows"]) == (0, 320, 20)
 
 
 def test_padding_rows_are_never_generated(tmp_path):
     base = chat_base()
     model = with_extra_rows(base, *new_rows(base, 3), base.vocab_size)
-    padded = pad_rows(model, 303, 64)
+    padded = export._pad_rows(model, 303, 64)
     assert padded.lm_head.weight.shape == padded.model.embed_tokens.weight.shape == (320, 32)
     assert model.lm_head.weight.shape == (303, 32) and model.config.vocab_size == 303
     hidden = 50 * torch.randn(2000, 32, generator=torch.Generator().manual_seed(0))
     scores = padded.lm_head(hidden)
     assert (scores[:, 303:] <= scores[:, :303].max(1, keepdim=True).values).all()
     assert scores.argmax(1).max() < 303
-    out = export.write_folder(model, with_words(base.tokenizer), tmp_path / "out", limit=303, pad_to=64)
-    loaded = AutoModelForCausalLM.from_pretrained(out)
+    export_model(Start(model, with_words(base.tokenizer), range(300, 303)), tmp_path / "out", pad_to=64)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert loaded.generation_config.suppress_tokens == list(range(303, 320))
     torch.manual_seed(0)
     drawn = loaded.generate(torch.tensor([[5, 6]] * 8), do_sample=True, temperature=50.0, max_new_tokens=60)
@@ -178,10 +182,9 @@ def test_padding_rows_are_never_generated(tmp_path):
 def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
     """B29: never fewer rows than before. B30: reserved rows that new tokens take over are overwritten and counted."""
     base = chat_base(rows=340)
-    out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
-    facts = read_facts(out)
+    facts = export_model(with_rows(base), tmp_path / "out")
     assert (facts["rows"], facts["reserved_rows_used"], facts["padding_rows"]) == (340, 3, 37)
-    loaded = AutoModelForCausalLM.from_pretrained(out)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.equal(loaded.lm_head.weight[300:303], new_rows(base, 3)[1])
     assert torch.equal(loaded.lm_head.weight[303:], base.head_rows[303:])
 
@@ -190,8 +193,8 @@ def test_tied_base_is_exported_untied(tmp_path):
     """B38: a base that tied its head is exported with two matrices, and says so."""
     base = chat_base(tie=True)
     input_rows, head_rows = new_rows(base, 3)
-    out = export_model(base, extension_of(base), input_rows, head_rows, tmp_path / "out")
-    loaded = AutoModelForCausalLM.from_pretrained(out)
+    export_model(with_rows(base), tmp_path / "out")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.equal(loaded.lm_head.weight[300:], head_rows)
     assert torch.equal(loaded.model.embed_tokens.weight[300:], input_rows)
     assert loaded.config.tie_word_embeddings is False
@@ -214,7 +217,7 @@ def test_folder_that_exists_is_refused(tmp_path):
     out.mkdir()
     (out / "mine.txt").write_text("keep")
     with pytest.raises(ExportError, match="exists and is not empty"):
-        export_model(base, extension_of(base), *new_rows(base, 3), out)
+        export_model(with_rows(base), out)
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
 
 
@@ -225,7 +228,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_write", full)
     base = chat_base()
     with pytest.raises(OSError, match="No space"):
-        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+        export_model(with_rows(base), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -240,14 +243,14 @@ def test_written_folder_that_differs_is_caught(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_write", damaged)
     base = chat_base()
     with pytest.raises(ExportError, match="logits that differ"):
-        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+        export_model(with_rows(base), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_adapter_on_a_base_that_does_not_fit(tuned):
     """B39: the message names the fix."""
     run, base, extension = tuned
-    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
+    tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",))
     adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
     with pytest.raises(ValueError, match=r"needs 3 new rows from id 300, the base has 300 rows: extend it first"):
         load_adapter(copy.deepcopy(chat_base().model), adapter, new_ids=range(300, 303))
@@ -263,7 +266,7 @@ def test_adapter_on_a_base_that_does_not_fit(tuned):
 def test_rows_survive_in_the_adapter_alone(tuned):
     """B40: rows that moved during LoRA are stored with the adapter, and nothing but those rows."""
     run, base, extension = tuned
-    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",), rows_in_b=True)
+    tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",), rows_in_b=True)
     expected = logits(load_variant(run, "mean_ce", base, extension).model)
     adapter = run.folder / "04_fine_tuning" / "mean_ce" / "b" / "adapter"
     fresh = with_extra_rows(base, torch.zeros(3, 32), torch.zeros(3, 32), 300)
@@ -277,7 +280,8 @@ def test_settings_are_written_under_both_names(tmp_path):
     base = chat_base()
     base.tokenizer.add_special_tokens({"extra_special_tokens": ["<|tool|>"]})
     model = tiny_decoder(304, rope_theta=77.0, rope_scaling={"rope_type": "linear", "factor": 3.0})
-    out = export.write_folder(model, with_words(base.tokenizer), tmp_path / "out", limit=304)
+    out = tmp_path / "out"
+    export_model(Start(model, with_words(base.tokenizer), range(300, 304)), out)
     config = files.read_json(out / "config.json")
     assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 77.0
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 3.0}
@@ -301,15 +305,15 @@ def test_a_head_that_was_tied_is_written_under_the_name_that_older_releases_know
     GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "base")
     save_tokenizer(chat_tokenizer(), tmp_path / "base")
     base = load_base_model(tmp_path / "base", device="cpu")
-    out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
-    assert "embed_out.weight" in files.read_tensors(out / "model.safetensors")
+    export_model(with_rows(base), tmp_path / "out")
+    assert "embed_out.weight" in files.read_tensors(tmp_path / "out" / "model.safetensors")
 
 
 def test_a_family_that_was_not_tried_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(portable, "FAMILIES", portable.FAMILIES - {"llama"})
     base = chat_base()
     with pytest.raises(PortableError, match=r"model type 'llama'.*not tried.*qwen2"):
-        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+        export_model(with_rows(base), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -330,7 +334,7 @@ def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
     extension = extend_tokenizer(chat_tokenizer(), [" groupby", "éré"], "added")
     with pytest.raises(ExportError, match=r"'éré' has ids .* AutoTokenizer opens as Qwen2Tokenizer"):
         model = tiny_decoder(302, family="qwen2")
-        export.write_folder(model, extension.tokenizer, tmp_path / "out", limit=302, new_ids=extension.new_ids)
+        export_model(Start(model, extension.tokenizer, extension.new_ids), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -339,35 +343,34 @@ def test_the_card_names_base_and_licence(tmp_path):
     for name, text in (("packaged", DEFAULT_MODEL), ("folder", str(tmp_path / "own"))):
         (tmp_path / "own").mkdir(exist_ok=True)
         (tmp_path / "own" / "README.md").write_text("---\nlanguage: en\nlicense: Apache-2.0\n---\n# Mine\n")
-        out = export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / name, base_model=text)
-        readme = (out / "README.md").read_text()
+        export_model(with_rows(replace(base, name=text)), tmp_path / name)
+        readme = (tmp_path / name / "README.md").read_text()
         assert "license: apache-2.0\n" in readme and f"derived from `{text}`" in readme
     assert card.licence_of(str(tmp_path)) is None and card.licence_of("") is None
 
 
 def test_probe_tells_whether_ids_change():
     tokenizer = chat_base().tokenizer
-    assert not export.probe_changed(tokenizer, with_words(tokenizer))
-    assert export.probe_changed(tokenizer, with_words(tokenizer, ("return", "3333")))
+    assert not export._probe_changed(tokenizer, with_words(tokenizer))
+    assert export._probe_changed(tokenizer, with_words(tokenizer, ("return", "3333")))
 
 
 def test_unfinished_variant_names_the_notebook(tuned, tmp_path):
     run, base, extension = tuned
     with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
-        export_variant(run, "nothing", tmp_path / "out", base=base, extension=extension)
+        load_variant(run, "nothing", base, extension)
 
 
 def test_command(tuned, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from vocabx_utils.cli.export import export as command
-    from vocabx_utils.vocabulary import tokens
 
     run, base, extension = tuned
-    monkeypatch.setattr(export, "load_base_model", lambda *_arguments, **_options: base)
-    monkeypatch.setattr(tokens, "load_extension", lambda _folder: extension)
+    monkeypatch.setattr(starts, "load_base_model", lambda *_arguments, **_options: base)
+    monkeypatch.setattr(starts, "load_extension", lambda _folder: extension)
     (run.stage("01") / "extension").mkdir()
-    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
+    tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",))
     variant, out = run.folder / "04_fine_tuning" / "mean_ce", tmp_path / "out"
     done = CliRunner().invoke(command, [str(variant), str(out), "--pad-to", "64"])
     assert done.exit_code == 0, done.output
@@ -394,26 +397,25 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from tiny import new_rows, chat_base
-from test_export import extension_of
+from test_export import with_rows
+from tiny import chat_base
 from vocabx_utils.training import export
-base = chat_base()
 export._verify = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-export.export_model(base, extension_of(base), *new_rows(base, 3), Path(sys.argv[1]))
+export.export_model(with_rows(chat_base()), Path(sys.argv[1]))
 """
 
 
 def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
     here = Path(__file__).parent
     out = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, str(out), str(here), str(here.parent)]
+    command = [sys.executable, "-c", KILLED, str(out), str(here), str(here.parent), str(here.parents[1])]
     assert subprocess.run(command, capture_output=True).returncode == -9
     [left] = tmp_path.glob(".out-*")
     assert (left / "model.safetensors").exists()
     other = tmp_path / ".out-b-1234567x"  # of an export to another folder, which may still be at work
     other.mkdir()
     base = chat_base()
-    export_model(base, extension_of(base), *new_rows(base, 3), out)
+    export_model(with_rows(base), out)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".out-b-1234567x", "out"]
 
 
@@ -421,7 +423,7 @@ def test_an_export_that_does_not_fit_is_refused_before_it_is_written(tmp_path, m
     base = chat_base()
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=folders.MARGIN + 1000))
     with pytest.raises(folders.SpaceError, match=r"the exported model needs .* another disk"):
-        export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+        export_model(with_rows(base), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -432,15 +434,15 @@ def test_two_exports_to_one_folder_do_not_work_at_once(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"held\n"
         with pytest.raises(locks.BusyError, match=f"process {process.pid} on"):
-            export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+            export_model(with_rows(base), tmp_path / "out")
         process.kill()
-    export_model(base, extension_of(base), *new_rows(base, 3), tmp_path / "out")
+    export_model(with_rows(base), tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_damaged_adapter_is_refused_with_its_path(tuned, tmp_path):
     run, base, extension = tuned
-    tune(run, "mean_ce", from_phase1(run, "mean_ce", base, extension), stages=("b",))
+    tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",))
     path = run.stage("04", "mean_ce") / "b" / "adapter" / "adapter_model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from vocabx_utils.evaluation import sandbox as sandbox_module
+from vocabx_utils.evaluation import jails
 from vocabx_utils.evaluation.environments import Environment
+from vocabx_utils.evaluation.outcomes import REPORT_LIMIT, expected_tests, flags, judge
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
-from vocabx_utils.evaluation.verdicts import REPORT_LIMIT, expected_tests, flags, judge
 
 NONCE = "5" * 32
 GOOD = {
@@ -232,8 +232,8 @@ socket.send_fds(left, [b'x'], [left.fileno(), right.fileno()])
 @pytest.mark.parametrize("size", [0, 1, 5, 70_000])
 def test_a_report_stands_behind_its_length(size: int) -> None:
     frame = size.to_bytes(8, "big") + b"x" * size
-    assert sandbox_module._complete(frame) and sandbox_module._body(frame) == b"x" * size
-    assert not any(sandbox_module._complete(frame[:cut]) for cut in {0, 4, len(frame) - 1})
+    assert jails._complete(frame) and jails._body(frame) == b"x" * size
+    assert not any(jails._complete(frame[:cut]) for cut in {0, 4, len(frame) - 1})
     for odd in (frame + b"y", json.dumps(GOOD).encode(), frame[:4] or b"x"):
-        assert judge(sandbox_module._body(odd), NONCE, EXPECTED, 0.1).reason == "tamper"
-    assert sandbox_module._complete((REPORT_LIMIT + 1).to_bytes(8, "big"))  # and nobody waits for a giant
+        assert judge(jails._body(odd), NONCE, EXPECTED, 0.1).reason == "tamper"
+    assert jails._complete((REPORT_LIMIT + 1).to_bytes(8, "big"))  # and nobody waits for a giant

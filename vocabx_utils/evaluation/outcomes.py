@@ -23,16 +23,16 @@ _MEMORY = ("MemoryError", "ArrayMemoryError", "_ArrayMemoryError")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Outcome of one program.
+class Outcome:
+    """What came of one program.
 
     Attributes:
-        status: ``pass``, ``fail`` or ``timeout`` (the words of BigCodeBench's own evaluator).
-        reason: Empty for a pass and a timeout; else ``assert`` (a check failed), ``error`` (an exception),
-            ``syntax`` (the solution does not compile), ``memory``, ``crash`` (the process died without a
-            report), ``no_verdict`` (an unreadable report), ``tamper`` or ``tests_missing``.
+        status: `pass`, `fail` or `timeout` (the words of BigCodeBench's own evaluator).
+        reason: Empty for a pass and a timeout; else `assert` (a check failed), `error` (an exception),
+            `syntax` (the solution does not compile), `memory`, `crash` (the process died without a
+            report), `tamper` (a forged or unreadable report) or `tests_missing`.
         exception: Type of the first exception, if there was one.
-        details: End of the traceback by name of test; ``ALL`` for what concerns the whole program.
+        details: End of the traceback by name of test; `ALL` for what concerns the whole program.
         tests_run: Tests that succeeded or failed.
         tests_expected: Tests that the test code defines.
         seconds: Wall time from the acceptance of the job to the report.
@@ -56,7 +56,7 @@ def expected_tests(test: str, style: str) -> frozenset[str]:
 
     Args:
         test: Code of the test.
-        style: ``unittest``, or another style, which is wrapped as one test.
+        style: `unittest`, or another style, which is wrapped as one test.
 
     Raises:
         ValueError: The test code defines no class `TestCases` with tests.
@@ -86,14 +86,14 @@ def _test_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
     return found
 
 
-def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -> Verdict:
+def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -> Outcome:
     """Judge what came out of the jail.
 
     Args:
         report: Everything that was written to the verdict pipe.
         nonce: The secret of this job.
         expected: Names of the tests that must have succeeded.
-        seconds: Wall time, copied into the verdict.
+        seconds: Wall time, copied into the outcome.
 
     Returns:
         A pass only if the report is one JSON document with the right nonce, every expected test and no other
@@ -102,7 +102,7 @@ def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -
     return replace(_judge(report, nonce, expected), tests_expected=len(expected), seconds=seconds)
 
 
-def _judge(report: bytes, nonce: str, expected: frozenset[str]) -> Verdict:
+def _judge(report: bytes, nonce: str, expected: frozenset[str]) -> Outcome:
     if not report:
         return _fail("crash", "the process ended without a report")
     if len(report) > REPORT_LIMIT:
@@ -118,7 +118,7 @@ def _judge(report: bytes, nonce: str, expected: frozenset[str]) -> Verdict:
         return _fail("tamper", f"the report is malformed ({type(error).__name__})")
 
 
-def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Verdict:
+def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Outcome:
     succeeded, failed = [str(name) for name in data["succeeded"]], dict(data["failed"])
     if data["changed"]:
         return _fail("tamper", "replaced: " + ", ".join(map(str, data["changed"])))
@@ -136,11 +136,11 @@ def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Verdict:
     if set(succeeded) != expected or len(succeeded) != len(expected):
         missing = sorted(expected - set(succeeded)) or ["none, but others ran"]
         return _fail("tests_missing", "did not succeed: " + ", ".join(missing))
-    return Verdict("pass")
+    return Outcome("pass")
 
 
-def _fail(reason: str, text: str, exception: str = "") -> Verdict:
-    return Verdict("fail", reason, exception[:80], {"ALL": text[-TEXT_LIMIT:]})
+def _fail(reason: str, text: str, exception: str = "") -> Outcome:
+    return Outcome("fail", reason, exception[:80], {"ALL": text[-TEXT_LIMIT:]})
 
 
 def _reason(kind: str, status: str) -> str:
@@ -156,5 +156,5 @@ def _reason(kind: str, status: str) -> str:
 
 
 def flags(solution: str) -> list[str]:
-    """Words in a solution at which a person should look; they do not change the verdict."""
+    """Words in a solution at which a person should look; they do not change the outcome."""
     return [word for word in _SUSPICIOUS if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}", solution)]
