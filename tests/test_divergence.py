@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from tiny import FAMILIES, ROWS, as_base, tiny_family, word_base
 from tiny import WIDTH as D
-from tiny import word_base
+from tiny import V as FIRST
 
 from vocabx_utils.analysis import divergence, mechanisms
 from vocabx_utils.models import with_extra_rows
@@ -157,13 +158,21 @@ def test_logit_lens_ends_in_the_models_own_prediction() -> None:
         divergence.logit_lens(base, text, 0, rows, V)
 
 
-def test_bad_sequences_are_named() -> None:
-    base = word_base()
-    with pytest.raises(ValueError, match="Sequence 1"):
-        divergence.encode(base, [[1], [V]])
-    with pytest.raises(ValueError, match="Sequence 0"):
-        divergence.encode(base, [[]])
+def test_bad_pairs_are_named() -> None:
     with pytest.raises(ValueError, match="outside the text"):
         divergence.PairedText((1,), (1,), np.array([[0, 3]]))
     with pytest.raises(ValueError, match=r"expected \(P, 2\)"):
         divergence.PairedText((1,), (1,), np.array([0]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_of_any_family_does_not_diverge_from_itself(family: str) -> None:
+    """A new token that stands for one old token and has its row is that old token: KL is 0."""
+    base = as_base(tiny_family(family, ROWS))
+    pairs = np.stack([np.arange(6)] * 2, 1)
+    text = divergence.PairedText((5, 6, 7, 8, 9, 10), (5, 6, FIRST, 8, 9, 10), pairs)
+    meter = divergence.KLMeter(base, [text], FIRST)
+    assert meter.per_position(base.input_rows[7:8]) == pytest.approx([0.0] * 4, abs=1e-5)
+    lens = divergence.logit_lens(base, text, 2, base.input_rows[7:8], FIRST, k=1)
+    last = lens[lens.layer == lens.layer.max()]
+    assert last.kl.to_numpy() == pytest.approx(0.0, abs=1e-5)

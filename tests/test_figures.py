@@ -13,7 +13,7 @@ from fixtures.tiny_run import add_later_stages, build_run
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from vocabx_utils import thesis
+from vocabx_utils import rows, thesis
 from vocabx_utils.analysis import (
     charts,
     diagrams,
@@ -21,7 +21,6 @@ from vocabx_utils.analysis import (
     loss_figures,
     result_figures,
     row_figures,
-    rows,
     similarity,
 )
 from vocabx_utils.analysis.drawings import draw_figures

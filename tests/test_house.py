@@ -1,4 +1,4 @@
-"""Imports run downwards only: the command line, the wings, the ground floor. Between wings there is one door."""
+"""Imports run downwards only: command line, claims, wings, ground floor. Between wings there is one door."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "training": {GROUND, "training", "vocabulary"},
     "evaluation": {GROUND, "evaluation"},
     "analysis": {GROUND, "analysis"},
-    "cli": {GROUND, *WINGS, "cli"},
+    "claims": {GROUND, *WINGS, "claims"},
+    "cli": {GROUND, *WINGS, "claims", "cli"},
 }
 
 
@@ -73,6 +74,8 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
         ("training.extended", "from vocabx_utils.vocabulary.tokens import NewToken", False),
         ("training.extended", "from .objectives import kl", False),
         ("analysis.plots", "from ..runs import open_run\nimport torch", False),
+        ("claims.rows", "from vocabx_utils.evaluation.scoring import Count", False),
+        ("evaluation.scoring", "from vocabx_utils.claims import judge_c1", True),
         ("cli.report", "from vocabx_utils.analysis import report", False),
     ],
 )

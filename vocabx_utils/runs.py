@@ -13,7 +13,6 @@ import functools
 import importlib.metadata
 import json
 import platform
-import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from vocabx_utils import locks
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.paths import project_root, runs_root, show_path, stage_name
 
-_EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors")
 _RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
 
 
@@ -183,9 +181,3 @@ def git_revision() -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def epoch_files(folder: str | Path) -> dict[int, Path]:
-    """Files `epoch_NN.safetensors` of a folder by epoch, in the order of their numbers; empty if there are none."""
-    found = {int(m[1]): path for path in Path(folder).glob("epoch_*") if (m := _EPOCH_FILE.fullmatch(path.name))}
-    return dict(sorted(found.items()))

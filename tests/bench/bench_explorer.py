@@ -19,7 +19,7 @@ import torch
 from vocabx_utils import files
 from vocabx_utils.analysis.explorer import Explorer
 from vocabx_utils.analysis.explorer_view import view_html
-from vocabx_utils.analysis.rows import RowHistory, TokenInfo
+from vocabx_utils.rows import RowHistory, TokenInfo
 
 
 def build(folder: Path, n: int, width: int, vocab: int, epochs: int) -> Explorer:

@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 from vocabx_utils import files, models, runs
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.evaluation.results import Result
-from vocabx_utils.evaluation.variants import last_rows, load_variant, open_folder, read_measured, spread, variant_bits
+from vocabx_utils.evaluation.variants import load_variant, open_folder, read_measured, spread, variant_bits
 from vocabx_utils.models import BaseModel
 
 PROBLEMS = [humaneval_problem(), mbpp_problem()]
@@ -42,7 +42,6 @@ def test_variants_are_loaded_by_name(run: runs.Run, tiny_base: BaseModel) -> Non
     assert base.model is tiny_base.model
     variant = load_variant(run, "mean_ce", tiny_base)
     first = tiny_base.vocab_size
-    assert last_rows(run, "mean_ce").name == "epoch_10.safetensors"
     assert torch.all(variant.model.get_input_embeddings().weight[first : first + 2] == 10)
     assert variant.fingerprint != base.fingerprint
     assert not any(parameter.requires_grad for parameter in variant.model.parameters())
@@ -66,8 +65,8 @@ def test_missing_stages_name_their_notebook(run: runs.Run, tiny_base: BaseModel)
     with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
         load_variant(run, "mean_kl_last", tiny_base)
     (run.stage("03", "empty") / "rows").mkdir()
-    with pytest.raises(runs.MissingStageError, match="holds no epoch"):
-        last_rows(run, "empty")
+    with pytest.raises(runs.MissingStageError, match="no phase-1 rows of variant 'empty'"):
+        load_variant(run, "empty", tiny_base)
 
 
 def test_bits_are_measured_once(run: runs.Run, tiny_base: BaseModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from vocabx_utils.analysis.divergence import PairedText
-from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
 from vocabx_utils.analysis.similarity import POSITIONS, cosine, nearest_rows, subtoken_cosines
+from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,9 @@ from vocabx_utils import thesis
 from vocabx_utils.analysis import charts, plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.analysis.mechanisms import CausalTest
-from vocabx_utils.analysis.rows import Matrix
 from vocabx_utils.analysis.similarity import POSITIONS
 from vocabx_utils.files import read_json
+from vocabx_utils.rows import Matrix
 from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:

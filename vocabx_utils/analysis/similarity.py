@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
 from vocabx_utils.resampling import bootstrap_mean
+from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,25 +7,20 @@ too small to solve problems. All tokenizers are scored on the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import reference_text
-from vocabx_utils.evaluation.slots import placement
 from vocabx_utils.resampling import paired_bootstrap
-from vocabx_utils.student import logit_transform
+from vocabx_utils.student import Student
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedModel
-
-_HEAD_ROWS = 256  # positions whose logits are held at once
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,6 @@ def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[Pre
     return spans
 
 
-@torch.inference_mode()
 def score_spans(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -131,14 +125,13 @@ def score_spans(
         ValueError: A span starts inside a token, has no token before it, or does not fit.
     """
     items = [_Item.of(tokenizer, span, max_tokens) for span in spans]
-    usable = max(tokenizer.get_vocab().values()) + 1
-    bits = [0.0] * len(items)
-    for batch in _batches(items, batch_tokens):
-        for index, value in zip(batch, _nll(model, [items[i] for i in batch], usable), strict=True):
-            bits[index] = value / math.log(2)
+    rows = cast(Any, model.get_input_embeddings()).weight.shape[0]
+    reader = Student(model, min(rows, max(tokenizer.get_vocab().values()) + 1))
+    texts, starts = [item.ids for item in items], [item.first for item in items]
+    nats = reader.negative_log_likelihood(texts, starts, batch_tokens=batch_tokens)
     return [
-        SpanScore(span.task_id, value, span.size, len(item.ids) - item.first)
-        for span, item, value in zip(spans, items, bits, strict=True)
+        SpanScore(span.task_id, value / math.log(2), span.size, len(item.ids) - item.first)
+        for span, item, value in zip(spans, items, nats, strict=True)
     ]
 
 
@@ -275,44 +268,6 @@ class _Item:
                 f"{span.task_id}: {len(ids) - first} tokens and one before them do not fit into {max_tokens}"
             )
         return cls(tuple(ids[drop:]), first - drop)
-
-
-def _batches(items: Sequence[_Item], batch_tokens: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for index in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):
-        if batch and len(items[batch[0]].ids) * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
-def _nll(model: PreTrainedModel, items: Sequence[_Item], usable: int) -> list[float]:
-    """Return the negative log-likelihood of the scored ids of each item, in nats, padded on the right."""
-    device, _ = placement(model)
-    ids = torch.zeros(len(items), max(len(item.ids) for item in items), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, item in enumerate(items):
-        ids[row, : len(item.ids)] = torch.tensor(item.ids)
-        mask[row, : len(item.ids)] = 1
-    body: Any = model.get_decoder()
-    hidden = body(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).last_hidden_state
-    return [
-        _item_nll(model, hidden[row, item.first - 1 : len(item.ids) - 1], ids[row, item.first : len(item.ids)], usable)
-        for row, item in enumerate(items)
-    ]
-
-
-def _item_nll(model: PreTrainedModel, hidden: Tensor, targets: Tensor, usable: int) -> float:
-    head: Any = model.get_output_embeddings()
-    transform = logit_transform(model.config)
-    total = 0.0
-    for start in range(0, len(targets), _HEAD_ROWS):
-        logits = transform.apply_(head(hidden[start : start + _HEAD_ROWS])[:, :usable].float())
-        wanted = targets[start : start + _HEAD_ROWS].to(logits.device)
-        total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
-    return total
 
 
 def _boundaries(tokenizer: PreTrainedTokenizerBase, text: str) -> set[int]:

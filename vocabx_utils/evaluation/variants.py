@@ -13,6 +13,7 @@ from vocabx_utils import corpus, files, models, paths, runs
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
 from vocabx_utils.evaluation.results import Result, read_results
+from vocabx_utils.rows import read_history
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -64,7 +65,7 @@ def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
         return Variant(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))
-    rows = files.read_tensors(last_rows(run, name))
+    rows = files.read_tensors(read_history(run, name).file())
     model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
     model = model.eval().requires_grad_(False).to(base.device)
     fingerprint = files.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
@@ -74,22 +75,6 @@ def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
 def extended_tokenizer(run: runs.Run) -> Path:
     """Return the folder of the extended tokenizer of notebook 01."""
     return run.require("01", "extension/extended")
-
-
-def last_rows(run: runs.Run, variant: str) -> Path:
-    """Return the file with the rows of the last finished epoch of a variant of notebook 03.
-
-    Raises:
-        MissingStageError: The variant has no rows.
-    """
-    folder = run.require("03", f"{variant}/rows")
-    epochs = runs.epoch_files(folder)
-    if not epochs:
-        raise runs.MissingStageError(
-            f"{paths.show_path(folder)} holds no epoch. Notebook 03_phase1_training makes them: "
-            f"run `vocabx run --only 03 --run-name {run.name}` first."
-        )
-    return epochs[max(epochs)]
 
 
 def spread(problems: Sequence[Problem], count: int) -> list[Problem]:

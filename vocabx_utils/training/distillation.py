@@ -26,6 +26,7 @@ from vocabx_utils import files, paths, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.progress import progress
+from vocabx_utils.rows import write_epoch
 from vocabx_utils.training import validation
 from vocabx_utils.training.checkpoints import Position, load_checkpoint, save_checkpoint
 from vocabx_utils.training.examples import Batch, Example, ExampleSet, collate, epoch_batches, micro_batches
@@ -424,9 +425,8 @@ class Trainer:
         train = (self.position.totals / steps).tolist() if epoch else [math.nan] * 3
         if not self.group.leads:
             return
-        name = f"epoch_{epoch:02d}.safetensors"
-        files.write_tensors(self.folder / "rows" / name, self.rows)
-        files.write_tensors(self.folder / "tokens" / name, per_token.tensors())
+        write_epoch(self.folder / "rows", epoch, self.rows)
+        write_epoch(self.folder / "tokens", epoch, per_token.tensors())
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
         objective, compared = self.variant.objective, int(self.facts.compared.sum())
         if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:

@@ -14,6 +14,7 @@ import pandas as pd
 from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
 from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
+from vocabx_utils.rows import epoch_files, read_epoch
 from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
@@ -172,8 +173,7 @@ def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> E
         variant: a finished variant.
         epoch: which epoch, the last by default.
     """
-    epochs = runs.epoch_files(stage.folder / variant / "rows")
-    rows = files.read_tensors(epochs[max(epochs) if epoch is None else epoch])
+    rows = read_epoch(stage.folder / variant / "rows", epoch)
     return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
 
 
@@ -190,7 +190,7 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         input row over the norm of its start).
     """
     folder = stage.folder / variant
-    tokens, rows = runs.epoch_files(folder / "tokens"), runs.epoch_files(folder / "rows")
+    tokens, rows = epoch_files(folder / "tokens"), epoch_files(folder / "rows")
     start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
     before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 

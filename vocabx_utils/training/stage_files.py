@@ -1,6 +1,6 @@
 """What each stage leaves on disk, and how it is put back.
 
-a    embeddings.safetensors: ``input`` and ``head``, both (R, D)
+a    embeddings.safetensors: `input` and `head`, both (R, D)
 b    adapter/: a plain peft adapter (LoRA only), and beside it new_rows.safetensors with the N new rows of both
      matrices. peft alone would save either no row or both whole matrices, depending on how the base was named
 c    blocks.safetensors: the tensors of the half that moved, under their own names
@@ -29,7 +29,7 @@ __all__ = ["load_adapter", "load_stage", "new_rows_of", "save_adapter", "save_sh
 
 
 def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]:
-    """Copies of the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
+    """Copy the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
     rows = slice(new_ids.start, new_ids.stop)
     input_rows, head_rows = (matrix.detach()[rows].clone() for matrix in matrices_of(model))
     return input_rows, head_rows
@@ -41,12 +41,12 @@ def save_sharded(
     """Write the tensors that a sharded stage moved, from their gathered copies.
 
     Args:
-        model: the trained model, its own tensors sharded; for stage "b" the peft model.
+        model: its own tensors sharded; for stage b the peft model.
         stage: decides what is written.
         folder: the stage's folder.
-        state: trainable tensors by name within ``Tuned``.
-        new_ids: ids of the new tokens.
-        rows: new input and head rows (N, D) at the end of the stage.
+        state: trainable tensors by name within the module that trained.
+        new_ids: of the new tokens.
+        rows: new input and head rows, both (N, D), at the end of the stage.
     """
     named = {name.removeprefix("tuned."): tensor.to(rows[0].dtype) for name, tensor in state.items()}
     if stage.key == "b":
@@ -66,11 +66,11 @@ def save_stage(
     """Write the tensors that a stage moved.
 
     Args:
-        model: the trained model; for stage "b" the peft model.
+        model: for stage b the peft model.
         stage: decides what is written.
         folder: the stage's folder.
-        new_ids: ids of the new tokens.
-        refreeze: whether the first half was frozen again in stage "c2".
+        new_ids: of the new tokens.
+        refreeze: whether the first half was frozen again in stage c2.
     """
     if stage.key == "b":
         save_adapter(model, folder / "adapter", new_ids=new_ids)  # type: ignore[arg-type]
@@ -92,15 +92,10 @@ def save_stage(
 
 
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTrainedModel | PeftModel:
-    """Put a finished stage's tensors into the model that the stage started from.
-
-    Args:
-        model: plain untied model; changed in place.
-        folder: the stage's folder.
-        new_ids: ids of the new tokens.
+    """Put a finished stage's tensors into the model that the stage started from, in place.
 
     Returns:
-        The model, wrapped by peft after stage "b".
+        The model, wrapped by peft after stage b.
 
     Raises:
         ValueError: the stored tensors have other shapes than the model's.
@@ -134,19 +129,16 @@ def save_adapter(
     base: str | None = None,
     state: dict[str, Tensor] | None = None,
     rows: tuple[Tensor, Tensor] | None = None,
-) -> dict[str, int]:
+) -> None:
     """Write a LoRA adapter with the new rows beside it.
 
     Args:
-        model: peft model with the adapter "default".
+        model: peft model with the adapter `default`.
         folder: made when missing.
-        new_ids: ids of the new tokens.
+        new_ids: of the new tokens.
         base: name or folder of the base to write into the adapter's configuration.
         state: gathered adapter weights, where the model's own are sharded.
         rows: new rows of both matrices, likewise.
-
-    Returns:
-        Bytes of the adapter's and of the rows' file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if base is not None:
@@ -164,16 +156,15 @@ def save_adapter(
         "base_shape": torch.tensor(matrices_of(inner)[0].shape),
     }
     files.write_tensors(folder / "new_rows.safetensors", tensors)
-    return {name: (folder / name).stat().st_size for name in ("adapter_model.safetensors", "new_rows.safetensors")}
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PeftModel:
-    """Put an adapter and its new rows on an extended base.
+    """Put an adapter and its new rows on an extended base, in place.
 
     Args:
         model: plain untied model whose matrices already have the new rows.
-        folder: what ``save_adapter`` wrote.
-        new_ids: ids of the new tokens.
+        folder: what `save_adapter` wrote.
+        new_ids: of the new tokens.
 
     Returns:
         The peft model, adapter active, frozen.

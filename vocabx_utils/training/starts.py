@@ -26,6 +26,7 @@ from vocabx_utils.models import (
     require_tokenizer,
     with_extra_rows,
 )
+from vocabx_utils.rows import epoch_files
 from vocabx_utils.training.stage_files import load_stage
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -206,7 +207,7 @@ def _from_phase1(
 ) -> Start:
     """The extended model with the rows that a phase-1 variant learned, those of its last epoch by default."""
     folder = run.require("03", f"{phase1}/rows")
-    found = runs.epoch_files(folder)
+    found = epoch_files(folder)
     if not found:
         raise runs.MissingStageError(f"{paths.show_path(folder)} holds no epoch: run notebook 03 first")
     wanted = max(found) if epoch is None else epoch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "bench"))
 from claim_rates import MOST, Case, cases, render  # noqa: E402
 

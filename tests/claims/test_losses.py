@@ -1,14 +1,12 @@
-"""Claims about phase 1: decided where an interval decides, else not; and how often a rule errs."""
+"""Claims about phase 1 as a whole: decided where an interval decides, else not."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from vocabx_utils.training import phase1_claims as claims
-from vocabx_utils.training.claims import Verdict
+from vocabx_utils import claims
 
 NAMES = ("M, python", "M, headers", "Q, python", "Q, headers")
 FACTORS = (1.0, 1.02, 0.98, 1.01)  # settings differ a little
@@ -60,29 +58,6 @@ def test_c3() -> None:
     assert claims.judge_c3(one(lines("kl_pooled", random_kl_first=0.5, mean_kl_first=0.6))).answer == "cannot tell"
 
 
-def test_c4_and_c5_take_new_tokens_as_the_sample() -> None:
-    noise = np.random.default_rng(0).normal(0, 0.01, 100)
-    assert claims.judge_c4({"random_kl_last": noise + 0.02, "random_ce": noise - 0.02}, "tokens").answer == "confirmed"
-    wrong = claims.judge_c4({"random_kl_last": noise + 0.02, "random_ce": noise + 0.02}, "tokens")
-    assert wrong.answer == "not confirmed" and "n = 100 tokens" in wrong.reason
-    assert claims.judge_c4({"random_kl_last": [0.02], "random_ce": [-0.02]}, "settings").answer == "cannot tell"
-    assert claims.judge_c4({"random_kl_last": noise}, "tokens").answer == "cannot tell"
-    start = np.append(0.6 + noise, np.nan)
-    for change, answer in ((0.01, "confirmed"), (-0.2, "not confirmed"), (0.061, "cannot tell")):
-        assert claims.judge_c5(start, start[::1] + change + 3 * np.append(noise[::-1], 0), 0.6, 0.7).answer == answer
-
-
-def test_c6_takes_new_tokens_as_the_sample() -> None:
-    rng = np.random.default_rng(0)
-    start = rng.uniform(1, 3, 60)
-    end = 0.2 * start * rng.uniform(0.8, 1.2, 60)
-    for kept, answer in ((0.97, "confirmed"), (0.6, "not confirmed"), (0.9, "cannot tell")):
-        few = start - kept * (start - end) * rng.uniform(0.95, 1.05, 60)
-        assert claims.judge_c6(start, few, end).answer == answer
-    assert claims.judge_c6(start, start, start).answer == "cannot tell"
-    assert claims.judge_c6(start[:1], start[:1], end[:1]).answer == "cannot tell"
-
-
 def test_c7_compares_with_both_untrained_starts() -> None:
     starts = {"mean_untrained": 1.0, "random_untrained": 1.3}
     assert claims.judge_c7(over(lines("bpb", **starts))).answer == "cannot tell"
@@ -117,4 +92,4 @@ def test_c17(both: float, answer: str) -> None:
     results = {name: [{"bpb": value, "kl_last": value}] for name, value in last.items()}
     assert claims.judge_c17(over(results)).answer == answer
     assert claims.judge_c17(one(results)).answer == "cannot tell"
-    assert isinstance(claims.judge_c17({}), Verdict)
+    assert claims.judge_c17({}).reason.startswith("not measured here")

@@ -1,4 +1,4 @@
-"""Verdicts and curves of fine-tuning."""
+"""Claims about fine-tuning, and its curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vocabx_utils.training.claims import judge_c8, judge_c9, paired_difference
+from vocabx_utils.claims import judge_c8, judge_c9
 from vocabx_utils.training.curves import epoch_curve, plot_losses, stage_boundaries
 
 SIZES = [100, 200, 150, 120, 180, 90]
@@ -17,15 +17,21 @@ def snapshot(**shift):
     return {"bits": bits, "bytes": {name: SIZES for name in shift}}
 
 
-def test_paired_difference():
+def end(bits, sizes):
+    return {"b": {"bits": {"domain": bits}, "bytes": {"domain": sizes}}}
+
+
+def test_texts_are_compared_one_by_one():
     rng = np.random.default_rng(0)
     first = rng.normal(100, 5, 200)
-    gap = paired_difference(first, first + 3 + rng.normal(0, 1, 200), [50] * 200)
-    assert gap.mean == pytest.approx(-0.06, abs=0.005) and gap.low < gap.mean < gap.high < 0 and gap.sign == -1
-    none = paired_difference(rng.normal(0, 1, 50), rng.normal(0, 1, 50), [10] * 50)
-    assert none.sign == 0
-    with pytest.raises(ValueError, match="expected one of each"):
-        paired_difference([1.0], [1.0, 2.0], [3])
+    gap = judge_c8(end(first, [50] * 200), end(first + 3 + rng.normal(0, 1, 200), [50] * 200)).effects["domain"]
+    assert gap.estimate == pytest.approx(-0.06, abs=0.005) and gap.low < gap.estimate < gap.high < 0
+    none = judge_c8(end(rng.normal(0, 1, 50), [10] * 50), end(rng.normal(0, 1, 50), [10] * 50)).effects["domain"]
+    assert none.low < 0 < none.high
+    assert judge_c8(end([1.0], [3]), end([2.0], [3])).answer == "cannot tell"  # one text bounds nothing
+    for first, second, sizes in (([1.0], [1.0, 2.0], [3]), ([], [], [])):
+        with pytest.raises(ValueError, match="expected one of each"):
+            judge_c8(end(first, sizes), end(second, sizes))
 
 
 @pytest.mark.parametrize(("shift", "answer"), [(-0.1, "confirmed"), (0.1, "not confirmed"), (0.0, "cannot tell")])
