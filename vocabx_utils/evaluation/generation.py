@@ -14,6 +14,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from vocabx_utils import files, locks
+from vocabx_utils.batching import like_length, pad
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import extract_answer, find_stop
 from vocabx_utils.evaluation.benchmarks import Problem
@@ -294,9 +295,8 @@ def _plain(
     """Answer by ``model.generate`` with left padding, batches of similar length."""
     device, _ = slot_engine.placement(model)
     ends, usable = end_ids(model, tokenizer), _usable_ids(model, tokenizer)
-    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index].ids))
     size = batch_size or (8 if device.type != "cuda" else 192)
-    pad = min(ends, default=0)
+    filler = min(ends, default=0)
     # The checkpoint's own settings may ask for sampling or a repetition penalty (Qwen2.5: 1.1).
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -305,19 +305,13 @@ def _plain(
         top_p=1.0,
         top_k=50,
         repetition_penalty=1.0,
-        pad_token_id=pad,
+        pad_token_id=filler,
         eos_token_id=sorted(ends),
         suppress_tokens=list(range(usable, _head_rows(model))) or None,
     )
-    for start in range(0, len(order), size):
-        batch = order[start : start + size]
-        width = max(len(prompts[index].ids) for index in batch)
-        ids = torch.full((len(batch), width), pad)
-        mask = torch.zeros_like(ids)
-        for row, index in enumerate(batch):
-            length = len(prompts[index].ids)
-            ids[row, width - length :] = torch.tensor(prompts[index].ids)
-            mask[row, width - length :] = 1
+    for batch in like_length([len(prompt.ids) for prompt in prompts], count=size, longest_first=True):
+        ids, mask = pad([prompts[index].ids for index in batch], left=True, value=filler)
+        width = ids.shape[1]
         stops = _Stops([prompts[index] for index in batch], tokenizer, width)
         output = (
             cast(Any, model)

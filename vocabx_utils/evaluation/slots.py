@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, Cache
 
+from vocabx_utils.batching import pad
 from vocabx_utils.models import cache_argument
 
 if TYPE_CHECKING:
@@ -261,9 +262,7 @@ class SlotDecoder:
     def _prompt_pass(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> list[int]:
         """Store the keys of prompts, padded on the right where causal attention never looks; return next ids."""
         lengths = torch.tensor([len(prompt) for prompt in prompts])
-        ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, : len(prompt)] = torch.tensor(prompt)
+        ids, _ = pad(prompts)
         self.cache.prompt_slots = torch.tensor(slots, device=self.device)
         positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
         hidden = self._forward(ids.to(self.device), positions, None)
