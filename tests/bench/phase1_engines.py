@@ -38,8 +38,8 @@ from vocabx_utils.training.shared_beginnings import SharedBeginnings
 from vocabx_utils.training.softmax import aligned_rows, default_chunk, logit_products
 from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
-from vocabx_utils.vocabulary.alignment import map_token_sequences
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
+from vocabx_utils.vocabulary.lookahead import map_token_sequences
 
 Step = Callable[[list[int]], Any]
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from test_finetuning import TESTS, tune
+from training.test_finetuning import TESTS, tune
 
 from vocabx_utils import files
 
@@ -17,7 +17,7 @@ import sys
 sys.path[:0] = {tests!r}
 from pathlib import Path
 import torch
-from test_finetuning import tune
+from training.test_finetuning import tune
 options = dict(stages=("a", "b"), a_epochs=2, checkpoint_every=2, rows_in_b=True)
 tune(Path({folder!r}) / "parallel", **options)
 for _ in range(2):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ class Batch:
                 return tensor.pin_memory().to(device, non_blocking=True)
             return tensor.to(device)
 
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return Batch(**{name: move(value) if isinstance(value, Tensor) else value for name, value in held.items()})
 
 

@@ -132,20 +132,21 @@ def fine_tune(
     loss = start.validation_loss if start else None
     observed = {"start": _observed("start", model, folder / "start", observe, processes, known)}
     done: list[tuple[StageRun, list[Record]]] = []
+    current: Any = model  # wrapped by peft after stage b
     for stage in plan:
         place = folder / stage.key
-        if not finished and hasattr(model, "merge_and_unload"):
-            model, loss = model.merge_and_unload(), None  # merging rounds in the dtype of the weights
+        if not finished and hasattr(current, "merge_and_unload"):
+            current, loss = current.merge_and_unload(), None  # merging rounds in the dtype of the weights
         if (place / "result.json").exists():
-            model = model if finished else load_stage(model, place, new_ids=new_ids)
+            current = current if finished else load_stage(current, place, new_ids=new_ids)
             result = StageRun(**files.read_json(place / "result.json"))
             done.append((result, files.read_jsonl(place / "losses.jsonl")))
-            observed[stage.key] = _observed(stage.key, model, place, None, processes)
+            observed[stage.key] = _observed(stage.key, current, place, None, processes)
         else:
-            model, result, records = _train_stage(
-                model, stage, train, validation, place, config, limit=limit, new_ids=new_ids, start_loss=loss
+            current, result, records = _train_stage(
+                current, stage, train, validation, place, config, limit=limit, new_ids=new_ids, start_loss=loss
             )
-            observed[stage.key] = _observed(stage.key, model, place, observe, processes)
+            observed[stage.key] = _observed(stage.key, current, place, observe, processes)
             _finish_stage(place, result, processes)
             done.append((result, records))
             if config.sharded:

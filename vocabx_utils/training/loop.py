@@ -71,7 +71,10 @@ class Training(Protocol):
     """What `carry_out` needs of a training: state to save, and events to write."""
 
     parameters: dict[str, Tensor]
-    optimisers: Sequence[Optimizer]
+
+    @property
+    def optimisers(self) -> Sequence[Optimizer]:
+        """Those that move the parameters."""
 
     @property
     def total(self) -> int:

@@ -39,9 +39,10 @@ from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
+from vocabx_utils.vocabulary.extend import extend_tokenizer
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
-from vocabx_utils.vocabulary.proposals import Strategy
-from vocabx_utils.vocabulary.tokens import Extension, extend_tokenizer
+from vocabx_utils.vocabulary.options import Strategy
+from vocabx_utils.vocabulary.tokens import Extension
 
 __all__ = ["LearnedRows", "Phase1Data", "Phase1Training", "learn_rows", "new_student", "prepare"]
 
@@ -140,6 +141,11 @@ def new_student(
     return Student(
         base.model, base.vocab_size, rows, head_rows(recipe.head_init(config.head_init), base, tokens, generator)
     )
+
+
+def speller(extension: Extension) -> Callable[[int], str]:
+    """Return what spells an id of the extended tokenizer."""
+    return lambda token: str(extension.extended.convert_ids_to_tokens(token))
 
 
 # --- train one variant --------------------------------------------------------------------------------------
@@ -410,9 +416,7 @@ def learn_rows(
     sizes = {"train_windows": 10**6, "validation_windows": 10**6, "require_improvement": False}
     config = Phase1Config.from_params(**{**sizes, **settings, "variants": [recipe.name]})
     data = prepare(base, extension, texts, validation or texts, config)
-    student = new_student(
-        recipe, base, extension.tokens, config, data.aligned, extension.tokenizer.convert_ids_to_tokens
-    )
+    student = new_student(recipe, base, extension.tokens, config, data.aligned, speller(extension))
     before = student.input_rows.detach().cpu().clone()
     training = Phase1Training(recipe, student, data, config)
     metrics = [event.record for event in training.run() if isinstance(event, EpochDone)]

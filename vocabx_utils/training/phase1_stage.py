@@ -31,13 +31,12 @@ from vocabx_utils.training.checks import (
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.loop import carry_out, claim
 from vocabx_utils.training.objectives import Recipe, parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare, speller
 from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
-from vocabx_utils.vocabulary.auxiliary import require_focus
-from vocabx_utils.vocabulary.initialization import SubtokenLike
+from vocabx_utils.vocabulary.initialization import SubtokenLike, require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 __all__ = [
@@ -159,16 +158,11 @@ def train_stage(
     Returns:
         Results by variant name.
     """
-    tokenizer = stage.extension.tokenizer
-
-    def spell(token: int) -> str:
-        return str(tokenizer.convert_ids_to_tokens(token))
-
     starts: Starts = {}
     return {
         name: train_variant(
             name, stage.base, stage.extension.tokens, stage.data, config, stage.folder / name,
-            processes=processes, spell=spell, starts=starts,
+            processes=processes, spell=speller(stage.extension), starts=starts,
         )
         for name in config.variants
     }  # fmt: skip
