@@ -13,8 +13,8 @@ from vocabx_utils.analysis.divergence import PairedText
 from vocabx_utils.analysis.explorer import Explorer
 from vocabx_utils.analysis.explorer_view import explorer_widget, view_html
 from vocabx_utils.analysis.similarity import cosine
+from vocabx_utils.files import read_tensors, write_tensors
 from vocabx_utils.rows import read_histories, read_tokens
-from vocabx_utils.runs import read_tensors, write_tensors
 
 
 def decode(ids) -> str:

@@ -22,7 +22,7 @@ from matplotlib import pyplot as plt
 from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
 from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
@@ -61,10 +61,10 @@ def stage_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = root / "runs" / "tiny" / "01_tokenizer_extension"
     extension.save(folder / "extension")
     pairs = [Pair(text.split(":")[0], text) for text in texts(60)]
-    runs.write_jsonl(folder / "splits" / "train.jsonl", [asdict(pair) for pair in pairs[:40]])
-    runs.write_jsonl(folder / "splits" / "validation.jsonl", [asdict(pair) for pair in pairs[40:]])
-    runs.write_json(folder / "corpus.json", {"template": "thesis"})
-    runs.write_json(folder / "key.json", {"model": "first model"})
+    files.write_jsonl(folder / "splits" / "train.jsonl", [asdict(pair) for pair in pairs[:40]])
+    files.write_jsonl(folder / "splits" / "validation.jsonl", [asdict(pair) for pair in pairs[40:]])
+    files.write_json(folder / "corpus.json", {"template": "thesis"})
+    files.write_json(folder / "key.json", {"model": "first model"})
     return root
 
 
@@ -98,7 +98,7 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
         models.require_run_tokenizer(base, run)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         from_rows(base, extension, rows, rows)
-    runs.write_tensors(
+    files.write_tensors(
         tmp_path / "run" / "03_phase1_training" / "v" / "rows" / "epoch_00.safetensors",
         {"input_rows": rows, "head_rows": rows},
     )
@@ -114,7 +114,7 @@ def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_pat
     extension = extend_tokenizer(tokenizers().original, words)
     for epoch in (98, 99, 100, 101):
         rows = torch.full((extension.N, base.width), float(epoch))
-        runs.write_tensors(
+        files.write_tensors(
             run.stage("03", "v") / "rows" / f"epoch_{epoch:02d}.safetensors", {"input_rows": rows, "head_rows": rows}
         )
     start = open_start(run, "phase1:v", base, extension)
@@ -230,7 +230,7 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     assert done.returncode == 0, done.stderr[-3000:]
     two = stage_one / "runs" / "two" / "03_phase1_training" / "mean_kl_last"
     assert runs.read_provenance(two)["processes"] == 2
-    curves = [[row["input_loss"] for row in runs.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
+    curves = [[row["input_loss"] for row in files.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
 
 
@@ -294,8 +294,8 @@ def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
 
 
 def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
-    runs.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
-    runs.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
+    files.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
+    files.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
     assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
     assert bench.read_bench(tmp_path / "nothing") == []
 
@@ -327,7 +327,7 @@ def test_notebook_03_runs_to_its_end_with_any_variants(
         exec(compile(notebook_code("03_phase1_training", **values), "notebook 03", "exec"), space)
         plt.close("all")
     assert space["probe"] == variants[0]
-    assert runs.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")
+    assert files.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")
 
 
 def test_the_example_of_the_documentation_runs(
@@ -338,7 +338,7 @@ def test_the_example_of_the_documentation_runs(
     named = code.replace('MODEL = "smollm2-135m"', f"MODEL = {str(stage_one / 'model')!r}")
     assert named != code
     monkeypatch.chdir(tmp_path)
-    runs.write_jsonl("pairs.jsonl", [{"query": text.split(":")[0], "answer": text} for text in texts(60)])
+    files.write_jsonl("pairs.jsonl", [{"query": text.split(":")[0], "answer": text} for text in texts(60)])
     exec(compile(named, "docs/python.md", "exec"), {})
     before, after = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines() if " nats" in line)
     assert after < before

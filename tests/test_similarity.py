@@ -12,7 +12,7 @@ from fixtures.tiny_run import build_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabx_utils import rows, runs
+from vocabx_utils import files, rows
 from vocabx_utils.analysis import similarity
 
 
@@ -129,10 +129,10 @@ def test_what_the_means_leave_out_is_said(tmp_path: Path) -> None:
     assert nothing.startswith("Every row has a direction")
     folder = tiny.run.folder / "03_phase1_training" / "mean_ce" / "rows"
     (folder / "epoch_01.safetensors").unlink()
-    broken = runs.read_tensors(folder / "epoch_03.safetensors")
+    broken = files.read_tensors(folder / "epoch_03.safetensors")
     broken["input_rows"][0] = 0
     broken["input_rows"][1] = float("nan")
-    runs.write_tensors(folder / "epoch_03.safetensors", broken)
+    files.write_tensors(folder / "epoch_03.safetensors", broken)
     tokens[2] = dataclasses.replace(tokens[2], subtokens=tokens[2].subtokens[:1])
     histories = rows.read_histories(tiny.run)
     table = similarity.cosines_by_epoch(histories.values(), tokens, tiny.original)  # type: ignore[arg-type]

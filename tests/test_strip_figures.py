@@ -13,7 +13,8 @@ import matplotlib.pyplot as plt
 
 from vocabx_utils.analysis.drawings import draw_figures
 from vocabx_utils.cli.strip_figures import STRIP_FIGURES, _measured_window, _tokenization_process
-from vocabx_utils.runs import Run, write_json, write_table
+from vocabx_utils.files import write_json, write_table
+from vocabx_utils.runs import Run
 from vocabx_utils.vocabulary.alignment import align_texts
 from vocabx_utils.vocabulary.strip_figures import draw_token_ids
 from vocabx_utils.vocabulary.tokens import load_extension

@@ -17,15 +17,9 @@ from typing import Any, Literal
 import torch
 from safetensors import safe_open
 
-from vocabx_utils.runs import (
-    DamagedFileError,
-    MissingStageError,
-    Run,
-    read_json,
-    read_tensors,
-    show_path,
-    write_tensors,
-)
+from vocabx_utils.files import DamagedFileError, read_json, read_tensors, write_tensors
+from vocabx_utils.paths import show_path
+from vocabx_utils.runs import MissingStageError, Run
 
 __all__ = [
     "MATRICES",

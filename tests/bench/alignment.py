@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken
 
-from vocabx_utils import corpus, models, runs
+from vocabx_utils import corpus, files, models
 from vocabx_utils.vocabulary.alignment import align_boundaries, align_texts, map_token_sequences, wrong_pairs
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -111,7 +111,7 @@ def main() -> None:
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # read at the first batch
     result = measure(options.model, options.new_tokens)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    runs.write_json(options.out, result)
+    files.write_json(options.out, result)
     for row in result["rows"]:  # type: ignore[attr-defined]
         print(row)
     print(result["from_texts"])

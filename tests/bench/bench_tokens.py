@@ -65,7 +65,8 @@ def measure(megabytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    from vocabx_utils.runs import project_root, write_json
+    from vocabx_utils.files import write_json
+    from vocabx_utils.paths import project_root
 
     rows = []
     for size in SIZES:

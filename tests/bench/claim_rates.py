@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils import claims, runs
+from vocabx_utils import claims, files
 from vocabx_utils.claims.losses import HALF
 from vocabx_utils.evaluation.scoring import Count
 
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
     args = parser.parse_args()
     rows = [case.rates() for case in cases()]
-    runs.write_json(args.out, {"draws": DRAWS, "seed": 0, "rows": rows})
+    files.write_json(args.out, {"draws": DRAWS, "seed": 0, "rows": rows})
     args.docs.write_text(render(args.docs.read_text(encoding="utf-8"), rows), encoding="utf-8")
     print(table(rows))
 

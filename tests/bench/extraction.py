@@ -40,8 +40,9 @@ from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import benchmark_of, load_benchmark
 from vocabx_utils.evaluation.prompts import build_prompt
 from vocabx_utils.evaluation.statements import defines, parses
+from vocabx_utils.files import write_json
 from vocabx_utils.models import load_tokenizer
-from vocabx_utils.runs import progress, write_json
+from vocabx_utils.progress import progress
 
 _CHUNK = 100
 _SANITIZE = """

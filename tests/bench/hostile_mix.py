@@ -24,7 +24,7 @@ from vocabx_utils.evaluation.hostile import GOOD, TEST
 from vocabx_utils.evaluation.kept import kept_problems, reference_timeouts, strict_ids
 from vocabx_utils.evaluation.references import reference_jobs
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
-from vocabx_utils.runs import write_json
+from vocabx_utils.files import write_json
 
 EVERY = 10  # references between two hostile programs
 STEP = 7  # from one hostile program to the next, so that neighbours in the list below do not follow each other

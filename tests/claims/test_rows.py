@@ -9,7 +9,7 @@ from fixtures.tiny_run import build_run
 
 from vocabx_utils import claims
 from vocabx_utils.analysis import similarity
-from vocabx_utils.analysis.rows import read_histories, read_tokens
+from vocabx_utils.rows import read_histories, read_tokens
 
 
 def cosines(gains: dict[str, tuple[float, float]], n: int = 40, noise: float = 0.01) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import torch
 from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
 from vocabx_utils.evaluation.contenders import contender_bits, load_contender, open_folder
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.models import BaseModel
@@ -29,7 +29,7 @@ def run(tiny_base: BaseModel) -> runs.Run:
     extended.save_pretrained(folder)
     for epoch in (2, 10):
         rows = torch.full((2, tiny_base.width), float(epoch))
-        runs.write_tensors(
+        files.write_tensors(
             made.stage("03", "mean_ce") / "rows" / f"epoch_{epoch:02d}.safetensors",
             {"input_rows": rows, "head_rows": rows / 10},
         )

@@ -9,7 +9,8 @@ import torch
 from fixtures.tiny_run import build_run
 
 from vocabx_utils import rows
-from vocabx_utils.runs import MissingStageError, write_json
+from vocabx_utils.files import write_json
+from vocabx_utils.runs import MissingStageError
 
 
 def test_epochs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:

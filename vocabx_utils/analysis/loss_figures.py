@@ -12,7 +12,8 @@ import numpy as np
 from vocabx_utils import thesis
 from vocabx_utils.analysis import charts, plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
-from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
+from vocabx_utils.files import read_json, read_jsonl
+from vocabx_utils.runs import MissingStageError, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

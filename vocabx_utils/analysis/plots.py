@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vocabx_utils.runs import atomic_path, read_json, runs_root, write_json
+from vocabx_utils.files import atomic_path, read_json, write_json
+from vocabx_utils.paths import runs_root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,9 @@ from vocabx_utils.analysis import charts, plots
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
 from vocabx_utils.analysis.mechanisms import CausalTest
 from vocabx_utils.analysis.similarity import POSITIONS
+from vocabx_utils.files import read_json
 from vocabx_utils.rows import Matrix
-from vocabx_utils.runs import Run, read_json
+from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
     import pandas as pd

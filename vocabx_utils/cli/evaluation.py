@@ -132,8 +132,7 @@ def verify_references(
     from vocabx_utils.evaluation.benchmarks import load_benchmark, select_problems
     from vocabx_utils.evaluation.environments import environment_for
     from vocabx_utils.evaluation.references import verify_references as verify
-    from vocabx_utils.paths import runs_root
-    from vocabx_utils.runs import show_path
+    from vocabx_utils.paths import runs_root, show_path
 
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
@@ -165,7 +164,7 @@ def compare_modes_command(benchmark: str, report: Path | None, workers: int) -> 
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
     from vocabx_utils.evaluation.kept import kept_problems
     from vocabx_utils.evaluation.references import compare_modes
-    from vocabx_utils.runs import read_json, write_json
+    from vocabx_utils.files import read_json, write_json
 
     with _plain_errors():
         facts = compare_modes(kept_problems(benchmark), workers=workers)
@@ -202,7 +201,7 @@ def run(
     from vocabx_utils.evaluation.kept import kept_problems
     from vocabx_utils.evaluation.results import write_official
     from vocabx_utils.evaluation.samples import read_samples
-    from vocabx_utils.runs import show_path
+    from vocabx_utils.paths import show_path
 
     with _plain_errors():
         rows = read_samples(samples)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vocabx_utils.analysis.drawings import Drawing, FigureSpec
-from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
+from vocabx_utils.files import read_json, read_jsonl
+from vocabx_utils.runs import MissingStageError, Run
 from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
 
 if TYPE_CHECKING:

@@ -61,8 +61,9 @@ def propose(
     out: Path | None,
 ) -> None:
     """Read a source tree, propose tokens, print the gain, write the extended tokenizer and tables of all of it."""
+    from vocabx_utils.files import write_table
+    from vocabx_utils.folders import atomic_folder
     from vocabx_utils.models import load_tokenizer
-    from vocabx_utils.runs import atomic_folder, write_table
     from vocabx_utils.source_tree import hold_out, read_source_tree
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
     from vocabx_utils.vocabulary.tokens import extend_tokenizer
@@ -164,7 +165,8 @@ def audit(
 def _audit_inputs(
     extension_folder: Path | None, run_name: str | None
 ) -> tuple[Path, dict[str, list[str]], list[str] | None]:
-    from vocabx_utils.runs import open_run, read_jsonl
+    from vocabx_utils.files import read_jsonl
+    from vocabx_utils.runs import open_run
 
     if (extension_folder is None) == (run_name is None):
         raise click.UsageError("Give either an extension folder or --run-name.")

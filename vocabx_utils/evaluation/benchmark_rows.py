@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.corpus import data_path
-from vocabx_utils.runs import iterate_jsonl
+from vocabx_utils.files import iterate_jsonl
 
 _HUB_SECONDS = 10.0  # a hub that has not answered by then is taken for out of reach
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from vocabx_utils import corpus, models, runs
+from vocabx_utils import corpus, files, models, paths, runs
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
 from vocabx_utils.rows import read_history
 
@@ -64,10 +63,10 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
         return Contender(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))
-    rows = runs.read_tensors(read_history(run, name).file())
+    rows = files.read_tensors(read_history(run, name).file())
     model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
     model = model.eval().requires_grad_(False).to(base.device)
-    fingerprint = runs.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
+    fingerprint = files.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
     return Contender(name, model, tokenizer, first, fingerprint)
 
 
@@ -85,7 +84,7 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
         first_new_id: First new id.
         count: Most pairs.
     """
-    rows = runs.read_jsonl(run.require("01", "splits/validation.jsonl"))
+    rows = files.read_jsonl(run.require("01", "splits/validation.jsonl"))
     pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
     short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
 
@@ -122,14 +121,14 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
     path = folder / "bits_per_byte.jsonl"
     digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)
     if path.exists():
-        rows = runs.read_jsonl(path)
+        rows = files.read_jsonl(path)
         if any(row.pop("spans", None) != digest for row in rows) or len(rows) != len(spans):
-            raise ValueError(f"{runs.show_path(path)} was measured on other texts: remove it to measure again")
+            raise ValueError(f"{paths.show_path(path)} was measured on other texts: remove it to measure again")
         return [SpanScore(**row) for row in rows]
     scores = score_spans(contender.model, contender.tokenizer, spans)
-    runs.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
+    files.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
     return scores
 
 
 def _checksum(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.float().contiguous().numpy().tobytes()).hexdigest()[:16]
+    return files.hash_bytes([tensor.float().contiguous().numpy().tobytes()])[:16]

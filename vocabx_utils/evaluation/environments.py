@@ -7,7 +7,6 @@ hash over everything that can change a verdict: interpreter, packages, data fold
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import json
 import platform
@@ -19,8 +18,8 @@ from typing import Any
 
 from vocabx_utils.corpus import data_path
 from vocabx_utils.evaluation.jail import JailView
+from vocabx_utils.files import hash_bytes, read_json
 from vocabx_utils.paths import cache_dir
-from vocabx_utils.runs import read_json
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 PLAIN = "plain"
@@ -195,5 +194,5 @@ def _environment(
         for variable, root in view.data.items()
     }
     facts = [name, python, platform.machine(), sorted(packages.items()), sorted(listing.items())]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    digest = hash_bytes([json.dumps(facts).encode()])[:16]
     return Environment(name, digest, python, groups, packages, view, preload)

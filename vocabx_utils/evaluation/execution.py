@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import queue
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,8 @@ from vocabx_utils.evaluation.results import Result, ResultsFile
 from vocabx_utils.evaluation.samples import Sample, match_samples, read_samples
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.runs import progress
+from vocabx_utils.files import hash_bytes
+from vocabx_utils.progress import progress
 
 _RETRIED = ("crash",)
 _RETRIED_WARM = ("crash", "memory")  # what an earlier program in the same jail might have caused
@@ -105,7 +105,7 @@ def make_job(problem: Problem, sample: Sample, environment: Environment, strict:
     task = build_program(problem, sample.solution, strict=strict)
     limits = Limits(timeout_s=timeout_s)
     facts = [asdict(task), asdict(limits), environment.hash]
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    key = hash_bytes([json.dumps(facts, sort_keys=True).encode()])
     return Job(problem.task_id, sample.sample, task, limits, key)
 
 

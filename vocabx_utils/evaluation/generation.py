@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vocabx_utils import locks, runs
+from vocabx_utils import files, locks
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.decoding import Engine, generate
 from vocabx_utils.evaluation.prompts import build_prompt, prompt_settings
+from vocabx_utils.progress import progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -133,8 +134,8 @@ def generate_samples(
     path, settings = Path(path), settings or SampleSettings()
     done = _read_done(path, {problem.task_id: settings.written(problem) for problem in problems})
     todo = [problem for problem in problems if problem.task_id not in done]
-    runs.write_jsonl(path, done.values())
-    with locks.writing(path), runs.progress(total=len(todo), desc=desc, unit="answer") as bar, _Appender(path) as file:
+    files.write_jsonl(path, done.values())
+    with locks.writing(path), progress(total=len(todo), desc=desc, unit="answer") as bar, _Appender(path) as file:
 
         def store(row: dict[str, Any]) -> None:
             file.append(row)
@@ -143,7 +144,7 @@ def generate_samples(
 
         sample_answers(model, tokenizer, todo, settings, on_row=store)
     rows = [done[problem.task_id] for problem in problems]
-    runs.write_jsonl(path, rows)
+    files.write_jsonl(path, rows)
     return rows
 
 
@@ -171,7 +172,7 @@ class _Appender:
 def _read_done(path: Path, wanted: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
     """Read the answers that a file holds; `wanted` are the settings that each must have, by problem."""
     done: dict[str, dict[str, Any]] = {}
-    for row in runs.read_jsonl(path) if path.exists() else ():
+    for row in files.read_jsonl(path) if path.exists() else ():
         task = row.get("task_id", "")
         if task not in wanted:
             raise ValueError(f"{path} holds an answer to {row.get('task_id')!r}, which is not among the problems")

@@ -13,7 +13,7 @@ from typing import Any
 
 from vocabx_utils.evaluation.benchmarks import INFO, Problem, load_benchmark, one_benchmark
 from vocabx_utils.evaluation.environments import RECIPES, Environment
-from vocabx_utils.runs import read_json, write_json
+from vocabx_utils.files import read_json, write_json
 
 KEPT_FOLDER = Path(__file__).parent / "kept"
 _NAMED = 5  # packages that a message spells out

@@ -20,7 +20,7 @@ from vocabx_utils.evaluation.outcomes import Outcome
 from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.runs import append_jsonl, iterate_jsonl
+from vocabx_utils.files import append_jsonl, iterate_jsonl
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
 FIRST_TIMEOUT = 60.0  # seconds for a reference whose time is not yet known

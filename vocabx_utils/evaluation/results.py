@@ -13,7 +13,8 @@ from typing import Any
 
 from vocabx_utils.evaluation.outcomes import Status
 from vocabx_utils.evaluation.samples import Sample
-from vocabx_utils.runs import append_jsonl, iterate_jsonl, show_path, write_json
+from vocabx_utils.files import append_jsonl, iterate_jsonl, write_json
+from vocabx_utils.paths import show_path
 
 
 class ResultsMismatchError(ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.runs import iterate_jsonl
+from vocabx_utils.files import iterate_jsonl
 
 _NAMED = 10  # ids that an error message spells out
 

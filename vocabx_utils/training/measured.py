@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.training.distillation import parse_variant
 from vocabx_utils.training.objectives import Objective
 
@@ -23,9 +23,9 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
     """Read what `tests/bench/anchors.py` measured, one mapping a variant; empty where there is nothing."""
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
-        rows += runs.read_jsonl(path)
+        rows += files.read_jsonl(path)
     for path in sorted(folder.glob("*.json")):
-        content = runs.read_json(path)
+        content = files.read_json(path)
         rows += content if isinstance(content, list) else content.get("variants", [])
     return [row for row in rows if "name" in row and "kl_last" in row]
 
@@ -105,7 +105,7 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
     """Read what `tests/bench/finetune.py` measured: finished variants by model; empty where there is nothing."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
-        variants = runs.read_json(path).get("variants", {})  # a file of throughputs has none
+        variants = files.read_json(path).get("variants", {})  # a file of throughputs has none
         finished = {name: variant for name, variant in variants.items() if "observed" in variant}
         if finished:
             found[path.stem] = finished

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
 from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
 from vocabx_utils.rows import epoch_files, read_epoch
@@ -191,8 +191,8 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
     """
     folder = stage.folder / variant
     tokens, rows = epoch_files(folder / "tokens"), epoch_files(folder / "rows")
-    start, end = (runs.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
-    before, after = (runs.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
+    start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
+    before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.training.stages import Stage, block_prefix, blocks_of, check_extended, matrices_of
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def save_sharded(
     elif stage.key == "a":
         input_name, head_name = _matrix_names(model)
         tensors = {"input": named[input_name], "head": named[head_name]}
-        runs.write_tensors(folder / "embeddings.safetensors", tensors)
+        files.write_tensors(folder / "embeddings.safetensors", tensors)
     else:
-        runs.write_tensors(folder / "blocks.safetensors", named)
+        files.write_tensors(folder / "blocks.safetensors", named)
 
 
 def save_stage(
@@ -77,7 +77,7 @@ def save_stage(
         return
     if stage.key == "a":
         tensors = dict(zip(("input", "head"), matrices_of(model), strict=True))
-        runs.write_tensors(folder / "embeddings.safetensors", tensors)
+        files.write_tensors(folder / "embeddings.safetensors", tensors)
         return
     prefix = block_prefix(model)  # type: ignore[arg-type]
     blocks = blocks_of(model)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def save_stage(
         for number in chosen
         for name, parameter in blocks[number].named_parameters()
     }
-    runs.write_tensors(folder / "blocks.safetensors", tensors)
+    files.write_tensors(folder / "blocks.safetensors", tensors)
 
 
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTrainedModel | PeftModel:
@@ -104,10 +104,10 @@ def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTr
     if (folder / "adapter").is_dir():
         return load_adapter(model, folder / "adapter", new_ids=new_ids)
     if (folder / "embeddings.safetensors").exists():
-        stored = runs.read_tensors(folder / "embeddings.safetensors")
+        stored = files.read_tensors(folder / "embeddings.safetensors")
         targets = dict(zip(("input", "head"), matrices_of(model), strict=True))
     elif (folder / "blocks.safetensors").exists():
-        stored = runs.read_tensors(folder / "blocks.safetensors")
+        stored = files.read_tensors(folder / "blocks.safetensors")
         targets = dict(model.named_parameters())
     else:
         raise FileNotFoundError(f"{folder} holds no finished stage: no adapter, embeddings or blocks")
@@ -146,7 +146,7 @@ def save_adapter(
     model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
     (folder / "README.md").unlink(missing_ok=True)
     adapter = folder / "adapter_model.safetensors"  # once more, as peft does, but synced and with a checksum
-    runs.write_tensors(adapter, runs.read_tensors(adapter), {"format": "pt"})
+    files.write_tensors(adapter, files.read_tensors(adapter), {"format": "pt"})
     inner = model.get_base_model()
     input_rows, head_rows = rows or new_rows_of(inner, new_ids)  # type: ignore[arg-type]
     tensors = {
@@ -155,7 +155,7 @@ def save_adapter(
         "first_id": torch.tensor([new_ids.start]),
         "base_shape": torch.tensor(matrices_of(inner)[0].shape),
     }
-    runs.write_tensors(folder / "new_rows.safetensors", tensors)
+    files.write_tensors(folder / "new_rows.safetensors", tensors)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PeftModel:
@@ -177,7 +177,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
 
     if not (folder / "adapter_config.json").exists():
         raise FileNotFoundError(f"{folder} holds no adapter_config.json; export or train stage b first")
-    rows = runs.read_tensors(folder / "new_rows.safetensors")
+    rows = files.read_tensors(folder / "new_rows.safetensors")
     count, first = len(rows["input_rows"]), int(rows["first_id"])
     have, head = matrices_of(model)
     if count and len(have) < first + count:
@@ -206,7 +206,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
 
 def _check_adapter_names(model: PreTrainedModel, folder: Path) -> None:
     """Compare shapes before peft does, to say in words that the base is another one."""
-    stored = runs.read_tensors(folder / "adapter_model.safetensors")
+    stored = files.read_tensors(folder / "adapter_model.safetensors")
     modules = dict(model.named_modules())
     for name, tensor in stored.items():
         if ".lora_A." not in name:

@@ -14,7 +14,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
-from vocabx_utils.runs import progress
+from vocabx_utils.progress import progress
 from vocabx_utils.vocabulary.families import Family
 from vocabx_utils.vocabulary.wordtable import WordTable, joinable
 

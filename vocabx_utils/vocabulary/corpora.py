@@ -17,7 +17,7 @@ from vocabx_utils.corpus import (
     render,
     shared_sizes,
 )
-from vocabx_utils.runs import write_json, write_jsonl
+from vocabx_utils.files import write_json, write_jsonl
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

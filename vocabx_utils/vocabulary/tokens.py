@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_tokenizer
-from vocabx_utils.runs import read_json, write_json
 from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.families import SPACE_MARK, Family, TokenizerError, family_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vocabx_utils.runs import progress
+from vocabx_utils.progress import progress
 from vocabx_utils.vocabulary.families import SPACE_MARK, Family, is_digit
 
 if TYPE_CHECKING:
