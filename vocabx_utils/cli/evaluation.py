@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,20 @@ _strict = click.option(
 )
 
 
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Show errors that are meant for the user in one line."""
-    try:
-        yield
-    except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, click.exceptions.Exit):
+class _PlainErrors(click.Group):
+    """Shows errors that are meant for the user in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):
             raise
-        raise click.ClickException(str(error)) from error
+        except (ValueError, OSError, RuntimeError) as error:
+            raise click.ClickException(str(error)) from error
 
 
-@click.group("eval-env")
+@click.group("eval-env", cls=_PlainErrors)
 def eval_env() -> None:
     """Build the pinned environments in which answers run."""
 
@@ -49,13 +50,12 @@ def build(name: str, added: tuple[str, ...], bare: bool, python: str | None) -> 
     from vocabx_utils.evaluation.environment_build import build_environment
     from vocabx_utils.evaluation.environments import DATA_FOLDERS, RECIPES
 
-    with _plain_errors():
-        groups = (() if bare else RECIPES[name].default) + added
-        environment = build_environment(name, groups=groups, python=python, say=click.echo)
-        click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-        missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
-        if missing:
-            click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
+    groups = (() if bare else RECIPES[name].default) + added
+    environment = build_environment(name, groups=groups, python=python, say=click.echo)
+    click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
+    missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
+    if missing:
+        click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
 
 @eval_env.command()
@@ -73,7 +73,7 @@ def show() -> None:
         click.echo(f"{name}: Python {found.python}{groups}, {len(found.packages)} packages, hash {found.hash}")
 
 
-@click.group("eval")
+@click.group("eval", cls=_PlainErrors)
 def evaluate() -> None:
     """Execute answers in the sandbox, and verify the references."""
 
@@ -93,10 +93,9 @@ def check() -> None:
     if not holds:
         raise click.ClickException(words)
     click.echo(words)
-    with _plain_errors():
-        for protection in protections(view):
-            state = "active" if protection.active else "NOT active"
-            click.echo(f"  {state}: {protection.name} ({protection.words})")
+    for protection in protections(view):
+        state = "active" if protection.active else "NOT active"
+        click.echo(f"  {state}: {protection.name} ({protection.words})")
 
 
 @evaluate.command("verify-references")
@@ -136,24 +135,23 @@ def verify_references(
 
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
-    with _plain_errors():
-        if update_package and (wanted or share < 1):
-            raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
-        environments = {name: environment_for(name) for name in benchmarks or _NAMES}
-        if not (any_environment or update_package):
-            for name, environment in environments.items():
-                kept.check_environment(name, environment)
+    if update_package and (wanted or share < 1):
+        raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
+    environments = {name: environment_for(name) for name in benchmarks or _NAMES}
+    if not (any_environment or update_package):
         for name, environment in environments.items():
-            problems = select_problems(load_benchmark(name), wanted, share)
-            record, listed = folder / f"{name}.verdicts.jsonl", kept.KeptList.read(name)
-            found = verify(problems, environment, workers=workers, modes=modes, record=record)
-            path = found.write(kept.KEPT_FOLDER if update_package else folder)
-            seconds = ", ".join(f"{value:g} s" for value in found.seconds)
-            click.echo(f"{name}: {len(found.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
-            for reason, count in Counter(text.split(":")[0] for text in found.dropped.values()).most_common():
-                click.echo(f"  dropped, {reason}: {count}")
-            for line in found.compare(listed) if listed and not update_package else ():
-                click.echo(f"  {line}")
+            kept.check_environment(name, environment)
+    for name, environment in environments.items():
+        problems = select_problems(load_benchmark(name), wanted, share)
+        record, listed = folder / f"{name}.verdicts.jsonl", kept.KeptList.read(name)
+        found = verify(problems, environment, workers=workers, modes=modes, record=record)
+        path = found.write(kept.KEPT_FOLDER if update_package else folder)
+        seconds = ", ".join(f"{value:g} s" for value in found.seconds)
+        click.echo(f"{name}: {len(found.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
+        for reason, count in Counter(text.split(":")[0] for text in found.dropped.values()).most_common():
+            click.echo(f"  dropped, {reason}: {count}")
+        for line in found.compare(listed) if listed and not update_package else ():
+            click.echo(f"  {line}")
 
 
 @evaluate.command("compare-modes")
@@ -166,12 +164,11 @@ def compare_modes_command(benchmark: str, report: Path | None, workers: int) -> 
     from vocabx_utils.evaluation.references import compare_modes
     from vocabx_utils.files import read_json, write_json
 
-    with _plain_errors():
-        facts = compare_modes(kept_problems(benchmark), workers=workers)
-        click.echo(json.dumps(facts, indent=1))
-        if report:
-            known = read_json(report) if report.exists() else {}
-            write_json(report, {**known, benchmark: facts})
+    facts = compare_modes(kept_problems(benchmark), workers=workers)
+    click.echo(json.dumps(facts, indent=1))
+    if report:
+        known = read_json(report) if report.exists() else {}
+        write_json(report, {**known, benchmark: facts})
 
 
 @evaluate.command()
@@ -203,21 +200,20 @@ def run(
     from vocabx_utils.evaluation.samples import read_samples
     from vocabx_utils.paths import show_path
 
-    with _plain_errors():
-        rows = read_samples(samples)
-        name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
-        every = load_benchmark(name)
-        problems = kept_problems(name) if kept else every
-        problems = [problem for problem in problems if problem.library not in without_library]
-        left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
-        rows = [row for row in rows if row.task_id not in left_out]
-        target = out or samples.with_name("results.jsonl")
-        results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
-        _report(results)
-        _note_environment(name)
-        click.echo(f"results: {show_path(target)}")
-        if official:
-            click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
+    rows = read_samples(samples)
+    name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
+    every = load_benchmark(name)
+    problems = kept_problems(name) if kept else every
+    problems = [problem for problem in problems if problem.library not in without_library]
+    left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
+    rows = [row for row in rows if row.task_id not in left_out]
+    target = out or samples.with_name("results.jsonl")
+    results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
+    _report(results)
+    _note_environment(name)
+    click.echo(f"results: {show_path(target)}")
+    if official:
+        click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
 
 
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
