@@ -18,8 +18,8 @@ from tiny import pairs
 from vocabx_utils import corpus, files
 from vocabx_utils.claims import judge_c8, judge_c9
 from vocabx_utils.evaluation.prompts import resolve_prefill
+from vocabx_utils.measured import read_bench, read_finetuning, stage_table
 from vocabx_utils.models import load_base_model
-from vocabx_utils.training.measured import read_bench, read_finetuning, stage_table
 from vocabx_utils.vocabulary.tokens import load_extension
 
 BENCH = Path(__file__).parent / "bench"

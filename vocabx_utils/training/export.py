@@ -6,7 +6,6 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -104,7 +103,7 @@ def read_facts(folder: str | Path) -> Mapping[str, Any]:
     path = Path(folder) / _FACTS
     if not path.exists():
         raise ExportError(f"{folder} has no {_FACTS}: it was not written by `vocabx export`")
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    facts: dict[str, Any] = files.read_json(path)
     return facts
 
 

@@ -26,7 +26,7 @@ from vocabx_utils.models import (
     require_tokenizer,
     with_extra_rows,
 )
-from vocabx_utils.rows import epoch_files
+from vocabx_utils.rows import read_history
 from vocabx_utils.training.stage_files import load_stage
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -103,7 +103,7 @@ def from_rows(
     require_tokenizer(base, extension.original, made)
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
-    return Start(model, extension.tokenizer, new_ids, base, _origin(base, **origin))
+    return Start(model, extension.extended, new_ids, base, _origin(base, **origin))
 
 
 def load_variant(
@@ -206,12 +206,7 @@ def _from_phase1(
     run: runs.Run, phase1: str, base: BaseModel, extension: Extension, *, epoch: int | None = None
 ) -> Start:
     """The extended model with the rows that a phase-1 variant learned, those of its last epoch by default."""
-    folder = run.require("03", f"{phase1}/rows")
-    found = epoch_files(folder)
-    if not found:
-        raise runs.MissingStageError(f"{paths.show_path(folder)} holds no epoch: run notebook 03 first")
-    wanted = max(found) if epoch is None else epoch
-    path = found.get(wanted) or run.require("03", f"{phase1}/rows/epoch_{wanted:02d}.safetensors")
+    path = read_history(run, phase1).file(epoch)
     rows = files.read_tensors(path)
     if len(rows["input_rows"]) != extension.N:
         raise ValueError(

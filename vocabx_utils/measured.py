@@ -1,22 +1,23 @@
-"""What was measured at full size by `tests/bench`: results/phase1, by what may be compared, and results/finetune."""
+"""What the scripts in `tests/bench` measured at full size: `results/phase1` and `results/finetune` of the checkout.
+
+Nothing is there where the package was installed without a checkout; readers then find nothing, and say so.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from vocabx_utils import files
-from vocabx_utils.training.distillation import parse_variant
-from vocabx_utils.training.objectives import Objective
 
-__all__ = ["N_TOKENS", "by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
+__all__ = ["by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-N_TOKENS = 800
-"""New tokens of the thesis, and of every measurement that does not name another number."""
+_THESIS_TOKENS = 800  # N of every measurement that does not name another number
+_CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
 
 def read_bench(folder: Path) -> list[dict[str, Any]]:
@@ -35,12 +36,9 @@ def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping
 
     Untrained variants know no schedule: they stand beside those with the same first values under every schedule.
 
-    Args:
-        rows: of `read_bench`.
-
     Returns:
-        By setting, such as ``SmolLM2-135M-Instruct, python`` or ``..., thesis schedule, N = 100``: rows by variant.
-        What is as usual (schedule ``ours``, added tokens, N = 800) is not named.
+        By setting, such as `SmolLM2-135M-Instruct, python` or `..., thesis schedule, N = 100`: rows by variant.
+        What is as usual (schedule `ours`, added tokens, N = 800) is not named.
     """
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     untrained = [row for row in rows if row["variant"].endswith("_untrained")]
@@ -57,13 +55,13 @@ def _setting(row: Mapping[str, Any], schedule: str) -> str:
     unusual = {
         f"{schedule} schedule": schedule != "ours",
         str(row["strategy"]): row["strategy"] != "added",
-        f"N = {row['n']}": row["n"] != N_TOKENS,
+        f"N = {row['n']}": row["n"] != _THESIS_TOKENS,
     }
     return ", ".join([row["model"], row["corpus"], *(words for words, said in unusual.items() if said)])
 
 
 def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, float]]:
-    """Variants that differ in lambda alone: mean init, KL at the last subtoken plus lambda times CE.
+    """Take the variants that differ in lambda alone: mean init, KL at the last subtoken plus lambda times CE.
 
     Args:
         rows: final numbers by variant.
@@ -71,13 +69,8 @@ def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, f
     Returns:
         Lambda, KL at the last subtoken (nats), bits per byte; by lambda.
     """
-    line = []
-    for name, row in rows.items():
-        variant = parse_variant(name)
-        weight = variant.objective.ce_weight if variant.objective is not None else 0.0
-        if variant.init == "mean" and variant.objective == Objective(ce_weight=weight):
-            line.append((weight, float(row["kl_last"]), float(row["bpb"])))
-    return sorted(line)
+    named = ((_CE_LINE.fullmatch(name), row) for name, row in rows.items())
+    return sorted((float(found[1] or 0), float(row["kl_last"]), float(row["bpb"])) for found, row in named if found)
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
@@ -87,8 +80,8 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
         rows: of `read_bench`.
 
     Returns:
-        By model and corpus, by N: ``share`` of new tokens, KL at the last subtoken ``untrained`` and ``trained``, and
-        ``kept``, the share of it that KL training removes. One N alone makes no sweep and is left out.
+        By model and corpus, by N: `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and
+        `kept`, the share of it that KL training removes. One N alone makes no sweep and is left out.
     """
     found: dict[str, dict[int, dict[str, float]]] = {}
     for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
@@ -96,7 +89,7 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
             start, end = variants["mean_untrained"], variants["mean_kl_last"]
             gain = {"share": end["new_share"], "untrained": start["kl_last"], "trained": end["kl_last"]}
             gain["kept"] = 1 - end["kl_last"] / start["kl_last"]
-            title = _setting({**end, "n": N_TOKENS}, "ours")
+            title = _setting({**end, "n": _THESIS_TOKENS}, "ours")
             found.setdefault(title, {})[int(end["n"])] = gain
     return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
 
@@ -122,8 +115,6 @@ def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), then one
         column for each text set.
     """
-    import pandas as pd
-
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():
         costs = {stage["stage"]: stage for stage in variant["stages"]}
