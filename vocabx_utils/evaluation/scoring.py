@@ -122,7 +122,7 @@ def results_table(
     """
     import pandas as pd
 
-    check_comparable(results)
+    _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
     sums = {variant: _combined(found.values()) for variant, found in counts.items()}
     best = reference or max(sums, key=lambda variant: sums[variant][0])
@@ -166,7 +166,7 @@ def comparison_table(
     """
     import pandas as pd
 
-    check_comparable(results)
+    _check_comparable(results)
     if reference not in results:
         raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
     found = {variant: _kept_passes(rows, kept) for variant, rows in results.items()}
@@ -200,7 +200,7 @@ def comparison_table(
     return table
 
 
-def check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
+def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
     """Check that all variants answered the same problems, and each benchmark in one environment.
 
     Raises:
