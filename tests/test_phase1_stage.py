@@ -30,7 +30,8 @@ from vocabx_utils.training.continuations import continuations, sample_after
 from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
 from vocabx_utils.training.starts import from_rows, open_start
 from vocabx_utils.training.timing import time_schemes
-from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.tokens import load_extension
 
 SETTINGS = {
     "run_name": "tiny",
@@ -54,9 +55,9 @@ def stage_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base.model.config.update({"vocab_size": ROWS})
     base.model.save_pretrained(root / "model")
     tokenizers().original.save_pretrained(root / "model")
-    names = tokenizers().tokenizer.convert_ids_to_tokens([token.id for token in new_tokens()])
+    names = tokenizers().extended.convert_ids_to_tokens([token.id for token in new_tokens()])
     words = [name.replace("Ġ", " ") for name in names]
-    extension = extend_tokenizer(tokenizers().original, words)
+    extension = add_tokens(tokenizers().original, words)
     folder = root / "runs" / "tiny" / "01_tokenizer_extension"
     extension.save(folder / "extension")
     pairs = [Pair(text.split(":")[0], text) for text in texts(60)]
@@ -109,8 +110,8 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
 def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     base = tiny_model()
     run = runs.Run("tiny", tmp_path)
-    words = [name.replace("Ġ", " ") for name in tokenizers().tokenizer.convert_ids_to_tokens([V, V + 1])]
-    extension = extend_tokenizer(tokenizers().original, words)
+    words = [name.replace("Ġ", " ") for name in tokenizers().extended.convert_ids_to_tokens([V, V + 1])]
+    extension = add_tokens(tokenizers().original, words)
     for epoch in (98, 99, 100, 101):
         rows = torch.full((extension.N, base.width), float(epoch))
         files.write_tensors(

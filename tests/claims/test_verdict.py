@@ -1,8 +1,11 @@
 """One kind of verdict: every claim has a name and a rule, and the box names each claim once."""
 
+import inspect
+
 import pytest
 
 from vocabx_utils import claims, thesis
+from vocabx_utils.claims import losses, rows
 from vocabx_utils.claims.verdict import signed, told
 from vocabx_utils.intervals import Interval
 
@@ -15,6 +18,14 @@ def test_every_claim_has_a_judge_a_name_and_a_rule(claim: str) -> None:
     assert verdict.name.startswith(f"{claim} ") and len(verdict.rule.split()) > 5
     assert str(verdict) == f"{verdict.name}: CANNOT TELL\n   no numbers"
     assert verdict.to_dict() == {"claim": verdict.name, "answer": "cannot tell", "reason": "no numbers"}
+
+
+def test_the_rules_in_words_name_the_limits_in_the_code() -> None:
+    words = {claim: claims.Verdict(claim, "cannot tell", "").rule for claim in ("C5", "C6", "C11", "C13")}
+    assert rows.STILL == rows.FEW == 0.1
+    assert "a tenth" in words["C5"] and "the tenth" in words["C6"]
+    assert f"{100 * rows.ENOUGH:.0f} %" in words["C6"] and f"below {losses.HALF}" in words["C13"]
+    assert f"above {inspect.signature(claims.judge_c11).parameters['poor'].default}" in words["C11"]
 
 
 def test_the_box_has_a_row_a_claim() -> None:

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from vocabx_utils.analysis.similarity import cosine
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["KLMeter", "PairedText", "hidden_similarity", "logit_lens", "windows"]
 
@@ -90,47 +87,40 @@ def windows(
     for at in new.tolist():
         if limit is not None and made >= limit:
             return
-        if at < covered:
-            continue
-        low, high = max(covered, at - before), min(len(text.pairs), at + after)
-        covered, made = high, made + 1
-        yield _cut(text, low, high)
+        if at >= covered:
+            low, covered, made = max(covered, at - before), min(len(text.pairs), at + after), made + 1
+            yield _cut(text, low, covered)
 
 
 def _cut(text: PairedText, low: int, high: int) -> PairedText:
     start = text.pairs[low - 1] + 1 if low else np.zeros(2, dtype=np.int64)
     stop = text.pairs[high - 1] + 1
-    return PairedText(
-        text.original_ids[start[0] : stop[0]],
-        text.extended_ids[start[1] : stop[1]],
-        text.pairs[low:high] - start,
-    )
+    original, extended = text.original_ids[start[0] : stop[0]], text.extended_ids[start[1] : stop[1]]
+    return PairedText(original, extended, text.pairs[low:high] - start)
 
 
 class KLMeter:
     """Measures the KL divergence of the student for any input rows on fixed texts; the teacher runs once.
 
     Only positions from the first new token of a text on count: before it both read the same ids and KL is 0.
+
+    Args:
+        base: the frozen model.
+        texts: what both read; those without a new token contribute nothing.
+        first_new_id: V.
+        batch_size: texts in one forward pass.
+
+    Raises:
+        ValueError: no text has a paired position at or after a new token.
     """
 
     def __init__(self, base: BaseModel, texts: Sequence[PairedText], first_new_id: int, batch_size: int = 8) -> None:
-        """Run the teacher.
-
-        Args:
-            base: the frozen model.
-            texts: what both read; those without a new token contribute nothing.
-            first_new_id: V.
-            batch_size: texts in one forward pass.
-
-        Raises:
-            ValueError: no text has a paired position at or after a new token.
-        """
         self._base, self._first, self._batch = base, first_new_id, batch_size
-        self._reader = Student(base.model, first_new_id)
         self.texts = tuple(text for text in texts if (text.since_new(first_new_id) >= 0).any())
         if not self.texts:
             raise ValueError(f"None of the {len(texts)} texts has a position to compare from a new token on.")
         self._used = [text.since_new(first_new_id) >= 0 for text in self.texts]
+        self._reader = Student(base.model, first_new_id)
         states = self._reader.encode([text.original_ids for text in self.texts], batch_size=batch_size)
         self._teacher = self._compared(states, side=0).split(_CHUNK)
         small = self.positions * base.vocab_size * 4 <= _KEPT_BYTES
@@ -147,14 +137,7 @@ class KLMeter:
         return sum(map(len, self._teacher))
 
     def per_position(self, input_rows: Tensor) -> np.ndarray:
-        """KL(teacher ‖ student) at each position, text by text.
-
-        Args:
-            input_rows: (N, D) input rows of the new tokens.
-
-        Returns:
-            (positions,) float64 in nats.
-        """
+        """KL(teacher ‖ student) with input rows (N, D) at each position, text by text: (positions,) float64, nats."""
         student = Student(self._base.model, self._first, input_rows)
         states = student.encode([t.extended_ids for t in self.texts], batch_size=self._batch)
         parts = []
@@ -176,11 +159,9 @@ class KLMeter:
         """KL by position with what stands there.
 
         Returns:
-            text (index), original and extended (positions), token (the student's id), merged (bool),
-            since_new (student tokens since the last new one), kl (nats).
+            text (index), original and extended (positions), token (the student's id), merged (bool), since_new
+            (student tokens since the last new one), kl (nats).
         """
-        import pandas as pd
-
         parts = []
         for at, (text, use) in enumerate(zip(self.texts, self._used, strict=True)):
             part = pd.DataFrame(text.pairs[use], columns=["original", "extended"])
@@ -209,8 +190,6 @@ def hidden_similarity(
         mean relative distance ‖h_student − h_teacher‖ / ‖h_teacher‖, and n positions. Layer 0 at a boundary
         compares the new row with the last subtoken's row.
     """
-    import pandas as pd
-
     reader = Student(base.model, first_new_id, input_rows)
     teacher = reader.encode([t.original_ids for t in texts], layers=True, batch_size=batch_size)
     student = reader.encode([t.extended_ids for t in texts], layers=True, batch_size=batch_size)
@@ -220,31 +199,21 @@ def hidden_similarity(
     cosines = cosine(left, right)  # (L + 1, P)
     distances = ((right - left).norm(dim=-1) / left.norm(dim=-1)).double().cpu().numpy()
     rows = []
-    for place, chosen in _places(since).items():
-        for layer in range(len(cosines)):
-            if chosen.any():
-                picked = (cosines[layer, chosen].mean(), distances[layer, chosen].mean(), int(chosen.sum()))
-                rows.append((layer, place, *picked))
+    places = {"boundary": (0, 0), "1 after": (1, 1), "2-4 after": (2, 4), "5+ after": (5, np.inf)}
+    for place, (low, high) in places.items():
+        chosen = (since >= low) & (since <= high)
+        for layer in range(len(cosines) if chosen.any() else 0):
+            means = cosines[layer, chosen].mean(), distances[layer, chosen].mean()
+            rows.append((layer, place, *means, int(chosen.sum())))
     return pd.DataFrame(rows, columns=["layer", "place", "cosine", "distance", "n"])
-
-
-def _places(since: np.ndarray) -> dict[str, np.ndarray]:
-    return {
-        "boundary": since == 0,
-        "1 after": since == 1,
-        "2-4 after": (since >= 2) & (since <= 4),
-        "5+ after": since >= 5,
-    }
 
 
 def logit_lens(
     base: BaseModel, text: PairedText, pair: int, input_rows: Tensor, first_new_id: int, k: int = 3
 ) -> pd.DataFrame:
-    """Read the next-token prediction out of every layer, for the teacher along a merged span and for the
-    student.
+    """Read the next-token prediction out of every layer, for the teacher along a merged span and for the student.
 
-    Every layer's state goes through the model's final norm and its original head (nostalgebraist's logit
-    lens, 2020).
+    Every layer's state goes through the model's final norm and its original head (nostalgebraist's logit lens, 2020).
 
     Args:
         base: the frozen model.
@@ -261,8 +230,6 @@ def logit_lens(
     Raises:
         ValueError: there is no new token at that pair.
     """
-    import pandas as pd
-
     i, j = (int(at) for at in text.pairs[pair])
     if text.extended_ids[j] < first_new_id:
         raise ValueError(f"Pair {pair} is token {text.extended_ids[j]}, not a new one (those start at {first_new_id}).")

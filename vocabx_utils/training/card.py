@@ -64,11 +64,8 @@ def licence_of(base: str) -> str | None:
     if base in PACKAGED:
         return PACKAGED[base].licence
     folder = Path(base)
-    if (
-        base
-        and (folder / "source.json").is_file()
-        and (named := files.read_json(folder / "source.json").get("licence"))
-    ):
+    source = folder / "source.json"
+    if base and source.is_file() and (named := files.read_json(source).get("licence")):
         return str(named)
     if base and (folder / "README.md").is_file():
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")

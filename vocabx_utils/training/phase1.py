@@ -23,7 +23,7 @@ from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.auxiliary import require_focus
+from vocabx_utils.vocabulary.initialization import require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 __all__ = ["Phase1Stage", "final_model", "prepare_phase1", "token_table", "train_stage"]
@@ -143,7 +143,7 @@ def train_stage(stage: Phase1Stage, config: Phase1Config, *, group: Group | None
     Returns:
         Results by variant name.
     """
-    tokenizer = stage.extension.tokenizer
+    tokenizer = stage.extension.extended
 
     def spell(token: int) -> str:
         return str(tokenizer.convert_ids_to_tokens(token))

@@ -103,7 +103,7 @@ def from_rows(
     require_tokenizer(base, extension.original, made)
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
-    return Start(model, extension.tokenizer, new_ids, base, _origin(base, **origin))
+    return Start(model, extension.extended, new_ids, base, _origin(base, **origin))
 
 
 def load_variant(
