@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, models, paths, runs
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
 from vocabx_utils.rows import read_history
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _TUNED = "tuned_"
 _LONGEST = 700  # characters of a held-out pair

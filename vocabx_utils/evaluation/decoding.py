@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.batching import like_length, pad
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Finish = Literal["eos", "stop", "length"]
 Engine = Literal["auto", "slots", "plain"]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import AttentionInterface, Cache
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from transformers import AttentionInterface, Cache, PreTrainedModel
 
 _ATTENTION = "vocabx_slots"
 
