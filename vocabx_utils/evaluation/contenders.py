@@ -40,8 +40,6 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     """Load one contender of a run.
 
     Args:
-        run: The run.
-        name: See `Contender`.
         base: The original model; it is left as it is.
 
     Returns:
@@ -76,8 +74,6 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
     """Return validation pairs of notebook 01 whose answers hold new tokens, the richest first.
 
     Args:
-        run: The run.
-        tokenizer: Extended tokenizer.
         first_new_id: First new id.
         count: Most pairs.
     """
@@ -109,8 +105,6 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
 
     Args:
         folder: Folder of the contender, see `open_folder`.
-        contender: Who scores.
-        spans: What to score.
 
     Raises:
         ValueError: The file belongs to other spans.

@@ -51,7 +51,6 @@ def generate(
 
     Args:
         model: Causal language model; the original one, or one with extra rows.
-        tokenizer: Its tokenizer.
         prompts: The prompts; each must hold at least one token.
         max_new_tokens: Longest reply, in tokens.
         batch_size: Prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on

@@ -43,7 +43,6 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
     instead of code, the commonest failure that the thesis reports, is `no code`.
 
     Args:
-        result: Its result.
         sample: Its row in the samples file, which tells whether the answer was cut off.
 
     Returns:
@@ -80,7 +79,6 @@ def failure_table(
     """Count the classes of failures of each variant.
 
     Args:
-        results: Results by variant.
         samples: Rows of the samples files by variant.
 
     Returns:

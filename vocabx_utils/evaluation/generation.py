@@ -62,7 +62,6 @@ def sample_answers(
 
     Args:
         model: Causal language model.
-        tokenizer: Its tokenizer.
         problems: The problems, of one benchmark or of several.
         settings: How to ask; None for the defaults.
         on_row: Called with each row as its answer ends.
@@ -116,11 +115,9 @@ def generate_samples(
 
     Args:
         model: Causal language model.
-        tokenizer: Its tokenizer.
         problems: The problems, of one benchmark or of several.
         path: `samples.jsonl`; the official evaluators read it unchanged.
         settings: How to ask; None for the defaults.
-        desc: Label of the progress display.
 
     Returns:
         Rows of the file in the order of the problems, see `sample_answers`.

@@ -38,7 +38,6 @@ def verify_references(
     """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
     Args:
-        problems: Problems of one benchmark.
         environment: Where they run; None for that of the benchmark.
         workers: Programs at the same time.
         modes: One entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).

@@ -146,7 +146,6 @@ def comparison_table(
     """Compare every variant with a reference on the same problems.
 
     Args:
-        results: Results by variant.
         reference: Variant to compare with, chosen before looking at the results.
         kept: Kept ids by benchmark.
 

@@ -93,12 +93,10 @@ def attend_in_slots(
     memory (seven-fold for Qwen2.5-0.5B).
 
     Args:
-        module: Attention layer.
         query: (rows, query heads, queries, width).
         key: (rows, key heads, keys, width).
         value: (rows, key heads, keys, width).
         attention_mask: `None` for prompts, else additive, (rows, 1, 1, keys).
-        scaling: Factor of the scores.
         kwargs: What other attention functions take.
 
     Returns:
