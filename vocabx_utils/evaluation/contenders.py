@@ -16,7 +16,7 @@ from vocabx_utils.rows import read_history
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-TUNED = "tuned_"
+_TUNED = "tuned_"
 _LONGEST = 700  # characters of a held-out pair
 
 
@@ -58,8 +58,8 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     if name == "base":
         return Contender(name, base.model, base.tokenizer, first, base.fingerprint)
     models.require_run_tokenizer(base, run)
-    if name.startswith(TUNED):
-        folder = run.require("04", f"{name.removeprefix(TUNED)}/exported")
+    if name.startswith(_TUNED):
+        folder = run.require("04", f"{name.removeprefix(_TUNED)}/exported")
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
         return Contender(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
 from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.failures import failure_class
 from vocabx_utils.evaluation.kept import kept_ids
 from vocabx_utils.evaluation.samples import parse_sample
-from vocabx_utils.evaluation.scoring import failure_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ def evaluate_answers(
 
     Returns:
         One row an answer, in the order of the benchmark: `task_id`, `sample`, `passed`, `failure` (a class of
-        `scoring.FAILURE_CLASSES`, empty for a pass), `exception`, `kept` (whether the reference solution passes, so
+        `failures.FAILURE_CLASSES`, empty for a pass), `exception`, `kept` (whether the reference solution passes, so
         that the problem counts), `seconds`, `details`.
 
     Raises:

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, Cache
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ATTENTION = "vocabx_slots"
+_ATTENTION = "vocabx_slots"
 
 
 class SlotCache(Cache):
@@ -126,9 +126,9 @@ def attend_in_slots(
 @contextlib.contextmanager
 def slot_attention(model: PreTrainedModel) -> Iterator[None]:
     """Let a model attend in slots, and give it back its own attention."""
-    AttentionInterface.register(ATTENTION, attend_in_slots)
+    AttentionInterface.register(_ATTENTION, attend_in_slots)
     before = model.config._attn_implementation
-    model.set_attn_implementation(ATTENTION)
+    model.set_attn_implementation(_ATTENTION)
     try:
         yield
     finally:
