@@ -11,8 +11,8 @@ from tiny import chat_tokenizer, rendered_pairs
 
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.training.batches import collate, padding_share, plan_epoch
+from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import Example, encode
-from vocabx_utils.training.losses import IGNORE
 
 
 def examples_of(lengths: list[int]) -> list[Example]:

@@ -18,11 +18,11 @@ from vocabx_utils import files, folders, runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.training import finetuning, finetuning_variants, loop, stages
+from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning_stage import FineTuned, Measured, OutOfMemory, fine_tune
 from vocabx_utils.training.loop import learning_rate
 from vocabx_utils.training.loss_model import LossModel
-from vocabx_utils.training.losses import IGNORE
 from vocabx_utils.training.stage_files import load_stage
 
 SMALL = dict(

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from vocabx_utils.batching import like_length, pad
+from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
-from vocabx_utils.training.losses import IGNORE
 from vocabx_utils.training.objectives import Anchor
 
 __all__ = ["Batch", "Step", "align_batch", "collate", "epoch_batches", "micro_batches", "padding_share", "plan_epoch"]

@@ -48,13 +48,11 @@ class StageRun:
 
     Attributes:
         stage: "a", "b", "c1" or "c2".
-        steps: optimiser steps.
-        tokens: tokens read.
-        texts: texts read.
+        steps, tokens, texts: optimiser steps, and what they read.
         seconds: time of the training steps alone, resumed parts included.
         peak_bytes: peak device memory on CUDA (all of the process), else peak resident memory.
         padding: share of padding in the batches.
-        trainable: number of trainable parameters.
+        trainable: parameters.
         frozen_tensors: tensors whose bits were compared before and after, and were equal.
         validation_loss: mean nats per learned token at the end.
     """
@@ -76,9 +74,8 @@ class StageTraining:
 
     Args:
         model: plain untied model; changed in place, wrapped by peft in stage "b" (then `trained` is the wrapper).
-        stage: what moves, for how long, how fast.
+        stage, config: what moves, for how long, how fast; batch sizes, clipping, precision, seed.
         train, validation: encoded texts.
-        config: batch sizes, clipping, precision, seed.
         limit: V + N.
         new_ids: ids of the new tokens.
         start_loss: validation loss of the model as it comes, measured here unless given.

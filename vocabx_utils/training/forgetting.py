@@ -23,9 +23,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files
 from vocabx_utils.training.batches import collate, plan_epoch
+from vocabx_utils.training.cross_entropy import token_losses
 from vocabx_utils.training.examples import Example
 from vocabx_utils.training.loss_model import LossModel
-from vocabx_utils.training.losses import token_losses
 from vocabx_utils.training.stages import matrices_of
 
 _CHUNK_BYTES = 128 << 20  # logits held at once

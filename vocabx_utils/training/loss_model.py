@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.training import stages
-from vocabx_utils.training.losses import linear_cross_entropy, token_losses
+from vocabx_utils.training.cross_entropy import linear_cross_entropy, token_losses
 from vocabx_utils.training.stage_files import new_rows_of
 
 __all__ = ["LossModel", "check_shape"]

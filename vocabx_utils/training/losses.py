@@ -1,12 +1,11 @@
-"""The losses of both phases over large vocabularies, a chunk of positions at a time.
+"""The losses of phase 1 over large vocabularies, a chunk of positions at a time.
 
-`phase1_loss` learns rows: one pass over the student's hidden states serves both sides. The loss of the *input rows* is
-`match + lambda * CE`, where match is the KL against the teacher (thesis eq. `kl_def`, averaged as in `kd_loss`) or a
-`hidden_distance`; the loss of the *head rows* is always CE over V + N, whose gradient never reaches the hidden states.
-`linear_cross_entropy` learns whole matrices in fine-tuning. Logits are built in chunks, turned into gradients at once
-and dropped, so memory does not grow with T x V. Padding rows of a head are left out: never targets, never counted.
+One pass over the student's hidden states serves both sides. The loss of the *input rows* is `match + lambda * CE`,
+where match is the KL against the teacher (thesis eq. `kl_def`, averaged as in `kd_loss`) or a `hidden_distance`; the
+loss of the *head rows* is always CE over V + N, whose gradient never reaches the hidden states. Logits are built in
+chunks, turned into gradients at once and dropped, so memory does not grow with T x V.
 
-Shapes: V original ids, N new tokens, D width, R = V + N; P positions of a batch, K of them compared, c in a chunk.
+Shapes: V original ids, N new tokens, D width, P positions of a batch, K of them compared, c in a chunk.
 """
 
 from __future__ import annotations
@@ -20,23 +19,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from vocabx_utils.student import LogitTransform
-from vocabx_utils.training.softmax import (
-    Scratch,
-    aligned_rows,
-    blank_,
-    cross_entropy_chunk,
-    default_chunk,
-    logit_products,
-    softmax_chunk,
-)
+from vocabx_utils.student import LogitTransform, Student
+from vocabx_utils.training.batches import Batch
+from vocabx_utils.training.objectives import Objective
+from vocabx_utils.training.softmax import Scratch, aligned_rows, blank_, default_chunk, logit_products, softmax_chunk
 
-__all__ = ["IGNORE", "LossTerms", "hidden_distance", "linear_cross_entropy", "phase1_loss", "token_losses"]
-
-IGNORE = -1
-"""Target of a position that has none: behind the last token of a text, in front of an answer, in the padding."""
-
-CHUNK_BYTES = 1 << 30
+__all__ = ["LossTerms", "batch_losses", "hidden_distance", "phase1_loss"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +114,52 @@ def hidden_distance(
     else:
         distance = 1.0 - functional.cosine_similarity(mine, theirs, dim=-1)  # (K,)
     return coefficient * distance.sum(), distance.detach()
+
+
+def batch_losses(
+    student: Student,
+    batch: Batch,
+    final: Tensor,
+    layer: Tensor,
+    teacher: Tensor | None,
+    objective: Objective,
+    scales: tuple[float, float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the losses of a micro-batch: of the input side, of the head side, and the summed KL without gradient.
+
+    Args:
+        student: gives head and head rows.
+        batch: positions, targets and pairs.
+        final: (B, T, D) last hidden states of the student.
+        layer: (B, T, D) those of the objective's layer.
+        teacher: (K, D) states to compare with, or None.
+        objective: what the input side minimises.
+        scales: factors of each compared position and of each target: 1 / their number in the whole step.
+    """
+    kl_scale, ce_scale = scales
+    by_kl = teacher is not None and objective.match == "kl"
+    coefficient = torch.full(batch.targets.shape, ce_scale, device=final.device)  # (P,)
+    if objective.new_target_weight != 1:
+        is_new = batch.targets >= student.vocab_size
+        coefficient = torch.where(is_new, ce_scale * objective.new_target_weight, coefficient)
+    terms = phase1_loss(
+        final.flatten(0, 1).index_select(0, batch.positions),  # (P, D); its gradient needs no sort, as an index's would
+        student.head,
+        student.head_rows,
+        batch.targets,
+        ce_coefficient=coefficient,
+        ce_weight=objective.ce_weight,
+        teacher_hidden=teacher if by_kl else None,
+        kl_coefficient=kl_scale if by_kl else 0.0,
+        temperature=objective.temperature,
+        transform=student.transform,
+    )
+    input_loss = terms.input_loss
+    if teacher is not None and objective.match in ("hidden", "cosine"):
+        mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
+        distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale)
+        input_loss = input_loss + distance
+    return input_loss, terms.head_loss, terms.kl.sum()
 
 
 @dataclass(frozen=True)
@@ -251,102 +285,3 @@ class _OldLogits:
         elif gradient is not None and transform.scale != 1.0:
             gradient = gradient.mul_(transform.scale)
         return lse, kl, None if gradient is None else gradient.to(dtype)
-
-
-# --- whole heads --------------------------------------------------------------------------------------------
-
-
-def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, learn_from: int = 0, chunk_bytes: int = CHUNK_BYTES
-) -> Tensor:
-    """Sum the cross-entropy of `hidden @ weight.T` against targets: what fine-tuning minimises.
-
-    Args:
-        hidden: (P, D) final hidden states, any float dtype; products run in this dtype.
-        weight: (R, D) head rows that count; a float32 master copy is cast once to the dtype of `hidden`.
-        targets: (P,) int64 ids; positions with `IGNORE` cost nothing and give no gradient.
-        learn_from: first row whose gradient is computed; earlier rows get zeros (frozen rows cost no product).
-        chunk_bytes: size of the float32 logits held at once.
-
-    Returns:
-        Scalar float32: the sum over the positions that count, in nats. Exactly 0 when none counts.
-
-    Raises:
-        ValueError: the shapes do not fit, or a target is outside `0 … R-1`.
-    """
-    _check(hidden, weight, targets)
-    keep = targets != IGNORE
-    hidden, targets = hidden[keep], targets[keep]
-    if not len(targets):
-        # every process has to reach the head, or a distributed backward would wait for it
-        return 0.0 * (hidden.sum().float() + weight[:1].sum().float())
-    loss: Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, learn_from, chunk_bytes)
-    return loss
-
-
-@torch.no_grad()
-def token_losses(hidden: Tensor, weight: Tensor, targets: Tensor, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
-    """Return (P,) float32 cross-entropy of every position, in nats; arguments as `linear_cross_entropy`, no `IGNORE`.
-
-    Raises:
-        ValueError: the shapes do not fit, or a target is outside the rows.
-    """
-    _check(hidden, weight, targets)
-    weight = weight.to(hidden.dtype)
-    parts = [
-        functional.cross_entropy((hidden[rows] @ weight.T).float(), targets[rows], reduction="none")  # (c,)
-        for rows in _chunks(len(targets), len(weight), chunk_bytes)
-    ]
-    return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=torch.float32)
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Gradients are formed in the forward pass, while each chunk's softmax is at hand."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets, learn_from, chunk_bytes):  # type: ignore[no-untyped-def]
-        cast, states = weight.detach().to(hidden.dtype), hidden.detach()
-        grad_hidden = torch.empty_like(states) if ctx.needs_input_grad[0] else None  # (P, D)
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None  # (R, D)
-        total = torch.zeros((), dtype=torch.float32, device=states.device)
-        count, cast = len(cast), aligned_rows(cast)
-        for rows in _chunks(len(targets), count, chunk_bytes):
-            logits = blank_(states[rows] @ cast.T, count)  # (c, R)
-            loss, error = cross_entropy_chunk(logits, targets[rows])  # (), (c, R)
-            total += loss
-            if grad_hidden is not None:
-                grad_hidden[rows] = error @ cast
-            if grad_weight is not None:
-                grad_weight[learn_from:] += error[:, learn_from:count].T @ states[rows]
-        ctx.save_for_backward(grad_hidden, grad_weight)
-        ctx.weight_dtype = weight.dtype
-        return total
-
-    @staticmethod
-    def backward(ctx, grad_output):  # type: ignore[no-untyped-def]
-        grad_hidden, grad_weight = ctx.saved_tensors
-        if grad_hidden is not None:
-            grad_hidden = grad_hidden * grad_output.to(grad_hidden.dtype)
-        if grad_weight is not None:
-            grad_weight = (grad_weight * grad_output).to(ctx.weight_dtype)
-        return grad_hidden, grad_weight, None, None, None
-
-
-def _chunks(count: int, rows: int, chunk_bytes: int) -> list[slice]:
-    """Slices of `count` positions whose float32 logits take at most `chunk_bytes`."""
-    size = max(1, chunk_bytes // (4 * rows))
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _check(hidden: Tensor, weight: Tensor, targets: Tensor) -> None:
-    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
-        raise ValueError(
-            f"hidden states {tuple(hidden.shape)} and head {tuple(weight.shape)} do not fit: expected (n, D) and (R, D)"
-        )
-    if targets.shape != hidden.shape[:1]:
-        raise ValueError(f"targets have shape {tuple(targets.shape)}, expected ({len(hidden)},)")
-    # On a GPU the range check would wait for the device at each step; there the kernel itself traps bad indices.
-    if targets.device.type == "cpu" and len(targets) and int(targets.max()) >= len(weight):
-        raise ValueError(
-            f"target {int(targets.max())} is outside the {len(weight)} head rows: were the matrices extended?"
-        )

@@ -29,17 +29,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, original_vocab_size, untie, weights_fingerprint
 from vocabx_utils.student import Student
-from vocabx_utils.training.batches import Batch, align_batch, epoch_batches, micro_batches
+from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
-from vocabx_utils.training.losses import hidden_distance, phase1_loss
+from vocabx_utils.training.losses import batch_losses
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
 from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.extend import extend_tokenizer
+from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.options import Strategy
 from vocabx_utils.vocabulary.tokens import Extension
@@ -84,12 +84,10 @@ def prepare(
     """Align the texts, cut examples around new tokens, and ask the teacher once.
 
     Args:
-        base: frozen base model, the teacher.
-        extension: both tokenizers and the new tokens.
+        base, extension: the teacher, and both tokenizers with the new tokens.
         train, validation: texts.
         config: sizes, and the variants whose layers the teacher has to show.
-        teacher: gives the states of a split's examples at a layer; runs the base model and keeps them in memory
-            unless given.
+        teacher: gives the states of a split's examples at a layer; they are kept in memory unless it is given.
 
     Raises:
         ValueError: a variant's name is wrong or names a layer that the model lacks, or no text holds a new token.
@@ -101,17 +99,15 @@ def prepare(
     for split, texts in (("train", train), ("validation", validation)):
         aligned[split] = align_texts(extension, texts)
         limit = config.train_windows if split == "train" else config.validation_windows
+        window, size = config.window, (extension.V, extension.N)
         sets[split] = (
-            choose_windows(
-                aligned[split], extension.V, extension.N, window=config.window, limit=limit, seed=config.seed
-            )
-            if config.window
-            else whole_texts(aligned[split], extension.V, extension.N, max_length=config.max_length)
+            choose_windows(aligned[split], *size, window=window, limit=limit, seed=config.seed)
+            if window
+            else whole_texts(aligned[split], *size, max_length=config.max_length)
         )
 
     def in_memory(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
-        found = ask_teacher(base, examples, layer=layer, token_budget=config.token_budget)
-        return found.to(base.device)
+        return ask_teacher(base, examples, layer=layer, token_budget=config.token_budget).to(base.device)
 
     ask = teacher or in_memory
     return Phase1Data(
@@ -138,9 +134,8 @@ def new_student(
     """
     generator = torch.Generator().manual_seed(config.seed)
     rows = input_rows(recipe.init, base, tokens, generator, aligned=aligned, spell=spell)
-    return Student(
-        base.model, base.vocab_size, rows, head_rows(recipe.head_init(config.head_init), base, tokens, generator)
-    )
+    heads = head_rows(recipe.head_init(config.head_init), base, tokens, generator)
+    return Student(base.model, base.vocab_size, rows, heads)
 
 
 def speller(extension: Extension) -> Callable[[int], str]:
@@ -154,11 +149,10 @@ def speller(extension: Extension) -> Callable[[int], str]:
 class Phase1Training:
     """One variant's training: `run` yields what each step and each validation gave (see `loop.Training`).
 
+    Without an objective the start is only measured.
+
     Args:
-        recipe: objective; None in it means that the start is only measured.
-        student: changed in place.
-        data: examples and teacher.
-        config: schedule and sizes.
+        recipe, student, data, config: objective, rows (changed in place), examples, schedule and sizes.
         processes: those that share each step.
         start: validation of the first values, where another variant with the same ones has done it.
     """
@@ -273,8 +267,16 @@ class Phase1Training:
 
     def close_epoch(self, seconds: float) -> EpochDone:
         """Validate the student; what an epoch leaves are its scores, its rows and sums per new token."""
-        epoch, data = self.epoch, self.data
-        scores, per_token = self._validate()
+        epoch, data, config = self.epoch, self.data, self.config
+        found = self.start if epoch == 0 else None
+        if found is None:
+            found = evaluate(
+                self.student, data.validation, data.validation_teacher, token_budget=config.token_budget,
+                processes=self.processes,
+            )  # fmt: skip
+        if epoch == 0:
+            self.start = found
+        scores, per_token = found
         row = {"epoch": epoch, "train_loss": math.nan, "train_ce": math.nan, **scores}
         if epoch:
             row["train_loss"], row["train_ce"], _ = (self.totals / max(1, self.step_of_epoch)).tolist()
@@ -289,17 +291,6 @@ class Phase1Training:
         tensors = {"rows": self.parameters, "tokens": per_token.tensors()}
         self.epoch, self.step_of_epoch, self.totals = epoch + 1, 0, self._zeros()
         return EpochDone(epoch, record, tensors, checkpoint=epoch > 0)
-
-    def _validate(self) -> Scores:
-        if self.epoch == 0 and self.start is not None:
-            return self.start
-        found = evaluate(
-            self.student, self.data.validation, self.data.validation_teacher,
-            token_budget=self.config.token_budget, processes=self.processes,
-        )  # fmt: skip
-        if self.epoch == 0:
-            self.start = found
-        return found
 
     # --- what a checkpoint must hold beyond rows and optimisers
 
@@ -316,52 +307,6 @@ class Phase1Training:
         self.epoch, self.step_of_epoch, self.done, self.skipped = counters["place"].tolist()
         self.totals, self.log.values = counters["totals"].to(self.student.device), counters["losses"]
         return [record for record in records if record["epoch"] < self.epoch]
-
-
-def batch_losses(
-    student: Student,
-    batch: Batch,
-    final: Tensor,
-    layer: Tensor,
-    teacher: Tensor | None,
-    objective: Objective,
-    scales: tuple[float, float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the losses of a micro-batch: of the input side, of the head side, and the summed KL without gradient.
-
-    Args:
-        student: gives head and head rows.
-        batch: positions, targets and pairs.
-        final: (B, T, D) last hidden states of the student.
-        layer: (B, T, D) those of the objective's layer.
-        teacher: (K, D) states to compare with, or None.
-        objective: what the input side minimises.
-        scales: factors of each compared position and of each target: 1 / their number in the whole step.
-    """
-    kl_scale, ce_scale = scales
-    by_kl = teacher is not None and objective.match == "kl"
-    coefficient = torch.full(batch.targets.shape, ce_scale, device=final.device)  # (P,)
-    if objective.new_target_weight != 1:
-        is_new = batch.targets >= student.vocab_size
-        coefficient = torch.where(is_new, ce_scale * objective.new_target_weight, coefficient)
-    terms = phase1_loss(
-        final.flatten(0, 1).index_select(0, batch.positions),  # (P, D); its gradient needs no sort, as an index's would
-        student.head,
-        student.head_rows,
-        batch.targets,
-        ce_coefficient=coefficient,
-        ce_weight=objective.ce_weight,
-        teacher_hidden=teacher if by_kl else None,
-        kl_coefficient=kl_scale if by_kl else 0.0,
-        temperature=objective.temperature,
-        transform=student.transform,
-    )
-    input_loss = terms.input_loss
-    if teacher is not None and objective.match in ("hidden", "cosine"):
-        mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
-        distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale)
-        input_loss = input_loss + distance
-    return input_loss, terms.head_loss, terms.kl.sum()
 
 
 # --- all of it, in memory -----------------------------------------------------------------------------------
@@ -398,17 +343,18 @@ def learn_rows(
     """Learn rows for new tokens, without files. Nine arguments, of which the first four usually do.
 
     Args:
-        model: a causal language model; it is left as it is (a copy is the teacher).
-        tokenizer: its own.
-        new_tokens: texts of the new tokens, see `vocabulary.tokens.extend_tokenizer`.
+        model, tokenizer: a causal language model and its own tokenizer; both are left as they are.
+        new_tokens, strategy: see `vocabulary.extend.add_tokens`.
         texts: to learn from.
-        objective: see `objectives.parse_objective`.
-        init: first values of the input rows.
+        objective, init: see `objectives.parse_objective`, and first values of the input rows.
         validation: texts that each epoch is judged by; the training texts unless given.
-        strategy: how the tokenizer is extended.
         settings: fields of `Phase1Config`, such as `epochs` and `learning_rate`.
+
+    Raises:
+        ValueError: a token or setting is wrong, or no text holds a new token.
+        RowsNotTrainedError: a row with examples did not change.
     """
-    extension = extend_tokenizer(tokenizer, new_tokens, strategy)
+    extension = add_tokens(tokenizer, new_tokens, strategy)
     own = untie(copy.deepcopy(model)).eval().requires_grad_(False)
     vocab_size, name = original_vocab_size(tokenizer), own.config.name_or_path or type(own).__name__
     base = BaseModel(name, own, tokenizer, vocab_size, own.device, own.dtype, weights_fingerprint(own))

@@ -27,8 +27,9 @@ from vocabx_utils.progress import progress
 from vocabx_utils.student import logit_transform
 from vocabx_utils.training.batches import micro_batches, next_ids
 from vocabx_utils.training.checks import rows_checksum
+from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Ints
-from vocabx_utils.training.losses import IGNORE, phase1_loss
+from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
-from vocabx_utils.training.losses import IGNORE, LossTerms, phase1_loss
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.losses import LossTerms, phase1_loss
 from vocabx_utils.training.phase1 import Phase1Data
 
 __all__ = ["time_schemes"]

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch, align_batch, micro_batches
+from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.losses import IGNORE, phase1_loss
+from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates
 
