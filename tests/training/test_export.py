@@ -364,7 +364,7 @@ def test_unfinished_variant_names_the_notebook(tuned, tmp_path):
 def test_command(tuned, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
-    from vocabx_utils.cli.export import export as command
+    from vocabx_utils.cli import main
 
     run, base, extension = tuned
     monkeypatch.setattr(starts, "load_base_model", lambda *_arguments, **_options: base)
@@ -372,24 +372,24 @@ def test_command(tuned, tmp_path, monkeypatch):
     (run.stage("01") / "extension").mkdir()
     tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",))
     variant, out = run.folder / "04_fine_tuning" / "mean_ce", tmp_path / "out"
-    done = CliRunner().invoke(command, [str(variant), str(out), "--pad-to", "64"])
+    done = CliRunner().invoke(main, ["export", str(variant), str(out), "--pad-to", "64"])
     assert done.exit_code == 0, done.output
     assert "320 rows, 3 new tokens, 17 padding rows" in done.output
-    again = CliRunner().invoke(command, [str(variant), str(out)])
+    again = CliRunner().invoke(main, ["export", str(variant), str(out)])
     assert again.exit_code == 1 and "exists and is not empty" in again.output
-    wrong = CliRunner().invoke(command, [str(run.folder), str(tmp_path / "other")])
+    wrong = CliRunner().invoke(main, ["export", str(run.folder), str(tmp_path / "other")])
     assert wrong.exit_code == 1 and "expected RUN/04_fine_tuning/VARIANT" in wrong.output
 
     phase_1 = run.stage("03", "mean_ce")
     runs.claim(phase_1, {"model": base.fingerprint, "dtype": "torch.float32"})
     runs.finish(phase_1)
-    done = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "rows")])
+    done = CliRunner().invoke(main, ["export", str(phase_1), str(tmp_path / "rows")])
     assert done.exit_code == 0, done.output
     assert torch.equal(
         AutoModelForCausalLM.from_pretrained(tmp_path / "rows").lm_head.weight[300:303], new_rows(base, 3)[1]
     )
     files.write_json(phase_1 / "provenance.json", {"key": {"model": "other", "dtype": "torch.float32"}})
-    other = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "more")])
+    other = CliRunner().invoke(main, ["export", str(phase_1), str(tmp_path / "more")])
     assert other.exit_code == 1 and "--model" in other.output
 
 

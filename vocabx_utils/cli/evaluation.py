@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+from vocabx_utils.cli import UserPath
+from vocabx_utils.files import read_json, write_json
+from vocabx_utils.paths import runs_root, show_path
 
 _PREFIXES = {"HumanEval/": "humaneval", "Mbpp/": "mbpp", "BigCodeBench/": "bigcodebench", "DS-1000/": "ds1000"}
 _BENCHMARK = click.Choice(list(_PREFIXES.values()))
@@ -23,17 +26,6 @@ _strict = click.option(
 )
 
 
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Show errors that are meant for the user in one line."""
-    try:
-        yield
-    except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, click.exceptions.Exit):
-            raise
-        raise click.ClickException(str(error)) from error
-
-
 @click.group("eval-env")
 def eval_env() -> None:
     """Build the pinned environments in which answers run."""
@@ -43,18 +35,17 @@ def eval_env() -> None:
 @click.argument("name", type=click.Choice(["bigcodebench", "ds1000"]))
 @click.option("--with", "added", multiple=True, metavar="GROUP", help="Also install a group, such as tensorflow.")
 @click.option("--bare", is_flag=True, help="Leave the default groups (torch for ds1000) out.")
-@click.option("--python", metavar="PATH", help="A CPython 3.11, where `vocabx` itself runs on another Python.")
-def build(name: str, added: tuple[str, ...], bare: bool, python: str | None) -> None:
+@click.option("--python", type=UserPath(), help="A CPython 3.11, where `vocabx` itself runs on another Python.")
+def build(name: str, added: tuple[str, ...], bare: bool, python: Path | None) -> None:
     """Build an environment in the cache folder (minutes, one to three gigabytes)."""
     from vocabx_utils.evaluation import environments
 
-    with _plain_errors():
-        groups = (() if bare else environments.RECIPES[name].default) + added
-        environment = environments.build_environment(name, groups=groups, python=python, say=click.echo)
-        click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-        missing = sorted(set(environments.DATA_FOLDERS) - set(environment.view.data))
-        if missing:
-            click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
+    groups = (() if bare else environments.RECIPES[name].default) + added
+    environment = environments.build_environment(name, groups=groups, python=python, say=click.echo)
+    click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
+    missing = sorted(set(environments.DATA_FOLDERS) - set(environment.view.data))
+    if missing:
+        click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
 
 @eval_env.command()
@@ -92,17 +83,16 @@ def check() -> None:
     if not holds:
         raise click.ClickException(words)
     click.echo(words)
-    with _plain_errors():
-        for protection in protections(view):
-            state = "active" if protection.active else "NOT active"
-            click.echo(f"  {state}: {protection.name} ({protection.words})")
+    for protection in protections(view):
+        state = "active" if protection.active else "NOT active"
+        click.echo(f"  {state}: {protection.name} ({protection.words})")
 
 
 @evaluate.command("verify-references")
 @click.argument("benchmarks", nargs=-1, type=_BENCHMARK)
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=UserPath(file_okay=False),
     help="Folder for lists and verdicts; a run that was stopped continues there.  [default: <runs>/references]",
 )
 @click.option("--update-package", is_flag=True, help="Replace the lists of the package, which scoring reads.")
@@ -130,51 +120,47 @@ def verify_references(
     from vocabx_utils.evaluation import references
     from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
     from vocabx_utils.evaluation.environments import environment_for
-    from vocabx_utils.paths import runs_root, show_path
 
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
-    with _plain_errors():
-        if update_package and (wanted or share < 1):
-            raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
-        environments = {name: environment_for(name) for name in benchmarks or _PREFIXES.values()}
-        for name, environment in environments.items():
-            if not (any_environment or update_package):
-                references.check_environment(name, environment)
-        for name, environment in environments.items():
-            problems = references.select_problems(load_benchmark(name), wanted, share)
-            record = folder / f"{name}.verdicts.jsonl"
-            kept = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
-            path = references.write_kept(kept, KEPT_FOLDER if update_package else folder)
-            seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
-            click.echo(f"{name}: {len(kept.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
-            for reason, count in Counter(text.split(":")[0] for text in kept.dropped.values()).most_common():
-                click.echo(f"  dropped, {reason}: {count}")
-            for line in references.compare_lists(kept):
-                click.echo(f"  {line}")
+    if update_package and (wanted or share < 1):
+        raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
+    environments = {name: environment_for(name) for name in benchmarks or _PREFIXES.values()}
+    for name, environment in environments.items():
+        if not (any_environment or update_package):
+            references.check_environment(name, environment)
+    for name, environment in environments.items():
+        problems = references.select_problems(load_benchmark(name), wanted, share)
+        record = folder / f"{name}.verdicts.jsonl"
+        kept = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
+        path = references.write_kept(kept, KEPT_FOLDER if update_package else folder)
+        seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
+        click.echo(f"{name}: {len(kept.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
+        for reason, count in Counter(text.split(":")[0] for text in kept.dropped.values()).most_common():
+            click.echo(f"  dropped, {reason}: {count}")
+        for line in references.compare_lists(kept):
+            click.echo(f"  {line}")
 
 
 @evaluate.command("compare-modes")
 @click.argument("benchmark", type=_BENCHMARK)
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to add the numbers to.")
+@click.option("--report", type=UserPath(dir_okay=False), help="JSON file to add the numbers to.")
 @_workers
 def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
     from vocabx_utils.evaluation import references
-    from vocabx_utils.files import read_json, write_json
 
-    with _plain_errors():
-        facts = references.compare_modes(_kept_problems(benchmark), workers=workers)
-        click.echo(json.dumps(facts, indent=1))
-        if report:
-            known = read_json(report) if report.exists() else {}
-            write_json(report, {**known, benchmark: facts})
+    facts = references.compare_modes(_kept_problems(benchmark), workers=workers)
+    click.echo(json.dumps(facts, indent=1))
+    if report:
+        known = read_json(report) if report.exists() else {}
+        write_json(report, {**known, benchmark: facts})
 
 
 @evaluate.command()
-@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("samples", type=UserPath(exists=True, dir_okay=False))
 @click.option("--benchmark", type=_BENCHMARK, help="By default told from the ids.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="By default results.jsonl beside SAMPLES.")
+@click.option("--out", type=UserPath(dir_okay=False), help="By default results.jsonl beside SAMPLES.")
 @click.option("--kept", is_flag=True, help="Execute only problems whose reference passes.")
 @click.option("--without-library", multiple=True, metavar="NAME", help="Leave out a DS-1000 library.")
 @click.option("--official", is_flag=True, help="Also write <name>_eval_results.json in BigCodeBench's shape.")
@@ -197,23 +183,21 @@ def run(
     from vocabx_utils.evaluation.execution import execute
     from vocabx_utils.evaluation.results import write_official
     from vocabx_utils.evaluation.samples import read_samples
-    from vocabx_utils.paths import show_path
 
-    with _plain_errors():
-        rows = read_samples(samples)
-        name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
-        every = load_benchmark(name)
-        problems = _kept_problems(name) if kept else every
-        problems = [problem for problem in problems if problem.library not in without_library]
-        left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
-        rows = [row for row in rows if row.task_id not in left_out]
-        target = out or samples.with_name("results.jsonl")
-        results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
-        _report(results)
-        _note_environment(name)
-        click.echo(f"results: {show_path(target)}")
-        if official:
-            click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
+    rows = read_samples(samples)
+    name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
+    every = load_benchmark(name)
+    problems = _kept_problems(name) if kept else every
+    problems = [problem for problem in problems if problem.library not in without_library]
+    left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
+    rows = [row for row in rows if row.task_id not in left_out]
+    target = out or samples.with_name("results.jsonl")
+    results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
+    _report(results)
+    _note_environment(name)
+    click.echo(f"results: {show_path(target)}")
+    if official:
+        click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
 
 
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
