@@ -22,15 +22,17 @@ from matplotlib import pyplot as plt
 from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils import files, models, runs
-from vocabx_utils.config import ConfigError, Phase1Config
+from vocabx_utils import files, models, runs, tokenizer_files
+from vocabx_utils.config import Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.training.continuations import continuations, sample_after
 from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
 from vocabx_utils.training.starts import from_rows, open_start
 from vocabx_utils.training.timing import time_schemes
-from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.tokens import load_extension
 
 SETTINGS = {
     "run_name": "tiny",
@@ -54,9 +56,9 @@ def stage_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base.model.config.update({"vocab_size": ROWS})
     base.model.save_pretrained(root / "model")
     tokenizers().original.save_pretrained(root / "model")
-    names = tokenizers().tokenizer.convert_ids_to_tokens([token.id for token in new_tokens()])
+    names = tokenizers().extended.convert_ids_to_tokens([token.id for token in new_tokens()])
     words = [name.replace("Ġ", " ") for name in names]
-    extension = extend_tokenizer(tokenizers().original, words)
+    extension = add_tokens(tokenizers().original, words)
     folder = root / "runs" / "tiny" / "01_tokenizer_extension"
     extension.save(folder / "extension")
     pairs = [Pair(text.split(":")[0], text) for text in texts(60)]
@@ -94,7 +96,7 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
     extension = load_extension(run.require("01", "extension"))
     rows = torch.zeros(extension.N, base.width)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
-        models.require_run_tokenizer(base, run)
+        tokenizer_files.require_run_tokenizer(base, run)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         from_rows(base, extension, rows, rows)
     files.write_tensors(
@@ -103,14 +105,14 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
     )
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         open_start(runs.Run("run", tmp_path / "run"), "phase1:v", base, extension)
-    models.require_run_tokenizer(models.load_base_model(stage_one / "model", device="cpu"), run)
+    tokenizer_files.require_run_tokenizer(models.load_base_model(stage_one / "model", device="cpu"), run)
 
 
 def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     base = tiny_model()
     run = runs.Run("tiny", tmp_path)
-    words = [name.replace("Ġ", " ") for name in tokenizers().tokenizer.convert_ids_to_tokens([V, V + 1])]
-    extension = extend_tokenizer(tokenizers().original, words)
+    words = [name.replace("Ġ", " ") for name in tokenizers().extended.convert_ids_to_tokens([V, V + 1])]
+    extension = add_tokens(tokenizers().original, words)
     for epoch in (98, 99, 100, 101):
         rows = torch.full((extension.N, base.width), float(epoch))
         files.write_tensors(

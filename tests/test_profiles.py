@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from vocabx_utils import config, thesis
+from vocabx_utils import config, profiles, thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.paths import STAGES, notebooks_root
 from vocabx_utils.training.series import plan_variants
 
-PROFILES = config.profile_names()
+PROFILES = profiles.profile_names()
 CLASSES = dict(
     zip(
         STAGES,

@@ -62,7 +62,7 @@ def test_the_table_of_the_thesis_above_the_tokens_and_ids_of_the_run(tmp_path: P
     drawing = _tokenization_process(run)
     words = [text.get_text() for text in drawing.figure.axes[0].texts]
     extension = load_extension(run.require("01", "extension/original").parent)
-    for tokenizer in (extension.original, extension.tokenizer):
+    for tokenizer in (extension.original, extension.extended):
         ids = tokenizer("def calculate_sum(a, b):", add_special_tokens=False)["input_ids"]
         assert set(map(str, ids)) <= set(words)
         assert f"{len(ids)} under the" in drawing.alt

@@ -14,7 +14,8 @@ from alignment_tokenizers import FAMILIES, make_tokenizer, with_added, with_merg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabx_utils.vocabulary.alignment import align_text, map_token_sequences
+from vocabx_utils.vocabulary.alignment import align_text
+from vocabx_utils.vocabulary.lookahead import map_token_sequences
 from vocabx_utils.vocabulary.strips import KINDS, MARKS, Strip, strip_from_pieces, token_strip, visible
 
 matplotlib.use("agg")
@@ -169,7 +170,7 @@ def test_pieces_must_spell_one_text():
 
 def test_strip_without_new_tokens():
     tokenizer = make_tokenizer("byte-level")
-    strip = token_strip(SimpleNamespace(original=tokenizer, tokenizer=tokenizer), "a b")
+    strip = token_strip(SimpleNamespace(original=tokenizer, extended=tokenizer), "a b")
     assert {token.kind for token in strip.extended} == {"same"} and set(KINDS) > {"same"}
 
 

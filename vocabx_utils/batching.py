@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["like_length", "pad"]
-
 
 def pad(
-    sequences: Sequence[Sequence[int] | np.ndarray], *, left: bool = False, value: int = 0
+    sequences: Sequence[Sequence[int] | np.ndarray], *, left: bool = False, value: int = 0, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Put sequences into one tensor.
 
@@ -24,12 +22,13 @@ def pad(
     without the mask: a row equals the same row alone.
 
     Returns:
-        `ids` (B, T) int64, filled with `value`, and `mask` (B, T) int64, 1 at what was given.
+        `ids` (B, T) int64, filled with `value`, and `mask` (B, T) int64, 1 at what was given; T is `width`, by default
+        the longest sequence's length.
 
     >>> [part.tolist() for part in pad([[5, 6, 7], [8]])]
     [[[5, 6, 7], [8, 0, 0]], [[1, 1, 1], [1, 0, 0]]]
     """
-    width = max(map(len, sequences))
+    width = max(map(len, sequences)) if width is None else width
     ids = torch.full((len(sequences), width), value, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, sequence in enumerate(sequences):
@@ -71,7 +70,7 @@ def like_length(
         held, width = len(batches[-1]) + 1 if batches else 1, max(widest, length)
         full = count is not None and held > count
         too_big = tokens is not None and -(-held // world) * width > tokens
-        if not batches or full or too_big or real + length < (1.0 - max_padding) * width * held:
+        if not batches or full or too_big or real + length < (1.0 - max_padding) * (width * held):
             batches.append([])
             width, real = length, 0
         batches[-1].append(index)

@@ -38,7 +38,9 @@ from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import align_texts
-from vocabx_utils.vocabulary.tokens import Extension, extend_tokenizer, load_extension, select_tokens
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 GROUPS: dict[str, list[str]] = {
     "essential": [
@@ -119,7 +121,7 @@ class Bench:
         # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
         texts = [corpus.render(pair, "thesis").text for pair in self.splits["tokenizer"]]
         proposals = select_tokens(texts, self.base.tokenizer, n, strategy=self.args.strategy)
-        return extend_tokenizer(self.base.tokenizer, proposals, self.args.strategy)
+        return add_tokens(self.base.tokenizer, proposals, self.args.strategy)
 
     def setup(self, n: int) -> Setup:
         if n in self.setups:
@@ -169,7 +171,7 @@ class Bench:
         folder = self.scratch / name
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        tokenizer = setup.extension.tokenizer
+        tokenizer = setup.extension.extended
 
         def spell(token: int) -> str:
             return str(tokenizer.convert_ids_to_tokens(token))

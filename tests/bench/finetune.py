@@ -56,14 +56,15 @@ def prepare(options: argparse.Namespace) -> None:
 
     With --corpus and --strategy added they are those of anchors.py, and its rows fit.
     """
-    from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+    from vocabx_utils.vocabulary.extend import add_tokens
+    from vocabx_utils.vocabulary.proposals import select_tokens
 
     splits = read_splits(options.corpus) if options.corpus else _package_splits(options)
     tokenizer = models.load_tokenizer(options.model)
     # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
     texts = [corpus.render(pair, "thesis").text for pair in splits["tokenizer"]]
     proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy=options.strategy)
-    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
+    add_tokens(tokenizer, proposals, options.strategy).save(options.out / "extension")
     for name in ("train", "validation"):
         files.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
     held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
@@ -251,7 +252,7 @@ class Setting:
         options, base, extension = self.options, self.base, self.extension
         expanded = name.startswith("expanded")
         limit = extension.V + extension.N if expanded else base.vocab_size
-        tokenizer = extension.tokenizer if expanded else base.tokenizer
+        tokenizer = extension.extended if expanded else base.tokenizer
         new_ids = range(extension.V, limit) if expanded else range(limit, limit)
         model = models.with_extra_rows(base, self.input_rows[: len(new_ids)], self.head_rows[: len(new_ids)])
         if name == "expanded a+c":

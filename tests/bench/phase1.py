@@ -51,7 +51,7 @@ from bench_parts import (
 )
 from phase1_engines import Problem, floor, literal, ours
 
-from vocabx_utils import corpus, files, models
+from vocabx_utils import corpus, fetch, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.training import objectives, stages
 from vocabx_utils.training.examples import ExampleSet, choose_windows, epoch_batches, micro_batches, whole_texts
@@ -59,7 +59,8 @@ from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.schedule import rate_factor
 from vocabx_utils.training.teacher import TeacherCache
 from vocabx_utils.training.validation import evaluate
-from vocabx_utils.vocabulary.alignment import AlignedText, align_boundaries, align_texts
+from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
+from vocabx_utils.vocabulary.boundaries import align_boundaries
 
 ENGINES = ("literal", "ours", "floor")
 
@@ -122,7 +123,8 @@ WORKLOADS = {
 
 def prepare(options: argparse.Namespace) -> None:
     """Write texts and the extension, so that the measurement needs nothing but this folder and the model."""
-    from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+    from vocabx_utils.vocabulary.extend import add_tokens
+    from vocabx_utils.vocabulary.proposals import select_tokens
 
     pairs = corpus.pairs_from_packages()
     part = len(pairs) // 3
@@ -131,7 +133,7 @@ def prepare(options: argparse.Namespace) -> None:
     tokenizer = models.load_tokenizer(options.model)
     texts = {name: [corpus.render(pair, "thesis", tokenizer).text for pair in found] for name, found in splits.items()}
     proposals = select_tokens(texts["tokenizer"], tokenizer, options.new_tokens, strategy=options.strategy)
-    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
+    add_tokens(tokenizer, proposals, options.strategy).save(options.out / "extension")
     texts["documents"] = _joined(texts["train"], options.length, tokenizer)
     files.write_json(options.out / "texts.json", {name: texts[name] for name in ("documents", "train", "validation")})
     print(f"{options.out}: {len(texts['documents'])} documents of {options.length} tokens, {len(proposals)} new tokens")
@@ -498,7 +500,7 @@ def main() -> None:
     for name, run in (("measure", measure), ("profile", profile), ("engine", engine), ("quality", quality)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
-        command.add_argument("--model", default=models.DEFAULT_MODEL, help="name, folder, hub id or GGUF file")
+        command.add_argument("--model", default=fetch.DEFAULT_MODEL, help="name, folder, hub id or GGUF file")
         command.add_argument("--data", type=Path, help="folder that prepare made")
         command.add_argument("--micro", type=int, default=0, help="tokens of one forward pass, for every engine")
         command.add_argument("--compiled", action="store_true", help="fuse the blocks of ours and of the floor")

@@ -30,7 +30,7 @@ def test_the_student_computes_the_familys_own_logits(family: str) -> None:
     base = as_base(tiny_family(family, ROWS))
     input_rows, head_rows = new_rows()
     plain = with_extra_rows(base, input_rows, head_rows, V).eval()
-    ids = tokenizers().tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    ids = tokenizers().extended(TEXT, add_special_tokens=False)["input_ids"]
     assert max(ids) >= V
     own = plain(input_ids=torch.tensor([ids])).logits[0, :, : V + N].double()
     log_own = torch.log_softmax(own, -1)

@@ -25,7 +25,8 @@ from transformers import (
 
 from vocabx_utils import files, folders, locks, portable, runs
 from vocabx_utils.config import FineTuneConfig
-from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
+from vocabx_utils.fetch import DEFAULT_MODEL
+from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
 from vocabx_utils.training import card, export, starts
 from vocabx_utils.training.batches import encode
@@ -33,7 +34,7 @@ from vocabx_utils.training.export import ExportError, export_model, read_facts
 from vocabx_utils.training.finetuning import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
 from vocabx_utils.training.starts import Start, from_rows, load_variant, open_start
-from vocabx_utils.vocabulary.tokens import extend_tokenizer
+from vocabx_utils.vocabulary.extend import add_tokens
 
 SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 IDS = [5, 300, 17, 301, 44, 302, 8]
@@ -73,7 +74,7 @@ def logits(model):
 
 
 def extension_of(base):
-    return SimpleNamespace(tokenizer=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
+    return SimpleNamespace(extended=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
 
 
 def with_rows(base):
@@ -331,10 +332,10 @@ def test_rotary_embeddings_that_release_4_has_no_words_for_are_refused(config, n
 
 def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
     """Release 5 opens every tokenizer of model type qwen2 with its own class, which decodes added tokens as bytes."""
-    extension = extend_tokenizer(chat_tokenizer(), [" groupby", "éré"], "added")
+    extension = add_tokens(chat_tokenizer(), [" groupby", "éré"], "added")
     with pytest.raises(ExportError, match=r"'éré' has ids .* AutoTokenizer opens as Qwen2Tokenizer"):
         model = tiny_decoder(302, family="qwen2")
-        export_model(Start(model, extension.tokenizer, extension.new_ids), tmp_path / "out")
+        export_model(Start(model, extension.extended, extension.new_ids), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

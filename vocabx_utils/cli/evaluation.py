@@ -6,16 +6,30 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from vocabx_utils.cli import UserPath
+from vocabx_utils.evaluation import kept as kept_lists
+from vocabx_utils.evaluation import references
+from vocabx_utils.evaluation.benchmarks import BENCHMARKS, benchmark_of, load_benchmark, select_problems
+from vocabx_utils.evaluation.environment_build import build_environment
+from vocabx_utils.evaluation.environments import (
+    DATA_FOLDERS,
+    RECIPES,
+    EnvironmentMissingError,
+    environment_for,
+    load_environment,
+    plain_environment,
+)
+from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.results import Result, write_official
+from vocabx_utils.evaluation.samples import read_samples
+from vocabx_utils.evaluation.selftest import describe_sandbox, protections
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.paths import runs_root, show_path
 
-_PREFIXES = {"HumanEval/": "humaneval", "Mbpp/": "mbpp", "BigCodeBench/": "bigcodebench", "DS-1000/": "ds1000"}
-_BENCHMARK = click.Choice(list(_PREFIXES.values()))
+_BENCHMARK = click.Choice(BENCHMARKS)
 _workers = click.option("--workers", default=2, show_default=True, help="Programs at the same time.")
 _fast = click.option("--fast", is_flag=True, help="Fork in warm jails instead of a fresh jail for each program.")
 _strict = click.option(
@@ -38,12 +52,10 @@ def eval_env() -> None:
 @click.option("--python", type=UserPath(), help="A CPython 3.11, where `vocabx` itself runs on another Python.")
 def build(name: str, added: tuple[str, ...], bare: bool, python: Path | None) -> None:
     """Build an environment in the cache folder (minutes, one to three gigabytes)."""
-    from vocabx_utils.evaluation import environments
-
-    groups = (() if bare else environments.RECIPES[name].default) + added
-    environment = environments.build_environment(name, groups=groups, python=python, say=click.echo)
+    groups = (() if bare else RECIPES[name].default) + added
+    environment = build_environment(name, groups=groups, python=python, say=click.echo)
     click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-    missing = sorted(set(environments.DATA_FOLDERS) - set(environment.view.data))
+    missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
     if missing:
         click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
@@ -51,12 +63,10 @@ def build(name: str, added: tuple[str, ...], bare: bool, python: Path | None) ->
 @eval_env.command()
 def show() -> None:
     """Show which environments are there, with their hashes."""
-    from vocabx_utils.evaluation import environments
-
-    for name in ("plain", *environments.RECIPES):
+    for name in ("plain", *RECIPES):
         try:
-            found = environments.load_environment(name)
-        except environments.EnvironmentMissingError as error:
+            found = load_environment(name)
+        except EnvironmentMissingError as error:
             click.echo(f"{name}: {error}")
             continue
         groups = f", with {', '.join(found.groups)}" if found.groups else ""
@@ -75,9 +85,6 @@ def check() -> None:
     Without a sandbox that contains the self-test's hostile programs nothing is executed. The other protections
     depend on the machine; each line comes from a program that tried to get past.
     """
-    from vocabx_utils.evaluation.environments import plain_environment
-    from vocabx_utils.evaluation.selftest import describe_sandbox, protections
-
     view = plain_environment().view
     holds, words = describe_sandbox(view)
     if not holds:
@@ -117,28 +124,24 @@ def verify_references(
 
     Without BENCHMARKS all four. The lists go into a folder of yours and are compared with those of the package.
     """
-    from vocabx_utils.evaluation import references
-    from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
-    from vocabx_utils.evaluation.environments import environment_for
-
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
     if update_package and (wanted or share < 1):
         raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
-    environments = {name: environment_for(name) for name in benchmarks or _PREFIXES.values()}
+    environments = {name: environment_for(name) for name in benchmarks or BENCHMARKS}
+    if not (any_environment or update_package):
+        for name, environment in environments.items():
+            kept_lists.check_environment(name, environment)
     for name, environment in environments.items():
-        if not (any_environment or update_package):
-            references.check_environment(name, environment)
-    for name, environment in environments.items():
-        problems = references.select_problems(load_benchmark(name), wanted, share)
-        record = folder / f"{name}.verdicts.jsonl"
-        kept = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
-        path = references.write_kept(kept, KEPT_FOLDER if update_package else folder)
-        seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
-        click.echo(f"{name}: {len(kept.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
-        for reason, count in Counter(text.split(":")[0] for text in kept.dropped.values()).most_common():
+        problems = select_problems(load_benchmark(name), wanted, share)
+        record, listed = folder / f"{name}.verdicts.jsonl", kept_lists.KeptList.read(name)
+        found = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
+        path = found.write(kept_lists.KEPT_FOLDER if update_package else folder)
+        seconds = ", ".join(f"{value:g} s" for value in found.seconds)
+        click.echo(f"{name}: {len(found.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
+        for reason, count in Counter(text.split(":")[0] for text in found.dropped.values()).most_common():
             click.echo(f"  dropped, {reason}: {count}")
-        for line in references.compare_lists(kept):
+        for line in found.compare(listed) if listed and not update_package else ():
             click.echo(f"  {line}")
 
 
@@ -148,9 +151,7 @@ def verify_references(
 @_workers
 def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
-    from vocabx_utils.evaluation import references
-
-    facts = references.compare_modes(_kept_problems(benchmark), workers=workers)
+    facts = references.compare_modes(kept_lists.kept_problems(benchmark), workers=workers)
     click.echo(json.dumps(facts, indent=1))
     if report:
         known = read_json(report) if report.exists() else {}
@@ -179,15 +180,10 @@ def run(
     strict: bool,
 ) -> None:
     """Execute the answers in SAMPLES (JSON Lines with task_id and solution); continue a run that was stopped."""
-    from vocabx_utils.evaluation.benchmarks import load_benchmark
-    from vocabx_utils.evaluation.execution import execute
-    from vocabx_utils.evaluation.results import write_official
-    from vocabx_utils.evaluation.samples import read_samples
-
     rows = read_samples(samples)
     name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
     every = load_benchmark(name)
-    problems = _kept_problems(name) if kept else every
+    problems = kept_lists.kept_problems(name) if kept else every
     problems = [problem for problem in problems if problem.library not in without_library]
     left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
     rows = [row for row in rows if row.task_id not in left_out]
@@ -201,34 +197,22 @@ def run(
 
 
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
-    for prefix, name in _PREFIXES.items():
-        if ids and ids[0].startswith(prefix):
-            return name
-    shown = repr(ids[0]) if ids else "no rows"
-    raise ValueError(f"{path}: cannot tell the benchmark from {shown}; name it with --benchmark")
-
-
-def _kept_problems(name: str) -> list[Any]:
-    from vocabx_utils.evaluation.benchmarks import kept_ids, load_benchmark
-
-    kept = kept_ids(name)
-    if kept is None:
-        raise ValueError(f"no kept list of {name}: run `vocabx eval verify-references {name}` first")
-    return [problem for problem in load_benchmark(name) if problem.task_id in kept[0]]
+    try:
+        return benchmark_of(ids[0])
+    except (IndexError, ValueError) as error:
+        shown = repr(ids[0]) if ids else "no rows"
+        raise ValueError(f"{path}: cannot tell the benchmark from {shown}; name it with --benchmark") from error
 
 
 def _note_environment(name: str) -> None:
     """Say where the answers ran in another environment than the one in which the list of kept problems was made."""
-    from vocabx_utils.evaluation import references
-    from vocabx_utils.evaluation.environments import environment_for
-
     try:
-        references.check_environment(name, environment_for(name))
-    except references.EnvironmentDiffersError as error:
+        kept_lists.check_environment(name, environment_for(name))
+    except kept_lists.EnvironmentDiffersError as error:
         click.echo(f"note: {error}")
 
 
-def _report(results: Sequence[Any]) -> None:
+def _report(results: Sequence[Result]) -> None:
     passed = sum(row.passed for row in results)
     click.echo(f"{passed} of {len(results)} answers pass ({passed / max(len(results), 1):.1%})")
     for reason, count in Counter(row.reason or row.status for row in results if not row.passed).most_common():

@@ -12,7 +12,7 @@ from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATIO
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vocabx_utils.vocabulary.boundaries import AlignedText
+    from vocabx_utils.vocabulary.alignment import AlignedText
     from vocabx_utils.vocabulary.tokens import Extension
 
 __all__ = ["STRIP_FIGURES"]
@@ -52,7 +52,7 @@ def _tokenization_process(run: Run) -> Drawing:
     extension = load_extension(run.require("01", "extension/original").parent)
     published = [piece for piece, _ in TOKENIZATION_TABLE], [number for _, number in TOKENIZATION_TABLE]
     rows: list[tuple[str, list[str], list[int], set[int]]] = [("thesis", *published, set())]
-    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.tokenizer)):
+    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.extended)):
         coded = tokenizer(_PROCESS_TEXT, add_special_tokens=False, return_offsets_mapping=True)
         pieces = [_PROCESS_TEXT[start:stop] for start, stop in coded["offset_mapping"]]
         new = {at for at, number in enumerate(coded["input_ids"]) if number >= extension.V}

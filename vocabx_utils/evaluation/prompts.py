@@ -1,49 +1,29 @@
 """From problem to prompt; `answers` reads the reply.
 
-Three formats: ``thesis`` (its instruction template, with the code start inside the answer block), ``chat``
-(the model's own chat template) and ``completion`` (the bare text, for base models; few-shot for MBPP).
+Three formats: `thesis` (its instruction template, with the code start inside the answer block), `chat`
+(the model's own chat template) and `completion` (the bare text, for base models; few-shot for MBPP).
 What stands at the beginning of the answer block is the *head*: nothing, an open fence, or an open fence and
 the first lines of the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from vocabx_utils import corpus
 from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.prompt_parts import prompt_parts, stop_texts
 
-PromptStyle = Literal["thesis", "chat", "completion"]
-Prefill = Literal["auto", "none", "fence", "code"]
-Variant = Literal["instruct", "complete"]
-PROMPT_STYLES: tuple[str, ...] = get_args(PromptStyle)
-PREFILLS: tuple[str, ...] = get_args(Prefill)
-
-FENCE = "```"
-# EvalPlus (Liu et al., NeurIPS 2023) and BigCodeBench word their prompts so; Qwen2.5-Coder's figures use them.
-_INSTRUCTION = (
-    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
-)
-_RESPONSE = (
-    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
-)
-_COMPLETE = "Complete the following Python function so that it does what its docstring says."
-_CONTINUE = "Solve the problem by continuing the Python program. Write only the code that is missing."
+_STYLES = ("thesis", "chat", "completion")
+_PREFILLS = ("auto", "none", "fence", "code")
+_WORDINGS = ("instruct", "complete")
 _CHAT_PREFILLS = {"ds1000": "code", "bigcodebench": "none"}
 _FIRST_WORDS = ("x", "def ", "import ", "return ", "result")
 _TAIL = 120  # characters at the end of a prompt whose tokens what follows may change
-DS1000_STOPS = ("</code>", "# SOLUTION END", "\nEND SOLUTION")
-TEMPLATE_STOPS = ("\n### Instruction", "\n### Answer")  # the model goes on with a task of its own
-_COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
-    "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
-    "bigcodebench": ("\nclass ", "\ndef ", "\nif __name__", "\nprint(", "\nassert ", f"\n{FENCE}"),
-    "mbpp": ("[DONE]",),
-    "ds1000": (*DS1000_STOPS, f"\n{FENCE}"),
-}
 
 
 @dataclass(frozen=True)
@@ -57,7 +37,7 @@ class Prompt:
         kept: Part of the answer block that already belongs to the program.
         fenced: The answer block begins with an open code fence.
         stops: Texts after which nothing of the reply is used.
-        settings: Format in short form, such as ``"chat/fence"``, written into every sample.
+        settings: Format in short form, such as `"chat/fence"`, written into every sample.
     """
 
     task_id: str
@@ -75,34 +55,33 @@ def build_prompt(
     *,
     style: str = "chat",
     prefill: str = "auto",
-    variant: str = "instruct",
+    wording: str = "instruct",
     examples: Sequence[Problem] = (),
 ) -> Prompt:
     """Build the prompt of one problem.
 
     Args:
         problem: The problem.
-        tokenizer: Tokenizer of the model; with ``style="chat"`` its chat template is used.
-        style: ``"thesis"``, ``"chat"`` or ``"completion"``.
-        prefill: Head of the answer block: ``"none"``, ``"fence"``, ``"code"`` (fence and code start), or
-            ``"auto"``: ``"code"`` for the thesis's format; with ``"chat"`` what served Qwen2.5-Coder-0.5B best
-            of the three (``results/bench/answers.json``): ``"code"`` for DS-1000, ``"none"`` for BigCodeBench,
-            else ``"fence"``. That was seen on the problems which are reported; the official prompts of EvalPlus
-            and BigCodeBench are ``"fence"``.
-        variant: BigCodeBench only: ``"instruct"`` or ``"complete"``.
-        examples: MBPP with ``style="completion"`` only: the solved problems shown first.
+        tokenizer: Tokenizer of the model; with `style="chat"` its chat template is used.
+        style: `"thesis"`, `"chat"` or `"completion"`.
+        prefill: Head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
+            `"auto"`: `"code"` for the thesis's format; with `"chat"` what served Qwen2.5-Coder-0.5B best
+            of the three (`results/bench/answers.json`): `"code"` for DS-1000, `"none"` for BigCodeBench,
+            else `"fence"`. That was seen on the problems which are reported; the official prompts of EvalPlus
+            and BigCodeBench are `"fence"`.
+        wording: BigCodeBench only: `"instruct"` or `"complete"`.
+        examples: MBPP with `style="completion"` only: the solved problems shown first.
 
     Returns:
         The prompt. Its text ends where every usual continuation starts a new token, so that prompt and
         reply tokenize as the same text does in training; what was cut off is left to the model.
 
     Raises:
-        ValueError: Unknown style, prefill or variant, or a tokenizer without a chat template.
+        ValueError: Unknown style, prefill or wording, or a tokenizer without a chat template.
     """
+    settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
-    if variant not in get_args(Variant):
-        raise ValueError(f"unknown variant {variant!r}; expected one of {', '.join(get_args(Variant))}")
-    query, head, kept = _parts(problem, style, prefill, variant, examples)
+    query, head, kept = prompt_parts(problem, style, prefill, wording, examples)
     if style == "completion":
         text = _bos(tokenizer) + query + head
     else:
@@ -120,21 +99,36 @@ def build_prompt(
         ids=tuple(ids),
         kept=kept[: max(0, len(kept) - cut)],
         fenced=style != "completion" and prefill != "none",
-        stops=_stops(problem.benchmark, style, prefill),
-        settings=f"{style}/{prefill}" + (f"/{variant}" if problem.benchmark == "bigcodebench" else ""),
+        stops=stop_texts(problem.benchmark, style),
+        settings=settings,
     )
 
 
+def prompt_settings(benchmark: str, style: str, prefill: str = "auto", wording: str = "instruct") -> str:
+    """Return the format of a prompt in short form.
+
+    >>> prompt_settings("bigcodebench", "chat")
+    'chat/none/instruct'
+
+    Raises:
+        ValueError: Unknown style, prefill or wording.
+    """
+    if wording not in _WORDINGS:
+        raise ValueError(f"unknown wording {wording!r}; expected one of {', '.join(_WORDINGS)}")
+    short = f"{style}/{resolve_prefill(benchmark, style, prefill)}"
+    return f"{short}/{wording}" if benchmark == "bigcodebench" else short
+
+
 def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
-    """Replace ``"auto"`` by what the style uses on this benchmark, and check both names.
+    """Replace `"auto"` by what the style uses on this benchmark, and check both names.
 
     Raises:
         ValueError: Unknown style or prefill.
     """
-    if style not in PROMPT_STYLES:
-        raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(PROMPT_STYLES)}")
-    if prefill not in PREFILLS:
-        raise ValueError(f"unknown prefill {prefill!r}; expected one of {', '.join(PREFILLS)}")
+    if style not in _STYLES:
+        raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(_STYLES)}")
+    if prefill not in _PREFILLS:
+        raise ValueError(f"unknown prefill {prefill!r}; expected one of {', '.join(_PREFILLS)}")
     if style == "completion":
         return "code"
     if prefill == "auto":
@@ -157,10 +151,10 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequenc
     Args:
         tokenizer: Fast tokenizer.
         text: The prompt.
-        probes: Usual continuations, such as ``"    x"``.
+        probes: Usual continuations, such as `"    x"`.
 
     Returns:
-        The longest prefix of ``text`` whose last tokens stay the same before every probe, and its ids. The
+        The longest prefix of `text` whose last tokens stay the same before every probe, and its ids. The
         whole text is returned where that would cost more than the last line.
     """
     kept, tail = text, _TAIL
@@ -194,106 +188,12 @@ def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: 
         tokenizer: Gives begin token and chat template.
         style: Prompt style.
     """
-    query, head, _ = _parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
+    query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
     if style == "completion":
         prompt = _bos(tokenizer) + query + head
     else:
         prompt = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
     return prompt + problem.reference, len(prompt)
-
-
-def _parts(
-    problem: Problem, style: str, prefill: str, variant: str, examples: Sequence[Problem]
-) -> tuple[str, str, str]:
-    """Return the query, the head of the answer block and the part of the head that is program."""
-    if style == "completion":
-        if problem.benchmark == "mbpp":
-            return _few_shot(problem, examples), "", ""
-        if problem.benchmark == "ds1000":
-            return problem.complete_prompt, "", ""
-        return "", problem.complete_prompt, problem.complete_prompt
-    query, start, kept = _PARTS[problem.benchmark](problem, style, prefill, variant)
-    if prefill == "none":
-        return query, "", ""
-    lead = f"{_RESPONSE}\n" if style == "chat" and problem.benchmark != "ds1000" else ""
-    head = f"{lead}{FENCE}python\n"
-    return (query, head + start, kept) if prefill == "code" else (query, head, "")
-
-
-def _humaneval_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
-    fenced = f"{FENCE}\n{problem.prompt.strip()}\n{FENCE}"
-    query = f"{_INSTRUCTION}\n{fenced}\n" if style == "chat" or prefill != "code" else _COMPLETE
-    return query, problem.code_start, problem.code_start
-
-
-def _mbpp_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
-    tests = "\n".join(problem.metadata["test_list"])
-    if style == "chat":
-        return f'{_INSTRUCTION}\n{FENCE}\n"""\n{problem.prompt}\n{tests}\n"""\n{FENCE}\n', "", ""
-    return f"{problem.prompt}\nThe code should pass these tests:\n{tests}", "", ""
-
-
-def _bigcodebench_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
-    complete = variant == "complete"
-    start = problem.complete_prompt if complete else problem.code_start
-    if style == "chat":
-        task = f"{FENCE}\n{problem.complete_prompt.strip()}\n{FENCE}" if complete else problem.prompt.strip()
-        return f"{_INSTRUCTION}\n{task}\n", start, start
-    if complete:
-        return _COMPLETE, start, start
-    # The thesis moves the code start from the end of the query into the answer block.
-    query = problem.prompt.split(f"\n{FENCE}")[0] if prefill == "code" else problem.prompt.strip()
-    return query, start, start
-
-
-def _ds1000_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
-    question, context = ds1000_context(problem)
-    if prefill != "code":
-        return f"{_CONTINUE} Put it in a markdown code block.\n\n{problem.prompt.rstrip()}", "", ""
-    task = question or f"{FENCE}python\n{context.rstrip()}\n{FENCE}"
-    return f"{_CONTINUE}\n\n{task}", context, ""
-
-
-_PARTS = {
-    "humaneval": _humaneval_parts,
-    "mbpp": _mbpp_parts,
-    "bigcodebench": _bigcodebench_parts,
-    "ds1000": _ds1000_parts,
-}
-
-
-def ds1000_context(problem: Problem) -> tuple[str, str]:
-    """Split a DS-1000 prompt into the question and the program that is to be continued.
-
-    Returns:
-        The question (empty for Matplotlib, whose task stands in comments) and the program, ending in a line
-        that marks where the solution begins. The line that names the result variable becomes a comment.
-    """
-    text = problem.complete_prompt
-    question, found, rest = text.rpartition("\nA:\n")
-    if not found:
-        return "", text
-    code = rest.partition("<code>")[2].lstrip("\n")
-    if "</code>" not in code:
-        return question.removeprefix("Problem:").strip(), code
-    code, _, tail = code.partition("</code>")
-    notes = tail.replace("<code>", "").replace("BEGIN SOLUTION", "").strip().splitlines()
-    comments = "".join(f"# {note.strip()}\n" for note in notes if note.strip())
-    return question.removeprefix("Problem:").strip(), f"{code.rstrip()}\n{comments}# BEGIN SOLUTION\n"
-
-
-def _few_shot(problem: Problem, examples: Sequence[Problem]) -> str:
-    """Return the prompt of Austin et al. (2021): solved examples, then the task, up to ``[BEGIN]``."""
-    shown = [f"{_mbpp_task(example)}{example.reference.strip()}\n[DONE]\n\n" for example in examples]
-    return "".join(shown) + _mbpp_task(problem)
-
-
-def _mbpp_task(problem: Problem) -> str:
-    tests = "\n".join(problem.metadata["test_list"])
-    return (
-        f"You are an expert Python programmer, and here is your task: {problem.prompt} "
-        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
-    )
 
 
 def _bos(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -312,10 +212,3 @@ def _probes(head: str) -> tuple[str, ...]:
     last = head.rstrip().rsplit("\n", 1)[-1]
     inside = last[:1] in " \t" or last.endswith(":")
     return tuple("    " * inside + word for word in _FIRST_WORDS)
-
-
-def _stops(benchmark: str, style: str, prefill: str) -> tuple[str, ...]:
-    if style == "completion":
-        return _COMPLETION_STOPS[benchmark]
-    template = TEMPLATE_STOPS if style == "thesis" else ()
-    return template + (DS1000_STOPS if benchmark == "ds1000" else ())

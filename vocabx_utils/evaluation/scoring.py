@@ -1,9 +1,8 @@
-"""From results to figures: pass@k, classes of failures, the thesis's table and the comparisons around it."""
+"""From results to tables: pass@k, the thesis's table and the comparisons around it."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,28 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vocabx_utils import statistics
-from vocabx_utils.evaluation.answers import looks_like_prose
-from vocabx_utils.evaluation.benchmarks import INFO
+from vocabx_utils.evaluation.benchmarks import INFO, benchmark_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from vocabx_utils.evaluation.results import Result
-
-FAILURE_CLASSES = (
-    "wrong answer",
-    "exception",
-    "syntax",
-    "no code",
-    "timeout",
-    "truncated",
-    "memory",
-    "crash",
-    "refused",
-)
-_PREFIXES = {"HumanEval": "humaneval", "Mbpp": "mbpp", "BigCodeBench": "bigcodebench", "DS-1000": "ds1000"}
-_ORDER = ("bigcodebench", "ds1000", "humaneval", "mbpp")
-_EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
 
 
 class ResultsError(ValueError):
@@ -64,35 +47,11 @@ class Count:
         return self.passed / self.kept if self.kept else math.nan
 
 
-def benchmark_of(task_id: str) -> str:
-    """Return the benchmark of an official id.
-
-    Raises:
-        ValueError: The id belongs to none of the four.
-    """
-    name = _PREFIXES.get(task_id.split("/")[0])
-    if name is None:
-        raise ValueError(f"{task_id!r} is no id of {', '.join(info.title for info in INFO.values())}")
-    return name
-
-
-def split_by_benchmark(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Group rows of a samples file by the benchmark of their ids, in the order of the rows.
-
-    Raises:
-        ValueError: A row has no id of one of the four benchmarks.
-    """
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(benchmark_of(str(row.get("task_id", ""))), []).append(row)
-    return groups
-
-
 def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     """Return pass@k averaged over the problems.
 
     Raises:
-        ValueError: A problem has fewer than ``k`` answers, or there is none.
+        ValueError: A problem has fewer than `k` answers, or there is none.
     """
     answers: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -104,7 +63,7 @@ def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     return float(np.mean([statistics.pass_at_k(answers[task], passed[task], k) for task in answers]))
 
 
-def verdicts(results: Iterable[Result]) -> dict[str, bool]:
+def passes(results: Iterable[Result]) -> dict[str, bool]:
     """Return whether each problem was passed, for results with one answer a problem.
 
     Raises:
@@ -129,91 +88,13 @@ def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | 
         Counts by name of the benchmark, in the order of the thesis's table, then HumanEval and MBPP.
     """
     groups: dict[str, dict[str, bool]] = defaultdict(dict)
-    for task, verdict in verdicts(results).items():
-        groups[benchmark_of(task)][task] = verdict
+    for task, passed in passes(results).items():
+        groups[benchmark_of(task)][task] = passed
     counts: dict[str, Count] = {}
-    for name in _ORDER:
-        if name in groups:
-            found = groups[name]
-            valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
-            passed = sum(found[task] for task in valid)
-            counts[name] = Count(name, passed, len(valid), len(found), sum(found.values()))
+    for name, found in sorted(groups.items()):  # the alphabet's order is the table's
+        valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
+        counts[name] = Count(name, sum(found[task] for task in valid), len(valid), len(found), sum(found.values()))
     return counts
-
-
-def exception_name(result: Result) -> str:
-    """Return the type of the exception that made an answer fail, or ``""``."""
-    if result.exception:
-        return str(result.exception).rsplit(".", 1)[-1]
-    for text in result.details.values():
-        if found := _EXCEPTION.findall(text):
-            return str(found[-1])
-    return ""
-
-
-def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
-    """Name the way in which an answer failed.
-
-    An answer that was cut off at the token limit and does not compile is ``truncated``; natural language
-    instead of code, the commonest failure that the thesis reports, is ``no code``.
-
-    Args:
-        result: Its result.
-        sample: Its row in the samples file, which tells whether the answer was cut off.
-
-    Returns:
-        ``""`` for a pass, else one of ``FAILURE_CLASSES``.
-    """
-    if result.passed:
-        return ""
-    if result.status == "timeout":
-        return "timeout"
-    sample = sample or {}
-    answer = str(sample.get("solution", ""))
-    missing = result.reason == "syntax" or exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
-    if missing and sample and (not answer.strip() or looks_like_prose(answer)):
-        return "no code"
-    if missing and sample.get("finish") == "length":
-        return "truncated"
-    return _REASONS.get(result.reason, "exception")
-
-
-_REASONS = {
-    "assert": "wrong answer",
-    "error": "exception",
-    "syntax": "syntax",
-    "memory": "memory",
-    "crash": "crash",
-    "tamper": "refused",
-    "tests_missing": "refused",
-}
-
-
-def failure_table(
-    results: Mapping[str, Sequence[Result]], samples: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> pd.DataFrame:
-    """Count the classes of failures of each variant.
-
-    Args:
-        results: Results by variant.
-        samples: Rows of the samples files by variant.
-
-    Returns:
-        One row per variant: ``passed``, every class that occurs, and ``exceptions``, the commonest types.
-    """
-    import pandas as pd
-
-    rows = []
-    for variant, outcomes in results.items():
-        by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}
-        classes = [(row, failure_class(row, by_task.get((row.task_id, row.sample)))) for row in outcomes]
-        counts = Counter(name for _, name in classes if name)
-        types = Counter(exception_name(row) or "unknown" for row, name in classes if name == "exception")
-        common = ", ".join(f"{name} {count}" for name, count in types.most_common(3))
-        passed = sum(row.passed for row in outcomes)
-        rows.append({"variant": variant, "passed": passed, **counts, "exceptions": common})
-    columns = ["variant", "passed", *(c for c in FAILURE_CLASSES if any(c in row for row in rows)), "exceptions"]
-    return pd.DataFrame(rows, columns=columns).fillna(0).astype({c: int for c in columns[1:-1]})
 
 
 def results_table(
@@ -223,25 +104,25 @@ def results_table(
     kept: Mapping[str, Iterable[str]] | None = None,
     groups: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Lay out pass counts as the thesis does (its table ``combined_results``).
+    """Lay out pass counts as the thesis does (its table `combined_results`).
 
     Args:
-        results: Results by variant, see ``results.read_results``.
+        results: Results by variant, see `results.read_results`.
         reference: Variant that the p-values compare with; by default the one with the most passes, which the
             thesis chose, and which makes the p-values too small.
         kept: Kept ids by benchmark.
-        groups: Heading of each variant, such as ``"LoRA Finetuning"``.
+        groups: Heading of each variant, such as `"LoRA Finetuning"`.
 
     Returns:
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
-        passed/kept, the p-value of the two-proportion z-test, ``kept`` and ``total`` problems.
+        passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
 
     Raises:
         ResultsError: Variants answered different problems or ran in different environments; unknown reference.
     """
     import pandas as pd
 
-    check_comparable(results)
+    _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
     sums = {variant: _combined(found.values()) for variant, found in counts.items()}
     best = reference or max(sums, key=lambda variant: sums[variant][0])
@@ -276,19 +157,19 @@ def comparison_table(
 
     Returns:
         One row per other variant: pass rate with Wilson limits, difference to the reference with exact
-        limits (see ``statistics.paired_rate_difference``), problems that only one of the two passes,
+        limits (see `statistics.paired_rate_difference`), problems that only one of the two passes,
         p-values of the z-test and of the exact
         McNemar test, the latter also adjusted by Holm over the variants.
 
     Raises:
-        ResultsError: See ``results_table``.
+        ResultsError: See `results_table`.
     """
     import pandas as pd
 
-    check_comparable(results)
+    _check_comparable(results)
     if reference not in results:
         raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
-    found = {variant: _kept_verdicts(rows, kept) for variant, rows in results.items()}
+    found = {variant: _kept_passes(rows, kept) for variant, rows in results.items()}
     tasks = sorted(found[reference])
     base = np.array([found[reference][task] for task in tasks])
     rows = []
@@ -319,7 +200,7 @@ def comparison_table(
     return table
 
 
-def check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
+def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
     """Check that all variants answered the same problems, and each benchmark in one environment.
 
     Raises:
@@ -346,11 +227,11 @@ def check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
             raise ResultsError(f"{name} was executed in different environments ({listed}): execute it again in one")
 
 
-def _kept_verdicts(results: Sequence[Result], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
+def _kept_passes(results: Sequence[Result], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
     sets = {name: set(ids) for name, ids in (kept or {}).items()}
     return {
         task: passed
-        for task, passed in verdicts(results).items()
+        for task, passed in passes(results).items()
         if benchmark_of(task) not in sets or task in sets[benchmark_of(task)]
     }
 

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 
 from vocabx_utils import files, runs
-from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
-from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.models import BaseModel, check_finite, load_base_model
+from vocabx_utils.profiles import check_shared, load_profile, notebook_params
 from vocabx_utils.rows import epoch_files, read_epoch
+from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
@@ -23,7 +25,7 @@ from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.auxiliary import require_focus
+from vocabx_utils.vocabulary.initialization import require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 __all__ = ["Phase1Stage", "final_model", "prepare_phase1", "token_table", "train_stage"]
@@ -143,7 +145,7 @@ def train_stage(stage: Phase1Stage, config: Phase1Config, *, group: Group | None
     Returns:
         Results by variant name.
     """
-    tokenizer = stage.extension.tokenizer
+    tokenizer = stage.extension.extended
 
     def spell(token: int) -> str:
         return str(tokenizer.convert_ids_to_tokens(token))

@@ -18,15 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, paths, runs
-from vocabx_utils.models import (
-    DEFAULT_MODEL,
-    BaseModel,
-    extension_name,
-    load_base_model,
-    require_tokenizer,
-    with_extra_rows,
-)
+from vocabx_utils.fetch import DEFAULT_MODEL
+from vocabx_utils.models import BaseModel, load_base_model, with_extra_rows
 from vocabx_utils.rows import read_history
+from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training.stage_files import load_stage
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -103,7 +98,7 @@ def from_rows(
     require_tokenizer(base, extension.original, made)
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
-    return Start(model, extension.tokenizer, new_ids, base, _origin(base, **origin))
+    return Start(model, extension.extended, new_ids, base, _origin(base, **origin))
 
 
 def load_variant(

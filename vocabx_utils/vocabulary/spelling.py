@@ -1,29 +1,34 @@
-"""Tokenizer families that can be extended: byte-level BPE, and SentencePiece-style BPE with byte fallback.
+"""How one tokenizer spells text: the bytes that each token stands for, and the spaces that it puts of its own.
 
-A family knows how the pieces of the vocabulary spell text: as symbols that stand for bytes (`Ġgroupby`), or as
-text with a mark for the space and `<0xE2>` for single bytes. Everything else is refused with its reason. Extension
-and alignment both ask here, so they accept the same tokenizers.
+Two kinds can be extended and aligned: byte-level BPE, whose pieces are symbols that stand for bytes (`Ġgroupby`), and
+SentencePiece-style BPE with byte fallback, whose pieces are text with a mark for the space and `<0xE2>` for single
+bytes. Everything else is refused with its reason. The whole wing asks here, so extension and alignment accept the same
+tokenizers and count the same bytes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
 import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Kind = Literal["byte-level", "sentencepiece"]
 BYTE_MARK = "Ġ"
 SPACE_MARK = "▁"
-Kind = Literal["byte-level", "sentencepiece"]
 _PADDING = re.compile(r"\[PAD\d+\]")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
 _WHY_REFUSED = {
     "Unigram": "it scores whole segmentations by piece probabilities, so there are no merges to append to, "
     "and any new piece may change the segmentation of old text",
@@ -37,32 +42,34 @@ class TokenizerError(ValueError):
     """A tokenizer or a proposed token cannot be used; the message says why and what to do."""
 
 
-def byte_symbols() -> dict[int, str]:
+def _byte_symbols() -> dict[int, str]:
     """Printable symbol of each byte in byte-level BPE (GPT-2's table): itself if printable, else from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in set(printable)]
     return {b: chr(b) for b in printable} | {b: chr(0x100 + k) for k, b in enumerate(others)}
 
 
-_SYMBOL = byte_symbols()
+_SYMBOL = _byte_symbols()
 _BYTE = {symbol: byte for byte, symbol in _SYMBOL.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class Spelling:
     """How one tokenizer spells text.
 
     Attributes:
-        kind: `byte-level` or `sentencepiece`.
+        kind: which of the two kinds.
         layout: the tokenizer's own JSON, padding entries removed.
         vocab: piece to id, added tokens included.
-        specials: ids of added tokens, which never take part in a merge.
+        added_ids: added tokens, which are matched in the text before the merges run and take part in none.
     """
 
     kind: Kind
     layout: dict[str, Any] = field(repr=False)
     vocab: dict[str, int] = field(repr=False)
-    specials: frozenset[int] = field(repr=False)
+    added_ids: frozenset[int] = field(repr=False)
+
+    # --- its ids ---
 
     @cached_property
     def first_free_id(self) -> int:
@@ -73,6 +80,59 @@ class Family:
     def pieces(self) -> dict[int, str]:
         """Id to piece."""
         return {i: piece for piece, i in self.vocab.items()}
+
+    @cached_property
+    def raws(self) -> tuple[bytes, ...]:
+        """Bytes of each id as the tokenizer's text holds them, (V,); none for control tokens and unused ids."""
+        raws = [b""] * self.first_free_id
+        for i in self.pieces:
+            if not self.is_control[i]:
+                raws[i] = self.raw_of(i)
+        return tuple(raws)
+
+    @cached_property
+    def widths(self) -> IntArray:
+        """Bytes of *normalised* text that each id consumes, (V,): 0 for control tokens, -1 for unused ids."""
+        widths = np.full(self.first_free_id, -1, dtype=np.int64)
+        for i, piece in self.pieces.items():
+            raw = self.raws[i]
+            widths[i] = len(self.normalise(piece).encode() if raw and self.is_added[i] and self.rewrites else raw)
+        return widths
+
+    @cached_property
+    def is_added(self) -> BoolArray:
+        """Whether each id is an added token, (V,)."""
+        return self._mask(self.added_ids)
+
+    @cached_property
+    def is_control(self) -> BoolArray:
+        """Whether each id is an added token that stands for no text (`special` in the file), (V,)."""
+        return self._mask(t["id"] for t in self.layout["added_tokens"] if t["special"])
+
+    def _mask(self, ids: Iterable[int]) -> BoolArray:
+        mask = np.zeros(self.first_free_id, dtype=bool)
+        mask[list(ids)] = True
+        return mask
+
+    def widths_of(self, ids: Sequence[int] | IntArray) -> IntArray:
+        """Bytes that each of `ids` consumes, (T,).
+
+        Raises:
+            ValueError: for an id that the tokenizer does not have (a padding row of the matrices, for example).
+        """
+        index = np.asarray(ids, dtype=np.int64)
+        bad = (index < 0) | (index >= len(self.widths))
+        if not bad.any():
+            widths = self.widths[index]
+            bad = widths < 0
+            if not bad.any():
+                return widths
+        raise ValueError(
+            f"token id {int(index[bad][0])} is not in the tokenizer, with ids 0 to {len(self.widths) - 1}; "
+            "are these ids from another tokenizer?"
+        )
+
+    # --- its rules ---
 
     @cached_property
     def backend(self) -> Tokenizer:
@@ -87,20 +147,14 @@ class Family:
         return bool(self.layout["model"].get("ignore_merges"))
 
     @cached_property
-    def controls(self) -> frozenset[int]:
-        """Ids of added tokens that stand for no text (`special` in the file)."""
-        return frozenset(t["id"] for t in self.layout["added_tokens"] if t["special"])
-
-    @cached_property
     def segment_prefix(self) -> Literal["none", "first", "added", "unless_space"]:
         """Which stretches of text between added tokens get a space in front.
 
         `none`; `first`: the one that begins the text, unless it begins with a space; `added`: each;
         `unless_space`: each that does not begin with a space.
         """
-        for part in _parts(self.layout["normalizer"], "normalizers"):
-            if part["type"] == "Prepend":
-                return "added"
+        if any(part["type"] == "Prepend" for part in self._normalizers):
+            return "added"
         for part in _parts(self.layout["pre_tokenizer"], "pretokenizers"):
             if part["type"] == "Metaspace" and part["prepend_scheme"] != "never":
                 return "first" if part["prepend_scheme"] == "first" else "unless_space"
@@ -111,15 +165,18 @@ class Family:
     @cached_property
     def rewrites(self) -> bool:
         """Whether the normaliser may join or change characters (NFC and relatives), not only mark spaces."""
-        steps = _parts(self.layout["normalizer"], "normalizers")
-        return any(step["type"] != "Prepend" and not _marks_spaces(step) for step in steps)
+        return any(step["type"] != "Prepend" and not _marks_spaces(step) for step in self._normalizers)
+
+    @property
+    def _normalizers(self) -> list[dict[str, Any]]:
+        return _parts(self.layout["normalizer"], "normalizers")
 
     @cached_property
     def _normalizer(self) -> Any:
         """The normaliser without the prefix, or None."""
         from tokenizers import Tokenizer
 
-        kept = [p for p in _parts(self.layout["normalizer"], "normalizers") if p["type"] != "Prepend"]
+        kept = [part for part in self._normalizers if part["type"] != "Prepend"]
         if not kept:
             return None
         names = ("pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
@@ -127,6 +184,8 @@ class Family:
         bare |= {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
         bare["normalizer"] = {"type": "Sequence", "normalizers": kept}
         return Tokenizer.from_str(json.dumps(bare)).normalizer
+
+    # --- text to pieces, pieces to bytes ---
 
     def normalise(self, text: str) -> str:
         """Return a stretch of text as the merges read it, its spaces as spaces, without the prefix."""
@@ -154,7 +213,7 @@ class Family:
     def raw_of(self, token_id: int) -> bytes:
         """Bytes of a token; an added token stands for its own text."""
         piece = self.pieces[token_id]
-        if token_id in self.specials and self.kind == "byte-level":
+        if token_id in self.added_ids and self.kind == "byte-level":
             return piece.encode()
         return self.raw(piece)
 
@@ -179,6 +238,15 @@ class Family:
         mark = SPACE_MARK if self.kind == "sentencepiece" else BYTE_MARK
         return " " + text[1:] if text.startswith(mark) and len(text) > 1 else text
 
+    def inside_a_token(self, text: str) -> bool:
+        """Whether a text is a substring of the text of a token (or one itself)."""
+        return text in self._all_texts
+
+    @cached_property
+    def _all_texts(self) -> str:
+        # a noncharacter between them keeps a text from matching across two tokens
+        return "\ufdd0".join(self.raw_of(i).decode("utf-8", "replace") for i in self.pieces)
+
 
 def backend_of(tokenizer: Any) -> Tokenizer:
     """Return the `tokenizers.Tokenizer` inside a fast tokenizer (or the object itself if it is one).
@@ -195,11 +263,11 @@ def backend_of(tokenizer: Any) -> Tokenizer:
     return backend
 
 
-_FAMILIES: weakref.WeakKeyDictionary[Any, tuple[int, Family]] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[Any, tuple[int, Spelling]] = weakref.WeakKeyDictionary()
 
 
-def family_of(tokenizer: Any) -> Family:
-    """Recognise the family of a tokenizer; read once per tokenizer and vocabulary size.
+def spelling_of(tokenizer: Any) -> Spelling:
+    """Read how a tokenizer spells text; once per tokenizer and vocabulary size.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a fast backend, or a `tokenizers.Tokenizer`.
@@ -210,18 +278,30 @@ def family_of(tokenizer: Any) -> Family:
     """
     backend = backend_of(tokenizer)
     size = backend.get_vocab_size(with_added_tokens=True)
-    known = _FAMILIES.get(tokenizer)
+    known = _KNOWN.get(tokenizer)
     if known is None or known[0] != size:
-        known = _FAMILIES[tokenizer] = (size, _recognise(json.loads(backend.to_str())))
+        known = _KNOWN[tokenizer] = (size, _read(json.loads(backend.to_str())))
     return known[1]
 
 
-def _recognise(layout: dict[str, Any]) -> Family:
+def _read(layout: dict[str, Any]) -> Spelling:
     layout = _without_padding(layout)
     _check_model(layout["model"])
     vocab = dict(layout["model"]["vocab"]) | {t["content"]: t["id"] for t in layout["added_tokens"]}
-    specials = frozenset(t["id"] for t in layout["added_tokens"])
-    return Family(_kind(layout), layout, vocab, specials)
+    return Spelling(_kind(layout), layout, vocab, frozenset(t["id"] for t in layout["added_tokens"]))
+
+
+def _without_padding(layout: dict[str, Any]) -> dict[str, Any]:
+    """Drop truncation and padding settings, and the `[PAD…]` entries of GGUF files.
+
+    These stand for padding rows of the matrix; no text produces them.
+    """
+    model = layout["model"]
+    if isinstance(model.get("vocab"), dict):
+        model["vocab"] = {p: i for p, i in model["vocab"].items() if not _PADDING.fullmatch(p)}
+    layout["truncation"] = layout["padding"] = None  # state of a call, no part of what a token is
+    layout["added_tokens"] = [t for t in layout["added_tokens"] if not _PADDING.fullmatch(t["content"])]
+    return layout
 
 
 def _check_model(model: dict[str, Any]) -> None:
@@ -243,9 +323,8 @@ def _kind(layout: dict[str, Any]) -> Kind:
     splits = _parts(layout["pre_tokenizer"], "pretokenizers")
     if any(p["type"] == "ByteLevel" for p in splits):
         return "byte-level"
-    spaced = any(p["type"] == "Metaspace" for p in splits) or any(
-        _marks_spaces(p) for p in _parts(layout["normalizer"], "normalizers")
-    )
+    steps = _parts(layout["normalizer"], "normalizers")
+    spaced = any(p["type"] == "Metaspace" for p in splits) or any(map(_marks_spaces, steps))
     if spaced and layout["model"].get("byte_fallback"):
         return "sentencepiece"
     raise TokenizerError(
@@ -264,21 +343,3 @@ def _parts(step: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
     if step["type"] != "Sequence":
         return [step]
     return [part for inner in step[key] for part in _parts(inner, key)]
-
-
-def _without_padding(layout: dict[str, Any]) -> dict[str, Any]:
-    """Drop truncation and padding settings, and the `[PAD…]` entries of GGUF files.
-
-    These stand for padding rows of the matrix; no text produces them.
-    """
-    model = layout["model"]
-    if isinstance(model.get("vocab"), dict):
-        model["vocab"] = {p: i for p, i in model["vocab"].items() if not _PADDING.fullmatch(p)}
-    layout["truncation"] = layout["padding"] = None  # state of a call, no part of what a token is
-    layout["added_tokens"] = [t for t in layout["added_tokens"] if not _PADDING.fullmatch(t["content"])]
-    return layout
-
-
-def is_digit(char: str) -> bool:
-    """Whether a character is numeric (Unicode N)."""
-    return unicodedata.category(char).startswith("N")

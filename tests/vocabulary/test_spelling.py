@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from vocabx_utils.vocabulary.families import Family, TokenizerError, byte_symbols, family_of
-from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError, spelling_of
 
 KINDS = {name: "byte-level" for name in ("smollm", "qwen", "llama3", "gpt4")} | {
     "llama2": "sentencepiece",
@@ -21,35 +22,36 @@ KINDS = {name: "byte-level" for name in ("smollm", "qwen", "llama3", "gpt4")} | 
 
 
 def test_each_family_is_recognised(base_tokenizers: dict[str, Any]) -> None:
-    assert {name: family_of(t).kind for name, t in base_tokenizers.items()} == KINDS
+    assert {name: spelling_of(t).kind for name, t in base_tokenizers.items()} == KINDS
 
 
-def test_byte_symbols_are_the_alphabet_of_the_backend() -> None:
-    assert sorted(byte_symbols().values()) == sorted(pre_tokenizers.ByteLevel.alphabet())
+def test_byte_symbols_are_the_alphabet_of_the_backend(smollm_like: PreTrainedTokenizerFast) -> None:
+    raws = [spelling_of(smollm_like).raw(symbol) for symbol in pre_tokenizers.ByteLevel.alphabet()]
+    assert sorted(raws) == [bytes([byte]) for byte in range(256)]
 
 
 def test_first_free_id_counts_gaps(base_tokenizers: dict[str, Any]) -> None:
-    family = family_of(base_tokenizers["gpt4"])
-    assert family.first_free_id == 720 and len(family.vocab) == 701
+    spelling = spelling_of(base_tokenizers["gpt4"])
+    assert spelling.first_free_id == 720 and len(spelling.vocab) == 701
 
 
 @given(text=st.text(min_size=1).filter(lambda t: "▁" not in t and not t.startswith("<0x")))
 def test_a_piece_gives_its_bytes_back(base_tokenizers: dict[str, Any], text: str) -> None:
     for name in ("smollm", "llama2"):
-        family = families.setdefault(name, family_of(base_tokenizers[name]))
-        assert family.raw(family.piece(text)) == text.encode()
+        spelling = families.setdefault(name, spelling_of(base_tokenizers[name]))
+        assert spelling.raw(spelling.piece(text)) == text.encode()
 
 
-families: dict[str, Family] = {}
+families: dict[str, Spelling] = {}
 
 
 def test_every_piece_spells_what_decoding_says(tokenizer: PreTrainedTokenizerFast) -> None:
-    family = family_of(tokenizer)
-    if family.kind != "byte-level":
+    spelling = spelling_of(tokenizer)
+    if spelling.kind != "byte-level":
         return
-    for token_id in sorted(set(family.pieces) - family.specials)[::7]:
+    for token_id in sorted(set(spelling.pieces) - spelling.added_ids)[::7]:
         decoded = tokenizer.backend_tokenizer.decode([token_id])
-        assert family.raw_of(token_id).decode("utf-8", "replace") == decoded
+        assert spelling.raw_of(token_id).decode("utf-8", "replace") == decoded
 
 
 def refused(model: Any, **settings: Any) -> PreTrainedTokenizerFast:
@@ -74,7 +76,7 @@ def refused(model: Any, **settings: Any) -> PreTrainedTokenizerFast:
 def test_other_models_are_refused_with_type_and_reason(model: Any, name: str, reason: str, strategy: Any) -> None:
     tokenizer = refused(model)
     for attempt in (
-        lambda: extend_tokenizer(tokenizer, ["ab"], strategy=strategy),
+        lambda: add_tokens(tokenizer, ["ab"], strategy=strategy),
         lambda: select_tokens(["ab ab"], tokenizer, 1, strategy=strategy),
     ):
         with pytest.raises(TokenizerError, match=name) as caught:
@@ -84,7 +86,7 @@ def test_other_models_are_refused_with_type_and_reason(model: Any, name: str, re
 
 def test_a_tokenizer_without_fast_backend_is_refused() -> None:
     with pytest.raises(TokenizerError, match="ByT5Tokenizer has no fast backend"):
-        extend_tokenizer(ByT5Tokenizer(), ["ab"])
+        add_tokens(ByT5Tokenizer(), ["ab"])
 
 
 def test_padding_entries_of_gguf_files_are_dropped(smollm_like: PreTrainedTokenizerFast) -> None:
@@ -92,6 +94,6 @@ def test_padding_entries_of_gguf_files_are_dropped(smollm_like: PreTrainedTokeni
     layout["model"]["vocab"] |= {t["content"]: t["id"] for t in layout["added_tokens"]}
     layout["model"]["vocab"] |= {f"[PAD{i}]": i for i in range(702, 720)}
     padded = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(layout)))
-    assert family_of(padded).first_free_id == 702
-    extension = extend_tokenizer(padded, [" groupby"])
+    assert spelling_of(padded).first_free_id == 702
+    extension = add_tokens(padded, [" groupby"])
     assert extension.V == 702 and "[PAD702]" not in extension.extended.get_vocab()

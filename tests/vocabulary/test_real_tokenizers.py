@@ -12,22 +12,20 @@ from typing import Any
 
 import pytest
 from alignment_tokenizers import counted_ends
+from small_tokenizers import rules
 from tokenizers import Tokenizer
-from tokens.probe import probe
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from vocabulary.probe import probe
 
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.alignment import align_texts
 from vocabx_utils.vocabulary.audit import audit_extension
-from vocabx_utils.vocabulary.families import family_of
-from vocabx_utils.vocabulary.tokens import (
-    encode_all,
-    extend_tokenizer,
-    load_extension,
-    round_trip_failures,
-    same_backend,
-    select_tokens,
-)
+from vocabx_utils.vocabulary.checks import round_trip_failures
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import load_extension
 
 # Both strategies; then those of a kind that stands above already, or too large to read again and again.
 WHOLE = ("llama2", "qwen2_5", "claude")
@@ -66,18 +64,18 @@ def test_the_probe_comes_back_and_aligns(real: tuple[str, Path, Any], strategy: 
     if name in LOADED or (strategy == "added" and name in MERGES):
         return  # see WHOLE, MERGES, LOADED
     words = [" zqgroupby", "zqnumpy", "zqé"]
-    extension = extend_tokenizer(tokenizer, [*select_tokens(TEXTS, tokenizer, 30, strategy=strategy), *words], strategy)
+    extension = add_tokens(tokenizer, [*select_tokens(TEXTS, tokenizer, 30, strategy=strategy), *words], strategy)
     extension.save(tmp_path / "one")
     twice = load_extension(tmp_path / "one")
     twice.save(tmp_path / "two")
     files = [(tmp_path / n / "extended" / "tokenizer.json").read_text() for n in ("one", "two")]
-    assert files[0] == files[1] and same_backend(twice.extended, extension.extended)
+    assert files[0] == files[1] and rules(twice.extended) == rules(extension.extended)
     special = controls(tokenizer)
     assert [twice.extended.convert_tokens_to_ids(t) for t in special] == tokenizer.convert_tokens_to_ids(special)
     lines = probe(special, [t.text for t in extension.tokens if "\ufffd" not in t.text])
     assert not round_trip_failures(twice, lines)
-    family = family_of(tokenizer)
-    plain = [line for line in lines if not family.rewrites or family.normalise(line) == line]
+    spelling = spelling_of(tokenizer)
+    plain = [line for line in lines if not spelling.rewrites or spelling.normalise(line) == line]
     assert len(plain) > 1_500
     for line, aligned in zip(plain, align_texts(extension, plain), strict=True):
         assert (aligned.original_ends.tolist(), aligned.extended_ends.tolist()) == counted_ends(extension, line), line
@@ -93,13 +91,13 @@ def test_the_gain_is_measured_on_what_the_file_says(real_tokenizer: Any) -> None
     backend = tokenizer.backend_tokenizer
     for text in ("    return x", " hello", "hello"):
         assert backend.decode(encode_all(tokenizer, [text])[0]) == text
-    audit = audit_extension(extend_tokenizer(tokenizer, select_tokens(TEXTS, tokenizer, 30)), {"py": TEXTS})
+    audit = audit_extension(add_tokens(tokenizer, select_tokens(TEXTS, tokenizer, 30)), {"py": TEXTS})
     assert audit.passed and audit.by_type.saved_per_1000.iloc[0] > 0
     assert audit.changed_words.after.str.count(r"\|").sum() <= audit.changed_words.before.str.count(r"\|").sum()
 
 
 def test_an_extension_of_llama_2_loads_the_same_without_this_package(real_tokenizer: Any, tmp_path: Path) -> None:
-    extension = extend_tokenizer(load_tokenizer(real_tokenizer("llama2")), [" zqgroupby"])
+    extension = add_tokens(load_tokenizer(real_tokenizer("llama2")), [" zqgroupby"])
     extension.save(tmp_path)
     folder = tmp_path / "extended"
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
@@ -110,7 +108,7 @@ def test_an_extension_of_llama_2_loads_the_same_without_this_package(real_tokeni
 def test_qwen_specials_stay_under_its_own_class(real_tokenizer: Any, tmp_path: Path) -> None:
     """A folder with the model's configuration is loaded by the model's own tokenizer class."""
     tokenizer = load_tokenizer(real_tokenizer("qwen2_5"))
-    extension = extend_tokenizer(tokenizer, [" groupby", " frobnicator"])
+    extension = add_tokens(tokenizer, [" groupby", " frobnicator"])
     extension.save(tmp_path)
     folder = tmp_path / "extended"
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
@@ -133,9 +131,9 @@ def smollm() -> PreTrainedTokenizerFast:
 def test_smollm_cases(smollm: Any, strategy: Any) -> None:
     """B01, B02, B03, B08 as reported."""
     if strategy == "added":
-        extension = extend_tokenizer(smollm, ["stand"] if "stand" not in smollm.get_vocab() else ["tandar"], "added")
+        extension = add_tokens(smollm, ["stand"] if "stand" not in smollm.get_vocab() else ["tandar"], "added")
         assert encode_all(extension.extended, ["a standard thing"]) == encode_all(smollm, ["a standard thing"])
-    extension = extend_tokenizer(smollm, ["Ġgroupby", " dignum", "dignum", "ilÖveyou"], strategy)
+    extension = add_tokens(smollm, ["Ġgroupby", " dignum", "dignum", "ilÖveyou"], strategy)
     ids = {t.text: t.id for t in extension.tokens}
     assert ids[" groupby"] in encode_all(extension.extended, ["x groupby y"])[0]
     spaced = encode_all(extension.extended, ["value in dignum dollars"])[0]
@@ -144,9 +142,9 @@ def test_smollm_cases(smollm: Any, strategy: Any) -> None:
 
 
 def test_smollm_digits_stay_single(smollm: Any) -> None:
-    extension = extend_tokenizer(smollm, select_tokens(["year 12345 and 12345 groupby\n"] * 9, smollm, 1))
+    extension = add_tokens(smollm, select_tokens(["year 12345 and 12345 groupby\n"] * 9, smollm, 1))
     assert len(encode_all(extension.extended, ["12345"])[0]) == 5
-    assert family_of(smollm).kind == "byte-level"
+    assert spelling_of(smollm).kind == "byte-level"
 
 
 def test_eight_thousand_added_tokens_in_twenty_seconds(smollm: Any, tmp_path: Path) -> None:
@@ -154,6 +152,6 @@ def test_eight_thousand_added_tokens_in_twenty_seconds(smollm: Any, tmp_path: Pa
     letters = "bcdfghjklmnpqrstvwxz"
     words = [f"{' ' * (k % 2)}zq{a}{b}{c}" for k, a in enumerate(letters) for b in letters for c in letters]
     start = time.process_time()
-    extend_tokenizer(smollm, words, "added").save(tmp_path)
+    add_tokens(smollm, words, "added").save(tmp_path)
     assert load_extension(tmp_path).N == 8_000
     assert time.process_time() - start < 20

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, MergeOptions, learn_merges
-from vocabx_utils.vocabulary.families import Family, family_of, is_digit
+from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.proposals import proposals_from_merges
-from vocabx_utils.vocabulary.tokens import encode_all, extend_tokenizer
-from vocabx_utils.vocabulary.wordtable import WordTable, count_words, joinable
+from vocabx_utils.vocabulary.spelling import Spelling, spelling_of
+from vocabx_utils.vocabulary.wordtable import WordTable, count_words, is_digit, joinable
 
-PLAIN = MergeOptions(min_count=3)
+PLAIN = TokenOptions(min_count=3)
 
 
-def naive_merges(table: WordTable, family: Family, n: int, options: MergeOptions) -> list[tuple[str, str, int]]:
+def naive_merges(table: WordTable, spelling: Spelling, n: int, options: TokenOptions) -> list[tuple[str, str, int]]:
     """Recount everything before each merge; pieces are strings."""
-    words = [[family.pieces[i] for i in w] for w in table.words]
+    words = [[spelling.pieces[i] for i in w] for w in table.words]
     merges: list[tuple[str, str, int]] = []
     made: set[str] = set()
 
@@ -42,12 +44,12 @@ def naive_merges(table: WordTable, family: Family, n: int, options: MergeOptions
                 k += 2 if repeated and word[k] == word[k + 1] else 1
         best = None
         for (a, b), count in counts.items():
-            raw = family.raw(a + b)
-            if count < options.min_count or a + b in family.vocab or len(raw) > options.max_bytes or raw.isspace():
+            raw = spelling.raw(a + b)
+            if count < options.min_count or a + b in spelling.vocab or len(raw) > options.max_bytes or raw.isspace():
                 continue
-            if not joinable(a, b, family) or len(files[a, b]) < options.min_files > 1:
+            if not joinable(a, b, spelling) or len(files[a, b]) < options.min_files > 1:
                 continue
-            key = (-count, raw, family.raw(a))
+            key = (-count, raw, spelling.raw(a))
             if best is None or key < best[0]:
                 best = (key, a, b)
         if best is None:
@@ -70,19 +72,19 @@ def join(word: list[str], a: str, b: str) -> list[str]:
     return [p for p in out if p]
 
 
-def spelt(learned: LearnedMerges, family: Family) -> list[tuple[str, str, int]]:
+def spelt(learned: LearnedMerges, spelling: Spelling) -> list[tuple[str, str, int]]:
     def piece(i: int) -> str:
-        return learned.pieces.get(i) or family.pieces[i]
+        return learned.pieces.get(i) or spelling.pieces[i]
 
     return [(piece(m.left), piece(m.right), m.count) for m in learned.merges]
 
 
 @pytest.mark.parametrize("name", ["smollm", "qwen", "llama2"])
 def test_merges_equal_a_naive_recount(base_tokenizers: dict[str, Any], domain: list[str], name: str) -> None:
-    family = family_of(base_tokenizers[name])
-    table = count_words(domain[:120], family)
-    learned = learn_merges(table, family, 40, PLAIN)
-    assert spelt(learned, family) == naive_merges(table, family, 40, PLAIN)
+    spelling = spelling_of(base_tokenizers[name])
+    table = count_words(domain[:120], spelling)
+    learned = learn_merges(table, spelling, 40, PLAIN)
+    assert spelt(learned, spelling) == naive_merges(table, spelling, 40, PLAIN)
 
 
 @pytest.mark.parametrize("name", ["smollm", "llama2"])
@@ -90,61 +92,61 @@ def test_merges_equal_a_naive_recount(base_tokenizers: dict[str, Any], domain: l
 def test_options_equal_a_naive_recount(
     base_tokenizers: dict[str, Any], domain: list[str], name: str, options: dict[str, Any]
 ) -> None:
-    family = family_of(base_tokenizers[name])
-    table = count_words(domain[:120], family, files_kept=options["min_files"])
-    chosen = MergeOptions(min_count=3, **options)
-    learned = learn_merges(table, family, 40, chosen)
-    assert spelt(learned, family) == naive_merges(table, family, 40, chosen)
+    spelling = spelling_of(base_tokenizers[name])
+    table = count_words(domain[:120], spelling, TokenOptions(min_files=options["min_files"]))
+    chosen = TokenOptions(min_count=3, **options)
+    learned = learn_merges(table, spelling, 40, chosen)
+    assert spelt(learned, spelling) == naive_merges(table, spelling, 40, chosen)
     if "count_steps" in options:
         assert len(learned.pieces) - len(learned.unseen) == 40 and learned.unseen
 
 
 def test_runs_of_equal_tokens_are_counted_as_they_merge(smollm_like: PreTrainedTokenizerFast) -> None:
-    family = family_of(smollm_like)
-    at = family.vocab["@"]
+    spelling = spelling_of(smollm_like)
+    at = spelling.vocab["@"]
     table = WordTable([(at,) * 5], [10], 50, 50)
-    learned = learn_merges(table, family, 1, PLAIN)
+    learned = learn_merges(table, spelling, 1, PLAIN)
     assert learned.merges[0].count == 20 and learned.tokens_after == 30
 
 
 def test_expected_length_is_the_real_length(tokenizer: PreTrainedTokenizerFast, domain: list[str]) -> None:
     """What the learner says about the corpus is what the extended tokenizer then does."""
-    family = family_of(tokenizer)
-    learned = learn_merges(count_words(domain, family), family, 120, MergeOptions(min_count=3))
-    extension = extend_tokenizer(tokenizer, proposals_from_merges(learned, family))
+    spelling = spelling_of(tokenizer)
+    learned = learn_merges(count_words(domain, spelling), spelling, 120, TokenOptions(min_count=3))
+    extension = add_tokens(tokenizer, proposals_from_merges(learned, spelling))
     assert sum(map(len, encode_all(extension.extended, domain))) == learned.tokens_after
     counts = extension.count(domain)
     assert {t.raw: counts[t.id] for t in extension.tokens} == {
-        family.raw(p): learned.shown.get(i, 0) for i, p in learned.pieces.items()
+        spelling.raw(p): learned.shown.get(i, 0) for i, p in learned.pieces.items()
     }
 
 
 def test_order_of_texts_does_not_matter(tokenizer: PreTrainedTokenizerFast, domain: list[str]) -> None:
-    family = family_of(tokenizer)
+    spelling = spelling_of(tokenizer)
     shuffled = random.Random(1).sample(domain, len(domain))
-    one, other = (learn_merges(count_words(texts, family), family, 60) for texts in (domain, shuffled))
-    assert spelt(one, family) == spelt(other, family)
+    one, other = (learn_merges(count_words(texts, spelling), spelling, 60) for texts in (domain, shuffled))
+    assert spelt(one, spelling) == spelt(other, spelling)
 
 
 def test_no_old_piece_is_made_again(tokenizer: PreTrainedTokenizerFast, domain: list[str]) -> None:
-    family = family_of(tokenizer)
-    learned = learn_merges(count_words(domain, family), family, 200)
-    assert not set(learned.pieces.values()) & set(family.vocab)
+    spelling = spelling_of(tokenizer)
+    learned = learn_merges(count_words(domain, spelling), spelling, 200)
+    assert not set(learned.pieces.values()) & set(spelling.vocab)
 
 
 def learned_texts(tokenizer: PreTrainedTokenizerFast, texts: list[str], n: int = 300, **options: Any) -> list[bytes]:
-    family = family_of(tokenizer)
-    table = count_words(texts, family, across_digits=options.get("across_digits", False))
-    learned = learn_merges(table, family, n, MergeOptions(**options))
-    return [family.raw(p) for p in learned.pieces.values()]
+    spelling = spelling_of(tokenizer)
+    table = count_words(texts, spelling, TokenOptions(**options))
+    learned = learn_merges(table, spelling, n, TokenOptions(**options))
+    return [spelling.raw(p) for p in learned.pieces.values()]
 
 
 def test_min_count_and_max_bytes(tokenizer: PreTrainedTokenizerFast, domain: list[str]) -> None:
-    family = family_of(tokenizer)
-    learned = learn_merges(count_words(domain, family), family, 10_000, MergeOptions(min_count=40, max_bytes=6))
+    spelling = spelling_of(tokenizer)
+    learned = learn_merges(count_words(domain, spelling), spelling, 10_000, TokenOptions(min_count=40, max_bytes=6))
     assert learned.exhausted and learned.merges
     assert min(m.count for m in learned.merges) >= 40
-    assert max(len(family.raw(p)) for p in learned.pieces.values()) <= 6
+    assert max(len(spelling.raw(p)) for p in learned.pieces.values()) <= 6
 
 
 def test_digits_are_joined_only_on_request(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -176,19 +178,20 @@ def test_excluded_byte_strings_never_become_tokens(smollm_like: PreTrainedTokeni
 
 
 def test_a_small_corpus_stops_at_what_exists(smollm_like: PreTrainedTokenizerFast) -> None:
-    family = family_of(smollm_like)
-    learned = learn_merges(count_words(["groupby groupby"] * 3, family), family, 500)
+    spelling = spelling_of(smollm_like)
+    learned = learn_merges(count_words(["groupby groupby"] * 3, spelling), spelling, 500)
     assert learned.exhausted and 0 < len(learned.pieces) < 20
 
 
 def test_what_one_text_alone_shows_is_left_out(tokenizer: PreTrainedTokenizerFast, domain: list[str]) -> None:
     """However often it stands there; and files are told apart no further than is needed."""
-    family = family_of(tokenizer)
+    spelling = spelling_of(tokenizer)
     texts = [*domain, "frobnicate " * 500]
     alone, spread = (
-        learn_merges(count_words(texts, family, files_kept=k), family, 60, MergeOptions(min_files=k)) for k in (1, 2)
+        learn_merges(count_words(texts, spelling, TokenOptions(min_files=k)), spelling, 60, TokenOptions(min_files=k))
+        for k in (1, 2)
     )
     assert any("frobnicate" in piece for piece in alone.pieces.values())
     assert not any("frobnic" in piece for piece in spread.pieces.values()) and len(spread.pieces) == 60
     with pytest.raises(ValueError, match="min_files is 3; the table knows 2"):
-        learn_merges(count_words(texts, family, files_kept=2), family, 5, MergeOptions(min_files=3))
+        learn_merges(count_words(texts, spelling, TokenOptions(min_files=2)), spelling, 5, TokenOptions(min_files=3))

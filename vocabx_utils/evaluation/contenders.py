@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from vocabx_utils import corpus, files, models, paths, runs
-from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils import corpus, files, models, paths, runs, tokenizer_files
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
-from vocabx_utils.evaluation.results import Result, read_results
 from vocabx_utils.rows import read_history
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-TUNED = "tuned_"
+_TUNED = "tuned_"
 _LONGEST = 700  # characters of a held-out pair
 
 
 @dataclass(frozen=True)
-class Variant:
+class Contender:
     """One model under evaluation.
 
     Attributes:
-        name: ``base``, a variant of notebook 03, or ``tuned_`` and a variant that notebook 04 exported.
+        name: `base`, a variant of notebook 03, or `tuned_` and a variant that notebook 04 exported.
         model: Plain Hugging Face model.
         tokenizer: Its tokenizer, the original or the extended one.
         first_new_id: First id that the original tokenizer does not have.
@@ -41,47 +39,40 @@ class Variant:
     fingerprint: str
 
 
-def load_variant(run: runs.Run, name: str, base: models.BaseModel) -> Variant:
-    """Load one variant of a run.
+def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contender:
+    """Load one contender of a run.
 
     Args:
         run: The run.
-        name: See ``Variant``.
+        name: See `Contender`.
         base: The original model; it is left as it is.
 
     Returns:
-        The variant, in evaluation mode on the device of ``base``.
+        The contender, in evaluation mode on the device of `base`.
 
     Raises:
         MissingStageError: An earlier notebook has not made it; the message says which.
-        ModelError: The run extends another tokenizer than that of ``base``.
+        ModelError: The run extends another tokenizer than that of `base`.
     """
     first = base.vocab_size
     if name == "base":
-        return Variant(name, base.model, base.tokenizer, first, base.fingerprint)
-    models.require_run_tokenizer(base, run)
-    if name.startswith(TUNED):
-        folder = run.require("04", f"{name.removeprefix(TUNED)}/exported")
+        return Contender(name, base.model, base.tokenizer, first, base.fingerprint)
+    tokenizer_files.require_run_tokenizer(base, run)
+    if name.startswith(_TUNED):
+        folder = run.require("04", f"{name.removeprefix(_TUNED)}/exported")
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
-        return Variant(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
+        return Contender(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))
     rows = files.read_tensors(read_history(run, name).file())
     model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
     model = model.eval().requires_grad_(False).to(base.device)
     fingerprint = files.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
-    return Variant(name, model, tokenizer, first, fingerprint)
+    return Contender(name, model, tokenizer, first, fingerprint)
 
 
 def extended_tokenizer(run: runs.Run) -> Path:
     """Return the folder of the extended tokenizer of notebook 01."""
     return run.require("01", "extension/extended")
-
-
-def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """Return ``count`` problems evenly spread over all, all where ``count`` is 0 or larger than there are."""
-    if count == 0 or count >= len(problems):
-        return list(problems)
-    return [problems[i * len(problems) // count] for i in range(count)]
 
 
 def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int) -> list[corpus.Pair]:
@@ -105,41 +96,23 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
     return sorted(rich, key=lambda pair: -counts[id(pair)])[:count]
 
 
-def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
-    """Read stored evaluations at full size, such as those of `results/evaluation`.
-
-    Args:
-        folder: ``MODEL/VARIANT/results_*.jsonl`` below it; it need not exist.
-
-    Returns:
-        Results by model and variant; empty where there is nothing.
-
-    Raises:
-        ValueError: A line is no result; file and line are named.
-    """
-    found: dict[str, dict[str, list[Result]]] = {}
-    for path in sorted(folder.glob("*/*/results_*.jsonl")):
-        found.setdefault(path.parent.parent.name, {}).setdefault(path.parent.name, []).extend(read_results(path))
-    return found
-
-
-def open_folder(run: runs.Run, variant: Variant, settings: dict[str, object]) -> Path:
-    """Claim the folder of a variant for results made with these settings.
+def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]) -> Path:
+    """Claim the folder of a contender for results made with these settings.
 
     Raises:
         KeyMismatchError: It holds results of other settings or other weights.
     """
-    folder = run.stage("05", variant.name)
-    runs.claim(folder, {"variant": variant.name, "weights": variant.fingerprint, **settings})
+    folder = run.stage("05", contender.name)
+    runs.claim(folder, {"variant": contender.name, "weights": contender.fingerprint, **settings})
     return folder
 
 
-def variant_bits(folder: Path, variant: Variant, spans: Sequence[Span]) -> list[SpanScore]:
-    """Score spans by a variant, or read the scores if ``folder`` holds them.
+def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) -> list[SpanScore]:
+    """Score spans by a contender, or read the scores if `folder` holds them.
 
     Args:
-        folder: Folder of the variant, see ``open_folder``.
-        variant: The variant.
+        folder: Folder of the contender, see `open_folder`.
+        contender: Who scores.
         spans: What to score.
 
     Raises:
@@ -152,7 +125,7 @@ def variant_bits(folder: Path, variant: Variant, spans: Sequence[Span]) -> list[
         if any(row.pop("spans", None) != digest for row in rows) or len(rows) != len(spans):
             raise ValueError(f"{paths.show_path(path)} was measured on other texts: remove it to measure again")
         return [SpanScore(**row) for row in rows]
-    scores = score_spans(variant.model, variant.tokenizer, spans)
+    scores = score_spans(contender.model, contender.tokenizer, spans)
     files.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
     return scores
 

@@ -9,21 +9,17 @@ import pytest
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
-from vocabx_utils.vocabulary.comparison import Halves, compare_strategies, plot_saved
-from vocabx_utils.vocabulary.families import family_of
-from vocabx_utils.vocabulary.tokens import (
-    Extension,
-    NewToken,
-    encode_all,
-    extend_tokenizer,
-    select_tokens,
-    unreachable,
-)
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
 
 @pytest.fixture(scope="module")
 def extension(smollm_like: Any, domain: list[str]) -> Extension:
-    return extend_tokenizer(smollm_like, select_tokens(domain, smollm_like, 40, min_count=3))
+    return add_tokens(smollm_like, select_tokens(domain, smollm_like, 40, options=TokenOptions(min_count=3)))
 
 
 def test_a_sound_extension_passes(extension: Extension, domain: list[str]) -> None:
@@ -56,10 +52,10 @@ def test_missing_tokens_are_listed(extension: Extension) -> None:
 
 def test_dead_tokens_and_broken_round_trips_are_found(smollm_like: Any) -> None:
     """B14: an entry without a merge is dead."""
-    family = family_of(smollm_like)
-    broken = surgery.build(surgery.merged_layout(family, ["Ġgroupby"], []), smollm_like)
-    token = NewToken(family.first_free_id, " groupby", b" groupby", family.subtokens(" groupby"))
-    extension = Extension(smollm_like, broken, (token,), "merges", family.first_free_id, {})
+    spelling = spelling_of(smollm_like)
+    broken = surgery.build(surgery.merged_layout(spelling, ["Ġgroupby"], []), smollm_like)
+    token = NewToken(spelling.first_free_id, " groupby", b" groupby", spelling.subtokens(" groupby"))
+    extension = Extension(smollm_like, broken, (token,), "merges", spelling.first_free_id, {})
     audit = audit_extension(extension, {"x": ["a groupby b"]})
     assert [t.text for t in audit.unreachable] == [" groupby"] and not audit.passed
 
@@ -70,7 +66,7 @@ def test_b08_the_plain_decoder_is_caught(smollm_like: Any) -> None:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    sound = extend_tokenizer(smollm_like, ["đem"], "added")
+    sound = add_tokens(smollm_like, ["đem"], "added")
     layout = json.loads(sound.extended.backend_tokenizer.to_str())
     layout["decoder"] = json.loads(smollm_like.backend_tokenizer.to_str())["decoder"]
     plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(layout)))
@@ -82,49 +78,23 @@ def test_b08_the_plain_decoder_is_caught(smollm_like: Any) -> None:
 
 def test_changed_words_are_listed(smollm_like: Any) -> None:
     """B01: an added token that the caller forces into a longer word."""
-    family = family_of(smollm_like)
-    word = max((p for p in family.vocab if p.startswith("Ġ") and p[1:].isalpha()), key=len)
+    spelling = spelling_of(smollm_like)
+    word = max((p for p in spelling.vocab if p.startswith("Ġ") and p[1:].isalpha()), key=len)
     part = word[2:-1]
-    layout = surgery.added_layout(family, {part: False})
+    layout = surgery.added_layout(spelling, {part: False})
     forced = surgery.build(layout, smollm_like)
-    token = NewToken(family.first_free_id, part, part.encode(), family.subtokens(part))
-    extension = Extension(smollm_like, forced, (token,), "added", family.first_free_id, {})
+    token = NewToken(spelling.first_free_id, part, part.encode(), spelling.subtokens(part))
+    extension = Extension(smollm_like, forced, (token,), "added", spelling.first_free_id, {})
     table, checked = changed_words(extension)
     assert f" {word[1:]}" in table.word.tolist() and checked > 500
-    assert changed_words(extend_tokenizer(smollm_like, [part + "zzq"]))[0].empty
+    assert changed_words(add_tokens(smollm_like, [part + "zzq"]))[0].empty
 
 
 def test_b20_a_changed_check_text_is_reported(smollm_like: Any) -> None:
-    quiet = extend_tokenizer(smollm_like, [" frobnicator"])
-    loud = extend_tokenizer(smollm_like, [" frobnicator"])
+    quiet = add_tokens(smollm_like, [" frobnicator"])
+    loud = add_tokens(smollm_like, [" frobnicator"])
     assert not audit_extension(quiet, {"x": ["a"]}).check_changed
     assert audit_extension(loud, {"x": ["a"]}, check_text="the frobnicator").check_changed
-
-
-def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
-    halves = {"python": Halves(domain[::2], domain[1::2])}
-    table = compare_strategies(halves, smollm_like, sizes=(10, 40), min_count=3)
-    assert len(table) == 4 and (table.found == table.n).all()
-    saved = table.set_index(["strategy", "n"]).saved_per_1000
-    assert saved["merges", 40] > saved["merges", 10] > 0
-    assert saved["added", 40] > saved["added", 10] > 0
-    axes = plot_saved(table)
-    assert [line.get_label() for line in axes.lines] == ["added", "merges"]
-    assert list(axes.lines[1].get_ydata()) == saved["merges"].tolist()
-
-
-def test_a_token_that_ends_inside_a_character_is_no_dead_token(smollm_like: Any) -> None:
-    """` gr` and the first byte of `ö`, a step towards ` größe`: ` grà` shows it."""
-    texts = ["die größe und eine größe\n"] * 9
-    extension = extend_tokenizer(smollm_like, select_tokens(texts, smollm_like, 3, min_count=2, count_steps=False))
-    cut = [t for t in extension.tokens if t.text.encode() != t.raw]
-    assert cut and unreachable(extension, cut) == [] and audit_extension(extension, {"x": texts}).passed
-
-
-def test_a_gone_token_that_ends_inside_a_character_is_dead(smollm_like: Any) -> None:
-    extension = extend_tokenizer(smollm_like, select_tokens(["die größe\n"] * 9, smollm_like, 5))
-    cut = NewToken(10**6, " gr\ufffd", " grö".encode()[:-1], ())
-    assert unreachable(extension, [cut]) == [cut]
 
 
 def test_missing_tokens_are_claimed_only_of_what_was_read(extension: Extension) -> None:

@@ -8,8 +8,14 @@ import torch
 from tiny import WIDTH, N, Token, V, new_tokens, tiny_model, tokenizers
 from training.phase1_parts import aligned
 
-from vocabx_utils.vocabulary.auxiliary import align_rows, original_tuples
-from vocabx_utils.vocabulary.initialization import HEAD_METHODS, INPUT_METHODS, head_rows, input_rows
+from vocabx_utils.vocabulary.initialization import (
+    HEAD_METHODS,
+    INPUT_METHODS,
+    align_rows,
+    head_rows,
+    input_rows,
+    original_tuples,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -72,7 +78,7 @@ def test_focus_combines_original_rows_and_repeats() -> None:
     pytest.importorskip("gensim")
     pytest.importorskip("entmax")
     base = tiny_model()
-    spell = tokenizers().tokenizer.convert_ids_to_tokens
+    spell = tokenizers().extended.convert_ids_to_tokens
     rows = input_rows("focus", base, new_tokens(), generator(), aligned=aligned(), spell=spell)
     assert rows.shape == (N, WIDTH)
     assert torch.equal(rows, input_rows("focus", base, new_tokens(), generator(), aligned=aligned(), spell=spell))

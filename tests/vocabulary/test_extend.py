@@ -12,31 +12,29 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_tokenizers import rules
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
-from vocabx_utils.vocabulary.audit import UNICODE_STRESS, round_trip_failures
-from vocabx_utils.vocabulary.families import TokenizerError, family_of
-from vocabx_utils.vocabulary.tokens import (
-    Extension,
-    NewToken,
-    check_reachable,
-    encode_all,
-    extend_for_training,
-    extend_tokenizer,
-    load_extension,
-    same_backend,
-    select_tokens,
-)
+from vocabx_utils.vocabulary.audit import UNICODE_STRESS
+from vocabx_utils.vocabulary.checks import round_trip_failures
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import add_tokens, extend_tokenizer
+from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "added")
 
 
 def extended(tokenizer: PreTrainedTokenizerFast, texts: list[str], strategy: Any) -> Extension:
     if (id(tokenizer), strategy) not in _made:
-        proposals = select_tokens(texts, tokenizer, 60, strategy=strategy, min_count=3, fresh_vocab_size=2000)
-        _made[id(tokenizer), strategy] = extend_tokenizer(tokenizer, proposals, strategy=strategy)
+        proposals = select_tokens(
+            texts, tokenizer, 60, strategy=strategy, options=TokenOptions(min_count=3, fresh_vocab_size=2000)
+        )
+        _made[id(tokenizer), strategy] = add_tokens(tokenizer, proposals, strategy=strategy)
     return _made[id(tokenizer), strategy]
 
 
@@ -46,7 +44,7 @@ _made: dict[tuple[int, Any], Extension] = {}  # the tokenizers live as long as t
 @pytest.fixture(params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> str:
     tokenizer = request.getfixturevalue("tokenizer") if "tokenizer" in request.fixturenames else None
-    if request.param == "added" and tokenizer and family_of(tokenizer).segment_prefix == "unless_space":
+    if request.param == "added" and tokenizer and spelling_of(tokenizer).segment_prefix == "unless_space":
         pytest.skip("refused, see test_added_is_refused_where_text_would_not_come_back")
     return request.param
 
@@ -88,7 +86,7 @@ def test_lines_without_new_tokens_keep_their_ids(tokenizer: Any, domain: list[st
     untouched = [k for k, ids in enumerate(after) if not any(i >= extension.V for i in ids)]
     assert len(untouched) > 2_000
     assert all(before[k] == after[k] for k in untouched)
-    if not family_of(tokenizer).ignores_merges:  # there a whole pre-token may be taken without its merges
+    if not spelling_of(tokenizer).ignores_merges:  # there a whole pre-token may be taken without its merges
         assert all(expand(extension, a) == b for a, b in zip(after, before, strict=True))
 
 
@@ -116,7 +114,7 @@ def test_two_save_and_load_cycles(tokenizer: Any, domain: list[str], strategy: s
     once.save(tmp_path / "two")
     twice = load_extension(tmp_path / "two")
     for loaded in (once, twice):
-        assert same_backend(loaded.extended, extension.extended)
+        assert rules(loaded.extended) == rules(extension.extended)
         assert loaded.tokens == extension.tokens and loaded.V == extension.V
         for token in json.loads(tokenizer.backend_tokenizer.to_str())["added_tokens"]:
             assert loaded.extended.convert_tokens_to_ids(token["content"]) == token["id"]
@@ -133,19 +131,20 @@ def test_round_trips_equal_the_original_ones(tokenizer: Any, domain: list[str], 
     texts += [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens]
     assert not round_trip_failures(extension, texts)
     normalises = tokenizer.backend_tokenizer.normalizer is not None
-    if not normalises and family_of(tokenizer).kind == "byte-level":
+    if not normalises and spelling_of(tokenizer).kind == "byte-level":
         ids = encode_all(extension.extended, texts)
         assert extension.extended.backend_tokenizer.decode_batch(ids, skip_special_tokens=False) == texts
 
 
-@given(text=st.text(max_size=40))
+# but the two noncharacters that fence added tokens of a SentencePiece-style tokenizer while a text is decoded
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_any_text_comes_back(base_tokenizers: dict[str, Any], text: str) -> None:
     for name in ("smollm", "qwen", "llama2"):
         for how in STRATEGIES:
             if (name, how) not in _ready:
                 words = [" groupby", "groupby", *(["đem"] if (name, how) != ("llama2", "merges") else [])]
-                _ready[name, how] = extend_tokenizer(base_tokenizers[name], words, how)
+                _ready[name, how] = add_tokens(base_tokenizers[name], words, how)
             extension = _ready[name, how]
             around = f"{text} groupby{text}(đem){text}"
             assert not round_trip_failures(extension, [text, around])
@@ -155,22 +154,24 @@ _ready: dict[tuple[str, str], Extension] = {}
 
 
 def test_order_of_proposals_does_not_matter(tokenizer: Any, domain: list[str], strategy: str) -> None:
-    proposals = select_tokens(domain, tokenizer, 40, strategy=strategy, min_count=3, fresh_vocab_size=2000)
+    proposals = select_tokens(
+        domain, tokenizer, 40, strategy=strategy, options=TokenOptions(min_count=3, fresh_vocab_size=2000)
+    )
     texts = ["frobnicator", " frobnicator", "zzyzzyx"]
     mixed = [*proposals, *texts, texts[0]]
-    expected = extend_tokenizer(tokenizer, mixed, strategy)
+    expected = add_tokens(tokenizer, mixed, strategy)
     for seed in range(3):
         shuffled = random.Random(seed).sample(mixed, len(mixed))
-        other = extend_tokenizer(tokenizer, shuffled, strategy)
-        assert other.tokens == expected.tokens and same_backend(other.extended, expected.extended)
+        other = add_tokens(tokenizer, shuffled, strategy)
+        assert other.tokens == expected.tokens and rules(other.extended) == rules(expected.extended)
 
 
 def test_a_part_of_the_proposals_is_enough(smollm_like: Any, domain: list[str]) -> None:
     """Merges whose parts were not passed on are made up for."""
-    proposals = select_tokens(domain, smollm_like, 80, min_count=3)
+    proposals = select_tokens(domain, smollm_like, 80, options=TokenOptions(min_count=3))
     longest = max(proposals, key=lambda p: len(p.subtokens))
     assert len(longest.subtokens) > 2
-    extension = extend_tokenizer(smollm_like, [longest])
+    extension = add_tokens(smollm_like, [longest])
     assert [t.text for t in extension.tokens if t.wanted] == [longest.text]
     assert len(pieces(extension.extended, longest.text)) == 1
 
@@ -191,7 +192,7 @@ def word_and_inner_part(tokenizer: Any, spaced: bool) -> tuple[str, str]:
 
 def test_b01_an_added_token_does_not_split_longer_words(smollm_like: Any, strategy: str) -> None:
     word, part = word_and_inner_part(smollm_like, spaced=False)
-    extension = extend_tokenizer(smollm_like, [part], strategy)
+    extension = add_tokens(smollm_like, [part], strategy)
     text = f"a{word} thing,{word}{part} x{part}"
     if strategy == "added":
         assert encode_all(extension.extended, [text]) == encode_all(smollm_like, [text])
@@ -201,8 +202,8 @@ def test_b01_an_added_token_does_not_split_longer_words(smollm_like: Any, strate
 
 def test_b01_no_old_word_is_cut_by_chosen_tokens(tokenizer: Any, domain: list[str]) -> None:
     extension = extended(tokenizer, domain, "merges")
-    family = family_of(tokenizer)
-    words = [family.raw_of(i).decode("utf-8", "replace") for i in set(family.pieces) - family.specials]
+    spelling = spelling_of(tokenizer)
+    words = [spelling.raw_of(i).decode("utf-8", "replace") for i in set(spelling.pieces) - spelling.added_ids]
     before, after = encode_all(tokenizer, words), encode_all(extension.extended, words)
     one_token = [k for k, ids in enumerate(before) if len(ids) == 1]
     assert all(before[k] == after[k] for k in one_token)
@@ -211,12 +212,12 @@ def test_b01_no_old_word_is_cut_by_chosen_tokens(tokenizer: Any, domain: list[st
 def test_b01_what_would_cut_a_word_with_its_space_is_refused(smollm_like: Any) -> None:
     _, part = word_and_inner_part(smollm_like, spaced=True)
     with pytest.raises(TokenizerError, match="substrings of original tokens"):
-        extend_tokenizer(smollm_like, [part], "added")
+        add_tokens(smollm_like, [part], "added")
 
 
 @pytest.mark.parametrize("spelling", ["Ġgroupby", " groupby"])
 def test_b02_a_marked_word_is_its_leading_space_form(smollm_like: Any, spelling: str, strategy: str) -> None:
-    extension = extend_tokenizer(smollm_like, [spelling], strategy)
+    extension = add_tokens(smollm_like, [spelling], strategy)
     wanted = next(t for t in extension.tokens if t.wanted)
     ids = encode_all(extension.extended, ["x groupby y"])[0]
     assert wanted.text == " groupby" and ids.count(wanted.id) == 1
@@ -226,25 +227,25 @@ def test_b02_a_marked_word_is_its_leading_space_form(smollm_like: Any, spelling:
 
 @pytest.mark.parametrize("spelling", ["▁groupby", " groupby"])
 def test_b02_in_the_sentencepiece_family(base_tokenizers: Any, spelling: str, strategy: str) -> None:
-    extension = extend_tokenizer(base_tokenizers["llama2"], [spelling], strategy)
+    extension = add_tokens(base_tokenizers["llama2"], [spelling], strategy)
     wanted = next(t for t in extension.tokens if t.wanted)
     assert encode_all(extension.extended, ["x groupby y"])[0].count(wanted.id) == 1
 
 
 def test_b03_space_and_bare_forms_side_by_side(tokenizer: Any, strategy: str) -> None:
-    extension = extend_tokenizer(tokenizer, ["dignum", " dignum"], strategy)
+    extension = add_tokens(tokenizer, ["dignum", " dignum"], strategy)
     ids = {t.text: t.id for t in extension.tokens}
     spaced = encode_all(extension.extended, ["value in dignum dollars"])[0]
     assert ids[" dignum"] in spaced and ids["dignum"] not in spaced
     assert ids["dignum"] in encode_all(extension.extended, ["(dignum)"])[0]
-    if family_of(tokenizer).segment_prefix == "none" or strategy == "merges":
+    if spelling_of(tokenizer).segment_prefix == "none" or strategy == "merges":
         after = encode_all(tokenizer, ["x dollars"])[0][len(encode_all(tokenizer, ["x"])[0]) :]
         assert spaced[-len(after) :] == after
         assert len(spaced) < len(encode_all(tokenizer, ["value in dignum dollars"])[0])
 
 
 def test_b03_a_bare_word_leaves_running_text_alone_in_merges(smollm_like: Any) -> None:
-    extension = extend_tokenizer(smollm_like, ["dignum"])
+    extension = add_tokens(smollm_like, ["dignum"])
     text = ["value in dignum dollars"]
     assert " dignum" not in [t.text for t in extension.tokens]
     assert expand(extension, encode_all(extension.extended, text)[0]) == encode_all(smollm_like, text)[0]
@@ -253,7 +254,7 @@ def test_b03_a_bare_word_leaves_running_text_alone_in_merges(smollm_like: Any) -
 @pytest.mark.parametrize("word", ["đem", "ilÖveyou", "Ċĉ", "naïveté", "Ã©", "ÿ", " łódź", "¡olé"])
 def test_b08_letters_that_are_byte_symbols(tokenizer: Any, word: str, strategy: str) -> None:
     try:
-        extension = extend_tokenizer(tokenizer, [word], strategy)
+        extension = add_tokens(tokenizer, [word], strategy)
     except TokenizerError as error:  # some are cut by the pre-tokenizer, some are tokens or pieces already
         assert any(p in str(error) for p in ("cannot cross", "already", "Spelt like", "cannot become"))
         return
@@ -263,23 +264,14 @@ def test_b08_letters_that_are_byte_symbols(tokenizer: Any, word: str, strategy: 
 
 
 def test_b09_new_tokens_survive_skip_special_tokens(tokenizer: Any, strategy: str) -> None:
-    extension = extend_tokenizer(tokenizer, [" groupby"], strategy)
+    extension = add_tokens(tokenizer, [" groupby"], strategy)
     ids = extension.extended("x groupby y")["input_ids"]
     assert "groupby" in extension.extended.decode(ids, skip_special_tokens=True)
     added = json.loads(extension.extended.backend_tokenizer.to_str())["added_tokens"]
     new = [t for t in added if t["id"] >= extension.V]
-    assert all(not t["special"] and t["normalized"] == family_of(tokenizer).rewrites for t in new)
+    assert all(not t["special"] and t["normalized"] == spelling_of(tokenizer).rewrites for t in new)
     assert len(new) == (1 if strategy == "added" else 0)
     assert not set(extension.extended.all_special_ids) & set(extension.new_ids)
-
-
-def test_b14_an_entry_without_a_merge_fails_loudly(smollm_like: Any) -> None:
-    family = family_of(smollm_like)
-    broken = surgery.build(surgery.merged_layout(family, ["Ġgroupby"], []), smollm_like)
-    token = NewToken(family.first_free_id, " groupby", b" groupby", family.subtokens(" groupby"))
-    extension = Extension(smollm_like, broken, (token,), "merges", family.first_free_id, {})
-    with pytest.raises(TokenizerError, match="No text produces ' groupby'"):
-        check_reachable(extension, extension.tokens)
 
 
 # --- strategy `added` ---------------------------------------------------------------------------------------
@@ -294,17 +286,17 @@ def test_added_is_refused_where_text_would_not_come_back(base_tokenizers: Any, d
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     for attempt in (
-        lambda: extend_tokenizer(tokenizer, ["zqw"], "added"),
+        lambda: add_tokens(tokenizer, ["zqw"], "added"),
         lambda: select_tokens(domain, tokenizer, 5, strategy="added"),
     ):
         with pytest.raises(TokenizerError, match=r"would come back as `f \(x\)`. Use strategy 'merges'"):
             attempt()
-    assert extend_tokenizer(tokenizer, ["zqw"]).N
+    assert add_tokens(tokenizer, ["zqw"]).N
 
 
 @pytest.mark.parametrize("how", STRATEGIES)
 def test_a_decomposed_token_is_read_in_its_composed_form(base_tokenizers: Any, how: Any) -> None:
-    extension = extend_tokenizer(base_tokenizers["qwen"], ["zqcafe\u0301"], how)
+    extension = add_tokens(base_tokenizers["qwen"], ["zqcafe\u0301"], how)
     wanted = next(t for t in extension.tokens if t.wanted)
     assert wanted.text == "zqcaf\u00e9" and "normaliser" in extension.report["notes"][0]
     for text in ("(zqcaf\u00e9)", "(zqcafe\u0301)"):
@@ -314,14 +306,14 @@ def test_a_decomposed_token_is_read_in_its_composed_form(base_tokenizers: Any, h
 
 def test_a_mark_behind_an_added_token_still_joins_its_letter(base_tokenizers: Any) -> None:
     """NFC reads `y` and a mark as one letter, also where the `y` ends an added token."""
-    extension = extend_tokenizer(base_tokenizers["qwen"], ["numpy"], "added")
+    extension = add_tokens(base_tokenizers["qwen"], ["numpy"], "added")
     text = "numpy\u0301 numpy"
     assert not round_trip_failures(extension, [text])
     assert encode_all(extension.extended, [text])[0].count(extension.V) == 1
 
 
 def test_leftmost_then_longest_added_token_wins(smollm_like: Any) -> None:
-    extension = extend_tokenizer(smollm_like, ["zqw", "zqwxk", "xkjj"], "added")
+    extension = add_tokens(smollm_like, ["zqw", "zqwxk", "xkjj"], "added")
     ids = {t.text: t.id for t in extension.tokens}
     new = [i for i in encode_all(extension.extended, ["zqwxkjj zqwx"])[0] if i >= extension.V]
     assert new == [ids["zqwxk"], ids["zqw"]]
@@ -329,9 +321,9 @@ def test_leftmost_then_longest_added_token_wins(smollm_like: Any) -> None:
 
 def test_tokens_that_keep_text_from_coming_back_are_named(base_tokenizers: Any, monkeypatch: Any) -> None:
     """Without the fences of its decoder, a SentencePiece tokenizer shows a space behind every added token."""
-    monkeypatch.setattr(surgery, "_decoder_for_added", lambda family, texts: family.layout["decoder"])
+    monkeypatch.setattr(surgery, "_decoder_for_added", lambda spelling, texts: spelling.layout["decoder"])
     with pytest.raises(TokenizerError, match="Text with 'zqw' does not come back"):
-        extend_tokenizer(base_tokenizers["llama2"], ["zqw"], "added")
+        add_tokens(base_tokenizers["llama2"], ["zqw"], "added")
 
 
 # --- tokens for training -----------------------------------------------------------------------------------
@@ -339,73 +331,75 @@ def test_tokens_that_keep_text_from_coming_back_are_named(base_tokenizers: Any, 
 
 def test_every_token_is_in_the_training_texts(smollm_like: Any, domain: list[str], strategy: Any) -> None:
     chosen_on, training = domain[::2], domain[1::2]
-    made = extend_for_training(chosen_on, training, smollm_like, 50, min_train_count=20, strategy=strategy)
+    made = extend_tokenizer(smollm_like, chosen_on, 50, strategy, training_texts=training, min_train_count=20)
     assert made.N == 50 and min(made.count(training).values()) >= 20
-    plain = extend_tokenizer(smollm_like, select_tokens(chosen_on, smollm_like, 50, strategy=strategy), strategy)
+    plain = add_tokens(smollm_like, select_tokens(chosen_on, smollm_like, 50, strategy=strategy), strategy)
     assert min(plain.count(training).values()) < 20 and made.report["too_rare_in_training"]
+
+
+def test_without_training_texts_each_token_is_in_the_texts(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    options = TokenOptions(min_files=2, exclude=frozenset([" node"]))
+    made = extend_tokenizer(smollm_like, domain, 30, strategy, options)
+    assert made.N == 30 and min(made.count(domain).values()) >= 4
+    assert " node" not in {token.text for token in made.tokens}
+    assert made.tokens == extend_tokenizer(smollm_like, domain, 30, strategy, options, training_texts=domain).tokens
 
 
 def test_more_tokens_than_the_training_texts_support(smollm_like: Any, domain: list[str], strategy: Any) -> None:
     with pytest.raises(TokenizerError, match=r"900 new tokens were asked for; the texts offer \d+"):
-        extend_for_training(domain[:40], domain[40:60], smollm_like, 900, strategy=strategy)
+        extend_tokenizer(smollm_like, domain[:40], 900, strategy, training_texts=domain[40:60])
+
+
+def test_text_in_place_of_texts_and_a_strategy_in_place_of_a_number_are_refused(smollm_like: Any) -> None:
+    with pytest.raises(TokenizerError, match="texts is one string of 5 characters"):
+        extend_tokenizer(smollm_like, "a b c", 1)
+    with pytest.raises(TokenizerError, match="n is 'added'; expected 1 or more"):
+        extend_tokenizer(smollm_like, ["a b c"], "added")  # type: ignore[arg-type]
 
 
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
 def test_no_new_tokens_is_a_plain_copy(tokenizer: Any, strategy: str) -> None:
-    extension = extend_tokenizer(tokenizer, [], strategy)
+    extension = add_tokens(tokenizer, [], strategy)
     assert extension.N == 0 and "id" in extension.table().columns
     assert encode_all(extension.extended, UNICODE_STRESS) == encode_all(tokenizer, UNICODE_STRESS)
 
 
 def test_a_token_that_is_there_already_is_refused(tokenizer: Any, strategy: str) -> None:
     old = next(
-        family_of(tokenizer).raw_of(i).decode()
+        spelling_of(tokenizer).raw_of(i).decode()
         for p, i in sorted(tokenizer.get_vocab().items())
         if p.isascii() and p.isalpha() and len(p) > 3
     )
     with pytest.raises(TokenizerError, match=f"has '{old}' already"):
-        extend_tokenizer(tokenizer, [" groupby", old], strategy)
+        add_tokens(tokenizer, [" groupby", old], strategy)
 
 
 def test_special_tokens_are_there_already(tokenizer: Any, strategy: str) -> None:
     with pytest.raises(TokenizerError, match="already"):
-        extend_tokenizer(tokenizer, [tokenizer.eos_token], strategy)
+        add_tokens(tokenizer, [tokenizer.eos_token], strategy)
 
 
 @pytest.mark.parametrize("bad", [[""], [3], [None]])
 def test_what_is_no_text_is_refused(smollm_like: Any, bad: Any, strategy: str) -> None:
     with pytest.raises(TokenizerError, match="expected text"):
-        extend_tokenizer(smollm_like, bad, strategy)
+        add_tokens(smollm_like, bad, strategy)
 
 
 def test_one_string_is_not_a_list_of_tokens(smollm_like: Any) -> None:
     with pytest.raises(TokenizerError, match="expected a list"):
-        extend_tokenizer(smollm_like, "groupby")
+        add_tokens(smollm_like, "groupby")
 
 
 def test_unknown_strategy(smollm_like: Any) -> None:
     with pytest.raises(TokenizerError, match="expected 'added' or 'merges'"):
-        extend_tokenizer(smollm_like, ["groupby"], "special")  # type: ignore[arg-type]
+        add_tokens(smollm_like, ["groupby"], "special")  # type: ignore[arg-type]
 
 
 def test_merges_cannot_cross_the_pre_tokenizer(base_tokenizers: Any) -> None:
     for name in ("smollm", "qwen", "llama3", "gpt4"):
         with pytest.raises(TokenizerError, match=r"'df.groupby\(' is cut into"):
-            extend_tokenizer(base_tokenizers[name], ["df.groupby("])
-        extension = extend_tokenizer(base_tokenizers[name], ["df.groupby("], "added")
+            add_tokens(base_tokenizers[name], ["df.groupby("])
+        extension = add_tokens(base_tokenizers[name], ["df.groupby("], "added")
         assert extension.V in encode_all(extension.extended, ["x = df.groupby(y)"])[0]
-
-
-def test_a_folder_without_extension(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokens\.json is missing"):
-        load_extension(tmp_path)
-
-
-def test_files_that_do_not_belong_together(smollm_like: Any, tmp_path: Path) -> None:
-    extend_tokenizer(smollm_like, [" groupby"]).save(tmp_path / "a")
-    extend_tokenizer(smollm_like, ["frobnicator"]).save(tmp_path / "b")
-    (tmp_path / "a" / "tokens.json").write_bytes((tmp_path / "b" / "tokens.json").read_bytes())
-    with pytest.raises(TokenizerError, match="hold different new tokens"):
-        load_extension(tmp_path / "a")
