@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def pad(
-    sequences: Sequence[Sequence[int] | np.ndarray], *, left: bool = False, value: int = 0, width: int | None = None
+    sequences: Sequence[Sequence[int] | np.ndarray], *, left: bool = False, value: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Put sequences into one tensor.
 
@@ -22,13 +22,12 @@ def pad(
     without the mask: a row equals the same row alone.
 
     Returns:
-        `ids` (B, T) int64, filled with `value`, and `mask` (B, T) int64, 1 at what was given; T is `width`, by default
-        the longest sequence's length.
+        `ids` (B, T) int64, filled with `value`, and `mask` (B, T) int64, 1 at what was given.
 
     >>> [part.tolist() for part in pad([[5, 6, 7], [8]])]
     [[[5, 6, 7], [8, 0, 0]], [[1, 1, 1], [1, 0, 0]]]
     """
-    width = max(map(len, sequences)) if width is None else width
+    width = max(map(len, sequences))
     ids = torch.full((len(sequences), width), value, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, sequence in enumerate(sequences):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from vocabx_utils.evaluation.answers import looks_like_prose
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from vocabx_utils.evaluation.results import Result
+from vocabx_utils.evaluation.results import Result
 
 FAILURE_CLASSES = (
     "wrong answer",
@@ -45,7 +43,6 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
     instead of code, the commonest failure that the thesis reports, is `no code`.
 
     Args:
-        result: Its result.
         sample: Its row in the samples file, which tells whether the answer was cut off.
 
     Returns:
@@ -82,14 +79,11 @@ def failure_table(
     """Count the classes of failures of each variant.
 
     Args:
-        results: Results by variant.
         samples: Rows of the samples files by variant.
 
     Returns:
         One row per variant: `passed`, every class that occurs, and `exceptions`, the commonest types.
     """
-    import pandas as pd
-
     rows = []
     for variant, outcomes in results.items():
         by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}

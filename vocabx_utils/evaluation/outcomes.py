@@ -55,7 +55,6 @@ def expected_tests(test: str, style: str) -> frozenset[str]:
     """Names of the tests that a report must cover, read from the test code without running it.
 
     Args:
-        test: Code of the test.
         style: `unittest`, or another style, which is wrapped as one test.
 
     Raises:

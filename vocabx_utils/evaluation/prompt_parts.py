@@ -32,7 +32,6 @@ def prompt_parts(
     """Return the query, the head of the answer block and the part of the head that is program.
 
     Args:
-        problem: The problem.
         style: `"thesis"`, `"chat"` or `"completion"`.
         prefill: `"none"`, `"fence"` or `"code"`.
         wording: BigCodeBench: `"instruct"` or `"complete"`.

@@ -61,7 +61,6 @@ def build_prompt(
     """Build the prompt of one problem.
 
     Args:
-        problem: The problem.
         tokenizer: Tokenizer of the model; with `style="chat"` its chat template is used.
         style: `"thesis"`, `"chat"` or `"completion"`.
         prefill: Head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
@@ -149,8 +148,6 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequenc
     last token in this place. What follows is taken to be code; a blank line may still join.
 
     Args:
-        tokenizer: Fast tokenizer.
-        text: The prompt.
         probes: Usual continuations, such as `"    x"`.
 
     Returns:
@@ -184,9 +181,7 @@ def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: 
     The code start stands in the answer block, so that the reference continues it.
 
     Args:
-        problem: The problem.
         tokenizer: Gives begin token and chat template.
-        style: Prompt style.
     """
     query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
     if style == "completion":

@@ -98,7 +98,6 @@ class ResultsFile:
 
         Args:
             keys: Key of every answer that is to be executed now.
-            env_hash: Hash of the environment now.
 
         Raises:
             ResultsMismatchError: The file has results of another environment, or for other answers or limits.
@@ -172,8 +171,6 @@ def write_official(results: Iterable[Result], samples: Iterable[Sample], path: s
     """Write results in the shape of BigCodeBench's own evaluator.
 
     Args:
-        results: Results.
-        samples: Their answers.
         path: The samples file beside which `<name>_eval_results.json` is written.
 
     Returns:

@@ -101,7 +101,6 @@ class Sandbox:
 
         Args:
             task: Solution, test and style.
-            limits: Resource limits.
 
         Returns:
             Its outcome. A program that did not report in time is a `timeout`, one that died a `crash`.

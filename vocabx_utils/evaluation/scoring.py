@@ -6,17 +6,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from vocabx_utils import statistics
 from vocabx_utils.evaluation.benchmarks import INFO, benchmark_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from vocabx_utils.evaluation.results import Result
+from vocabx_utils.evaluation.results import Result
 
 
 class ResultsError(ValueError):
@@ -120,8 +117,6 @@ def results_table(
     Raises:
         ResultsError: Variants answered different problems or ran in different environments; unknown reference.
     """
-    import pandas as pd
-
     _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
     sums = {variant: _combined(found.values()) for variant, found in counts.items()}
@@ -151,7 +146,6 @@ def comparison_table(
     """Compare every variant with a reference on the same problems.
 
     Args:
-        results: Results by variant.
         reference: Variant to compare with, chosen before looking at the results.
         kept: Kept ids by benchmark.
 
@@ -164,8 +158,6 @@ def comparison_table(
     Raises:
         ResultsError: See `results_table`.
     """
-    import pandas as pd
-
     _check_comparable(results)
     if reference not in results:
         raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import AttentionInterface, Cache
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from transformers import AttentionInterface, Cache, PreTrainedModel
 
 _ATTENTION = "vocabx_slots"
 
@@ -96,12 +93,10 @@ def attend_in_slots(
     memory (seven-fold for Qwen2.5-0.5B).
 
     Args:
-        module: Attention layer.
         query: (rows, query heads, queries, width).
         key: (rows, key heads, keys, width).
         value: (rows, key heads, keys, width).
         attention_mask: `None` for prompts, else additive, (rows, 1, 1, keys).
-        scaling: Factor of the scores.
         kwargs: What other attention functions take.
 
     Returns:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from vocabx_utils.batching import pad
 from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
 from vocabx_utils.models import cache_argument
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
 _GRAPH_BLOCK = 256  # one graph is captured for each multiple of this
