@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "training": {GROUND, "training", "vocabulary"},
     "evaluation": {GROUND, "evaluation"},
     "analysis": {GROUND, "analysis"},
-    "cli": {GROUND, *WINGS, "cli"},
+    "figures": {GROUND, *WINGS, "figures"},
+    "cli": {GROUND, *WINGS, "figures", "cli"},
 }
 
 
@@ -68,11 +69,13 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
         ("runs", "from vocabx_utils.training import distillation", True),
         ("runs", "from vocabx_utils import training", True),
         ("evaluation.scoring", "def f():\n    import vocabx_utils.training.extended", True),
-        ("analysis.plots", "from ..vocabulary.tokens import NewToken", True),
+        ("analysis.rows", "from ..vocabulary.tokens import NewToken", True),
         ("vocabulary.tokens", "from vocabx_utils.training import export", True),
         ("training.extended", "from vocabx_utils.vocabulary.tokens import NewToken", False),
         ("training.extended", "from .objectives import kl", False),
-        ("analysis.plots", "from ..runs import open_run\nimport torch", False),
+        ("analysis.rows", "from ..runs import open_run\nimport torch", False),
+        ("analysis.rows", "from vocabx_utils.figures import theme", True),
+        ("figures.strips", "from vocabx_utils.vocabulary.alignment import align_text", False),
         ("cli.report", "from vocabx_utils.analysis import report", False),
     ],
 )

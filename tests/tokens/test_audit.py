@@ -9,7 +9,7 @@ import pytest
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
-from vocabx_utils.vocabulary.comparison import Halves, compare_strategies, plot_saved
+from vocabx_utils.vocabulary.comparison import Halves, compare_strategies
 from vocabx_utils.vocabulary.families import family_of
 from vocabx_utils.vocabulary.tokens import (
     Extension,
@@ -108,9 +108,6 @@ def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
     saved = table.set_index(["strategy", "n"]).saved_per_1000
     assert saved["merges", 40] > saved["merges", 10] > 0
     assert saved["added", 40] > saved["added", 10] > 0
-    axes = plot_saved(table)
-    assert [line.get_label() for line in axes.lines] == ["added", "merges"]
-    assert list(axes.lines[1].get_ydata()) == saved["merges"].tolist()
 
 
 def test_a_token_that_ends_inside_a_character_is_no_dead_token(smollm_like: Any) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vocabx_utils.analysis.mechanisms import CausalTest
-from vocabx_utils.analysis.plots import variant_label
 from vocabx_utils.analysis.similarity import bootstrap_mean
 from vocabx_utils.analysis.thesis import CLAIMS
 from vocabx_utils.intervals import judge, judge_all, mean_interval, ratio_interval, shared_level
+from vocabx_utils.names import variant_label
 
 if TYPE_CHECKING:
     import pandas as pd
