@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import torch
-from tiny_phase1 import new_tokens, phase1_data, settings, tiny_model
+from tiny import new_tokens, tiny_model
+from training.phase1_parts import phase1_data, settings
 
 from vocabx_utils.training.distillation import train_variant
 from vocabx_utils.training.group import join_group

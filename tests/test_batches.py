@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_tuning import texts, tiny_tokenizer
+from tiny import chat_tokenizer, rendered_pairs
 
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.training.batches import Example, collate, encode, padding_share, plan_epoch
@@ -64,7 +64,7 @@ def test_text_longer_than_a_batch_is_refused():
 
 
 def test_end_of_text_is_learned_once_where_pad_is_eos():
-    tokenizer = tiny_tokenizer()
+    tokenizer = chat_tokenizer()
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
     eos = tokenizer.eos_token_id
     coded = encode(["ab<eos>cd<eos>", "a<eos>"], tokenizer, max_length=64).examples
@@ -77,8 +77,8 @@ def test_end_of_text_is_learned_once_where_pad_is_eos():
 
 
 def test_answer_only_starts_at_the_first_byte_of_the_answer():
-    tokenizer = tiny_tokenizer()
-    for text in texts(tokenizer):
+    tokenizer = chat_tokenizer()
+    for text in rendered_pairs(tokenizer):
         coded = encode([text], tokenizer, max_length=500, loss_on="answer").examples[0]
         learned = tokenizer.decode(coded.ids[coded.first_target :])
         assert learned == text.text[text.answer_start :]
@@ -87,15 +87,15 @@ def test_answer_only_starts_at_the_first_byte_of_the_answer():
 
 
 def test_multibyte_answer_boundary():
-    tokenizer = tiny_tokenizer()
+    tokenizer = chat_tokenizer()
     text = Rendered("é🙂 q🙂é!", 3)  # the answer begins at "q"
     coded = encode([text], tokenizer, max_length=99, loss_on="answer").examples[0]
     assert tokenizer.decode(coded.ids[coded.first_target :]).endswith("q🙂é!")
 
 
 def test_text_cut_before_its_answer_is_skipped_and_counted():
-    tokenizer = tiny_tokenizer()
-    given_texts = texts(tokenizer, 3)
+    tokenizer = chat_tokenizer()
+    given_texts = rendered_pairs(tokenizer, 3)
     short = Rendered("q a", 2)
     coded = encode([*given_texts, short, "x", ""], tokenizer, max_length=8, loss_on="answer")
     assert (len(coded.examples), coded.skipped, coded.cut) == (1, 5, 3)
@@ -115,6 +115,6 @@ def test_processes_share_a_batch_without_loss():
 
 
 def test_occurrences():
-    coded = encode(["abcabc", "ab"], tiny_tokenizer(), max_length=64)
+    coded = encode(["abcabc", "ab"], chat_tokenizer(), max_length=64)
     first = int(coded.examples[0].ids[0])
     assert coded.occurrences(first, 1)[0] == sum((e.ids == first).sum() for e in coded.examples)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_tuning import pairs
+from tiny import pairs
 
 from vocabx_utils import corpus, runs
 from vocabx_utils.evaluation.prompts import resolve_prefill

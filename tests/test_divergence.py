@@ -3,12 +3,28 @@
 import numpy as np
 import pytest
 import torch
-from fixtures.tiny_model import D, V, merge_text, tiny_base
+from tiny import WIDTH as D
+from tiny import word_base
 
 from vocabx_utils.analysis import divergence, mechanisms
 from vocabx_utils.models import with_extra_rows
 
+V = 60  # words of the tiny base model
 MERGES = {(5, 6): V, (7, 8, 9): V + 1}
+
+
+def merge_text(ids: list[int], merges: dict[tuple[int, ...], int]) -> divergence.PairedText:
+    """Replace each sequence of `merges` by its new id; the pairs are where both have read the same ids."""
+    extended: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    at = 0
+    while at < len(ids):
+        match = next((key for key in merges if tuple(ids[at : at + len(key)]) == key), None)
+        step = len(match) if match else 1
+        extended.append(merges[match] if match else ids[at])
+        at += step
+        pairs.append((at - 1, len(extended) - 1))
+    return divergence.PairedText(tuple(ids), tuple(extended), np.array(pairs).reshape(-1, 2))
 
 
 def texts(count: int = 5, seed: int = 0) -> list[divergence.PairedText]:
@@ -38,7 +54,7 @@ def naive_kl(base, text: divergence.PairedText, rows: torch.Tensor) -> list[floa
 
 
 def test_kl_equals_the_two_model_loop_whatever_the_batch() -> None:
-    base, rows = tiny_base(), new_rows()
+    base, rows = word_base(), new_rows()
     expected = [kl for text in texts() for kl in naive_kl(base, text, rows)]
     for batch_size in (1, 3, 8):
         meter = divergence.KLMeter(base, texts(), V, batch_size)
@@ -52,7 +68,7 @@ def test_kl_equals_the_two_model_loop_whatever_the_batch() -> None:
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 28])
 def test_kl_does_not_depend_on_chunks_or_on_what_is_kept(monkeypatch: pytest.MonkeyPatch, kept_bytes: int) -> None:
-    base, rows = tiny_base(), new_rows()
+    base, rows = word_base(), new_rows()
     expected = divergence.KLMeter(base, texts(), V).per_position(rows)
     monkeypatch.setattr(divergence, "_CHUNK", 7)
     monkeypatch.setattr(divergence, "_KEPT_BYTES", kept_bytes)
@@ -60,7 +76,7 @@ def test_kl_does_not_depend_on_chunks_or_on_what_is_kept(monkeypatch: pytest.Mon
 
 
 def test_kl_is_zero_without_a_difference_and_positions_before_new_tokens_are_left_out() -> None:
-    base = tiny_base()
+    base = word_base()
     text = merge_text([1, 2, 3, 4], {(3,): V})  # a "new token" of one subtoken with its row: the same model
     meter = divergence.KLMeter(base, [text], V)
     assert meter.positions == 2
@@ -70,7 +86,7 @@ def test_kl_is_zero_without_a_difference_and_positions_before_new_tokens_are_lef
 
 
 def test_table_names_places() -> None:
-    base = tiny_base()
+    base = word_base()
     table = divergence.KLMeter(base, texts(1), V).table(new_rows())
     assert table["since_new"].tolist()[:5] == [0, 1, 2, 3, 0]
     assert table.loc[table["merged"], "token"].tolist() == [V, V + 1]
@@ -79,7 +95,7 @@ def test_table_names_places() -> None:
 
 def test_causal_sweep_on_a_model_recovers_a_planted_sparse_change() -> None:
     """The trained row is the only subtoken's row moved in two coordinates: two coordinates bring KL to zero."""
-    base = tiny_base()
+    base = word_base()
     text = merge_text([1, 2, 3, 4, 11, 12], {(3,): V, (11,): V + 1})
     end = base.input_rows[[3, 11]].clone()
     start = end.clone()
@@ -109,7 +125,7 @@ def test_windows_end_at_common_boundaries() -> None:
 
 
 def test_hidden_similarity_of_equal_models_is_one() -> None:
-    base = tiny_base()
+    base = word_base()
     text = merge_text([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], {(3,): V})
     same = divergence.hidden_similarity(base, [text], base.input_rows[3:4], V)
     assert sorted(same["layer"].unique()) == [0, 1, 2]
@@ -125,7 +141,7 @@ def test_hidden_similarity_of_equal_models_is_one() -> None:
 
 
 def test_logit_lens_ends_in_the_models_own_prediction() -> None:
-    base, rows, text = tiny_base(), new_rows(), texts(1)[0]
+    base, rows, text = word_base(), new_rows(), texts(1)[0]
     pair = int(np.flatnonzero(text.merged)[1])
     table = divergence.logit_lens(base, text, pair, rows, V, k=2)
     assert set(table["reader"]) == {"teacher 1", "teacher 2", "teacher 3", "student"}
@@ -142,7 +158,7 @@ def test_logit_lens_ends_in_the_models_own_prediction() -> None:
 
 
 def test_bad_sequences_are_named() -> None:
-    base = tiny_base()
+    base = word_base()
     with pytest.raises(ValueError, match="Sequence 1"):
         divergence.encode(base, [[1], [V]])
     with pytest.raises(ValueError, match="Sequence 0"):

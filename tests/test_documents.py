@@ -24,8 +24,9 @@ SNAKEFILE = ROOT / "workflow" / "Snakefile"
 
 
 def documents() -> dict[Path, str]:
-    """Markdown text of README, docs and notebooks."""
-    found = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    """Markdown text of the pages and notebooks."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    found = {path: path.read_text(encoding="utf-8") for path in pages}
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         found[path] = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
@@ -50,8 +51,9 @@ def test_pictures_have_alternative_text() -> None:
 
 def test_readme_names_make_targets_and_commands_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
-    assert set(re.findall(r"\bmake ([a-z][a-z-]+)\b", readme)) <= targets
+    assert set(re.findall(r"\bmake ([a-z][a-z-]+)\b", readme + contributing)) <= targets
     lines = re.findall(r"^(vocabx [^#\n]*)", readme, flags=re.M)
     assert lines
     for line in lines:

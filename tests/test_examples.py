@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import N, V, aligned, example_set, texts, tokenizers
+from tiny import N, V, texts, tokenizers
+from training.phase1_parts import aligned, example_set
 
 from vocabx_utils.training.examples import choose_windows, collate, epoch_batches, micro_batches, whole_texts
 from vocabx_utils.training.objectives import ANCHORS

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import tiny_family
-from tiny_phase1 import ROWS, WIDTH, N, V, as_base, tiny_model
+from tiny import ROWS, WIDTH, N, V, as_base, tiny_family, tiny_model
 
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.student import UnsupportedModelError

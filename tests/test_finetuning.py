@@ -12,9 +12,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from tiny_families import tiny_family
-from tiny_phase1 import ROWS, as_base
-from tiny_tuning import extended, new_rows, texts, tiny_base
+from tiny import ROWS, as_base, chat_base, new_rows, rendered_pairs, tiny_family, with_words
 
 from vocabx_utils import runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
@@ -33,12 +31,15 @@ SMALL = dict(
 
 def setting(words: int = 3, **options):
     """A tiny extended model with its texts."""
-    base = tiny_base(rows=options.pop("rows", None))
-    tokenizer = extended(base.tokenizer) if words else base.tokenizer
+    base = chat_base(rows=options.pop("rows", None))
+    tokenizer = with_words(base.tokenizer) if words else base.tokenizer
     model = with_extra_rows(base, *new_rows(base, words), base.vocab_size) if words else copy.deepcopy(base.model)
     new_ids = range(base.vocab_size, base.vocab_size + words)
     config = FineTuneConfig(**{**SMALL, **options})
-    coded = [encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:9], texts(tokenizer)[9:])]
+    coded = [
+        encode(part, tokenizer, max_length=128)
+        for part in (rendered_pairs(tokenizer)[:9], rendered_pairs(tokenizer)[9:])
+    ]
     return model, coded, new_ids, base.vocab_size + words, config
 
 
@@ -307,7 +308,7 @@ def test_moved_frozen_tensor_is_caught(tmp_path, monkeypatch):
 
 
 def test_base_that_was_not_extended():
-    base = tiny_base()
+    base = chat_base()
     stage = stages.plan_stages(FineTuneConfig(**SMALL))[0]
     with pytest.raises(ValueError, match=r"300 input rows.*up to 302.*with_extra_rows"):
         stages.open_stage(copy.deepcopy(base.model), stage, FineTuneConfig(**SMALL), new_ids=range(300, 303))
@@ -326,7 +327,7 @@ def test_families_with_other_logits_are_refused(tmp_path, family, what):
 
 
 def test_tied_model_is_refused():
-    model = copy.deepcopy(tiny_base().model)
+    model = copy.deepcopy(chat_base().model)
     model.lm_head.weight = model.model.embed_tokens.weight
     with pytest.raises(ValueError, match="tied"):
         stages.check_extended(model, range(0))
@@ -391,12 +392,13 @@ def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
 def test_families_that_name_their_blocks_otherwise_go_through_every_stage(tmp_path, family):
     base = as_base(tiny_family(family, ROWS))
     words = ("groupby", "numpy", "unseenword")
-    tokenizer = extended(base.tokenizer, words)
+    tokenizer = with_words(base.tokenizer, words)
     first = base.vocab_size
     model = with_extra_rows(base, *new_rows(base, len(words)), first)
     before = {name: tensor.clone() for name, tensor in model.named_parameters()}
     train, validation = (
-        encode(part, tokenizer, max_length=128) for part in (texts(tokenizer)[:6], texts(tokenizer)[6:])
+        encode(part, tokenizer, max_length=128)
+        for part in (rendered_pairs(tokenizer)[:6], rendered_pairs(tokenizer)[6:])
     )
     config = FineTuneConfig(**{**SMALL, "stages": ("a", "b", "c")})
     new_ids = range(first, first + len(words))
@@ -451,14 +453,14 @@ def test_a_stage_whose_files_do_not_fit_takes_no_step(tmp_path, monkeypatch):
 
 
 def test_one_block_cannot_be_halved(tmp_path):
-    model = tiny_base(layers=1).model
+    model = chat_base(layers=1).model
     stage = stages.plan_stages(FineTuneConfig(**{**SMALL, "stages": ("c",)}))[0]
     with pytest.raises(ValueError, match="one block, which cannot be trained by halves"):
         stages.check_stage(model, stage, FineTuneConfig(**SMALL), range(0))
 
 
 def test_experts_inside_a_block_are_not_taken_for_blocks():
-    model = tiny_base().model
+    model = chat_base().model
     for block in model.model.layers:
         block.experts = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(4))
     assert stages.block_prefix(model) == "model.layers" and stages.blocks_of(model) is model.model.layers

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import WIDTH, N, Token, V, aligned, new_tokens, tiny_model, tokenizers
+from tiny import WIDTH, N, Token, V, new_tokens, tiny_model, tokenizers
+from training.phase1_parts import aligned
 
 from vocabx_utils.vocabulary.auxiliary import align_rows, original_tuples
 from vocabx_utils.vocabulary.initialization import HEAD_METHODS, INPUT_METHODS, head_rows, input_rows

@@ -14,20 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import (
-    ROWS,
-    WIDTH,
-    N,
-    V,
-    aligned,
-    as_base,
-    example_set,
-    new_tokens,
-    phase1_data,
-    settings,
-    tiny_model,
-    tokenizers,
-)
+from tiny import ROWS, WIDTH, N, V, as_base, new_tokens, tiny_model, tokenizers
+from training.phase1_parts import aligned, example_set, phase1_data, settings
 
 from vocabx_utils import runs
 from vocabx_utils.training import distillation

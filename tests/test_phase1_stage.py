@@ -19,8 +19,7 @@ import pytest
 import torch
 import yaml
 from matplotlib import pyplot as plt
-from tiny_parts import byte_level_bpe
-from tiny_phase1 import ROWS, V, new_tokens, texts, tiny_model, tokenizers
+from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from vocabx_utils import models, runs
@@ -29,10 +28,9 @@ from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
 from vocabx_utils.training import measured as bench
 from vocabx_utils.training.continuations import continuations, sample_after
-from vocabx_utils.training.export import export_model
 from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
+from vocabx_utils.training.starts import from_rows, open_start
 from vocabx_utils.training.timing import time_schemes
-from vocabx_utils.training.variants import from_phase1
 from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
 
 SETTINGS = {
@@ -99,13 +97,13 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         models.require_run_tokenizer(base, run)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
-        export_model(base, extension, rows, rows, tmp_path / "out")
+        from_rows(base, extension, rows, rows)
     runs.write_tensors(
         tmp_path / "run" / "03_phase1_training" / "v" / "rows" / "epoch_00.safetensors",
         {"input_rows": rows, "head_rows": rows},
     )
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
-        from_phase1(runs.Run("run", tmp_path / "run"), "v", base, extension)
+        open_start(runs.Run("run", tmp_path / "run"), "phase1:v", base, extension)
     models.require_run_tokenizer(models.load_base_model(stage_one / "model", device="cpu"), run)
 
 
@@ -119,7 +117,7 @@ def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_pat
         runs.write_tensors(
             run.stage("03", "v") / "rows" / f"epoch_{epoch:02d}.safetensors", {"input_rows": rows, "head_rows": rows}
         )
-    start = from_phase1(run, "v", base, extension)
+    start = open_start(run, "phase1:v", base, extension)
     assert start.origin["rows"] == "epoch_101.safetensors" and float(start.model.lm_head.weight[V, 0].detach()) == 101
     stage = Phase1Stage(run.stage("03"), base, extension, None, {})  # type: ignore[arg-type]
     assert float(final_model(stage, "v").input_rows[0, 0].detach()) == 101

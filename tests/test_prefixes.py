@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_phase1 import N, V, example_set, tiny_model
+from tiny import N, V, tiny_model
+from training.phase1_parts import example_set
 
 from vocabx_utils.training.examples import ExampleSet, collate
 from vocabx_utils.training.extended import ExtendedModel

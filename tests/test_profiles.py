@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from vocabx_utils import config
-from vocabx_utils.analysis import thesis
+from vocabx_utils import config, thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan

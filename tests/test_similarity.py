@@ -81,18 +81,6 @@ def test_mean_init_cosine_is_one_over_root_k_for_orthogonal_subtokens() -> None:
     assert values == pytest.approx([1, 1 / math.sqrt(2), 1 / math.sqrt(3), 1 / 2])
 
 
-def test_bootstrap_leaves_out_nan_and_covers() -> None:
-    mean, low, high, n = similarity.bootstrap_mean(np.array([1.0, np.nan, 3.0]))
-    assert (mean, n) == (2.0, 2)
-    assert low == 1.0
-    assert high == 3.0
-    assert similarity.bootstrap_mean(np.array([np.nan])) == pytest.approx((np.nan,) * 3 + (0,), nan_ok=True)
-    assert similarity.bootstrap_mean(np.array([5.0])) == (5.0, 5.0, 5.0, 1)
-    rng = np.random.default_rng(0)
-    ends = [similarity.bootstrap_mean(rng.normal(size=60), draws=400, seed=s)[1:3] for s in range(200)]
-    assert 0.88 <= np.mean([low <= 0 <= high for low, high in ends]) <= 0.99
-
-
 def test_table_of_a_run_shows_what_was_planted(tmp_path: Path) -> None:
     tiny = build_run(tmp_path, width=512, vocab_size=200)
     tokens = rows.read_tokens(tiny.run)

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny_families import FAMILIES, tiny_family
-from tiny_phase1 import ROWS, WIDTH, N, V, as_base, tokenizers
+from tiny import FAMILIES, ROWS, WIDTH, N, V, as_base, tiny_family, tokenizers
 
 from vocabx_utils.analysis import divergence
 from vocabx_utils.evaluation.likelihood import Span, score_spans

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_phase1 import ROWS, WIDTH, N, V, example_set, tiny_model
+from tiny import ROWS, WIDTH, N, V, tiny_model
+from training.phase1_parts import example_set
 
 from vocabx_utils import locks, runs
 from vocabx_utils.training.teacher import teacher_cache
@@ -103,7 +104,7 @@ def test_refused_where_it_does_not_fit(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_text_without_new_tokens_is_refused(tmp_path: Path) -> None:
-    from tiny_phase1 import tokenizers
+    from tiny import tokenizers
 
     from vocabx_utils.training.examples import whole_texts
     from vocabx_utils.vocabulary.alignment import align_ids

@@ -22,9 +22,9 @@ from vocabx_utils.evaluation.benchmarks import BENCHMARKS, KEPT_FOLDER, Problem,
 from vocabx_utils.evaluation.execution import execute
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
-from vocabx_utils.evaluation.statistics import wilson_interval
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.runs import read_json, write_json
+from vocabx_utils.statistics import wilson_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 # Qwen2.5-Coder-0.5B-Instruct q4_k_m, greedy, quick prompts: passed of all problems

@@ -30,11 +30,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).resolve().parents[1] / name) for name in ("", "evaluation")]
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from answers import prompt_of
-from evaluation_parts import humaneval_problem
-from made_up_replies import made_up_replies
+from evaluation.evaluation_parts import humaneval_problem
+from evaluation.made_up_replies import made_up_replies
 
 from vocabx_utils.evaluation.answers import defines, extract_answer, parses
 from vocabx_utils.evaluation.benchmarks import load_benchmark

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evaluation_parts import byte_level, sentence_piece
+from evaluation.evaluation_parts import byte_level, sentence_piece
 from transformers import PreTrainedTokenizerFast
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiny_parts import byte_level_bpe, tiny_decoder
+from tiny import byte_level_bpe, tiny_decoder
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -57,10 +57,10 @@ def sentence_piece() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tiny_model(kind: str, rows: int) -> Any:
+def tiny_model(family: str, rows: int) -> Any:
     """Make a two-layer model with random weights large enough that predictions differ."""
     ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    return tiny_decoder(rows, kind=kind, seed=1, max_position_embeddings=2048, initializer_range=0.3, **ends)
+    return tiny_decoder(rows, family=family, seed=1, max_position_embeddings=2048, initializer_range=0.3, **ends)
 
 
 def humaneval_problem(number: int = 0, body: str = "    return a + b\n") -> Problem:

@@ -8,8 +8,8 @@ import itertools
 from typing import Any
 
 import pytest
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
-from made_up_replies import Reply, made_up_replies
+from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.made_up_replies import Reply, made_up_replies
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
 from huggingface_hub import constants
 
 from vocabx_utils.evaluation import benchmarks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evaluation_parts import humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 
 from vocabx_utils.corpus import Pair
 from vocabx_utils.evaluation.contamination import decontaminate, ngrams, overlap, words

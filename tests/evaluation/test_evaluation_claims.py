@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from vocabx_utils.analysis import thesis
+from vocabx_utils import thesis
 from vocabx_utils.evaluation import claims
 from vocabx_utils.evaluation.scoring import Count
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from evaluation_parts import ds1000_problem, humaneval_problem, mbpp_problem, tiny_model
+from evaluation.evaluation_parts import ds1000_problem, humaneval_problem, mbpp_problem, tiny_model
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation import generation, slots

@@ -6,7 +6,13 @@ import math
 
 import pytest
 import torch
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem, tiny_model
+from evaluation.evaluation_parts import (
+    bigcodebench_problem,
+    ds1000_problem,
+    humaneval_problem,
+    mbpp_problem,
+    tiny_model,
+)
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 

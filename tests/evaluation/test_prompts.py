@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import extract_answer, find_stop

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from vocabx_utils.evaluation.results import Result
@@ -14,7 +12,6 @@ from vocabx_utils.evaluation.scoring import (
     failure_class,
     failure_table,
     mean_pass_at_k,
-    pass_at_k,
     results_table,
     split_by_benchmark,
 )
@@ -94,13 +91,7 @@ def test_results_that_cannot_be_compared() -> None:
         count_passes([result("Other/1")])
 
 
-def test_pass_at_k_counts_subsets() -> None:
-    for answers, passed, k in ((5, 2, 1), (5, 2, 3), (4, 0, 2), (4, 4, 4), (6, 1, 6)):
-        verdicts = [True] * passed + [False] * (answers - passed)
-        subsets = list(itertools.combinations(verdicts, k))
-        assert pass_at_k(answers, passed, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
-    with pytest.raises(ValueError, match="k <= answers"):
-        pass_at_k(3, 1, 4)
+def test_mean_pass_at_k_averages_over_problems() -> None:
     several = [result("Mbpp/1", True), result("Mbpp/1", sample=1), result("Mbpp/2"), result("Mbpp/2", sample=1)]
     assert mean_pass_at_k(several) == pytest.approx(0.25)
     assert mean_pass_at_k(several, 2) == pytest.approx(0.5)

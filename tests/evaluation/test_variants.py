@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluation_parts import humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
 from vocabx_utils import models, runs

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from figure_parts import draw
+from figures.figure_parts import draw
 from fixtures.tiny_run import TinyRun, build_run
 from fixtures.tiny_series import LINES, write_series
 from matplotlib.text import Text

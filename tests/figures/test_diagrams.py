@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from figure_parts import lines
+from figures.figure_parts import lines
 
 from vocabx_utils.figures.diagrams import loss_gradient_chart
 

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from tiny_parts import byte_level_bpe, tiny_decoder
+from tiny import byte_level_bpe, tiny_decoder
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -125,7 +125,7 @@ def test_device_and_dtype_choices():
 def test_a_tokenizer_with_more_ids_than_rows_is_refused_without_the_weights(tmp_path):
     """A tied Qwen2 folder to whose tokenizer a token was added while the matrices stayed as they were."""
     tokenizer = byte_level_bpe(["def f(x): return x"], 300, ["<eos>"], eos_token="<eos>")
-    tiny_decoder(len(tokenizer), kind="qwen2", tie_word_embeddings=True).save_pretrained(tmp_path)
+    tiny_decoder(len(tokenizer), family="qwen2", tie_word_embeddings=True).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     rows = len(tokenizer)
     models.check_rows(tmp_path, tokenizer)

@@ -16,23 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stranger
 import torch
 from alignment_tokenizers import FAMILIES as KINDS
 from alignment_tokenizers import LINES, make_tokenizer
 from click.testing import CliRunner
-from matrix_environments import PINS, NoIndexError, environment
-from matrix_models import CASES, LENGTH, tiny_model
+from matrix import stranger
+from matrix.matrix_environments import PINS, NoIndexError, environment
+from matrix.matrix_models import CASES, LENGTH, tiny_model
 from safetensors.torch import load_file
-from tiny_parts import byte_level_bpe
-from tiny_tuning import CHAT
+from tiny import CHAT, byte_level_bpe
 from tokenizers import normalizers
 
 from vocabx_utils.cli.tokens import tokens as tokens_command
 from vocabx_utils.gguf import PRE_TOKENIZERS
 from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import FAMILIES, save_tokenizer
-from vocabx_utils.training.export import write_folder
+from vocabx_utils.training.export import export_model
+from vocabx_utils.training.starts import Start
 from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
 
 STRATEGIES = ("merges", "added")
@@ -138,9 +138,7 @@ def write_model(found: Folders, case: str, tie: str, strategy: str) -> None:
     model = with_extra_rows(base, *(0.3 * rows))
     train_two_steps(model, torch.arange(len(model.get_input_embeddings().weight))[-LENGTH:][None])
     out = found.root / "out" / name
-    write_folder(
-        model, extension.tokenizer, out, limit=base.vocab_size + extension.N, new_ids=extension.new_ids, pad_to=64
-    )
+    export_model(Start(model, extension.tokenizer, extension.new_ids), out, pad_to=64)
     found.add_model(name, out, extension.tokenizer, model)
 
 

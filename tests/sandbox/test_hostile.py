@@ -17,6 +17,7 @@ from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 pytestmark = pytest.mark.sandbox
 LIMITS = Limits(timeout_s=2.0)
 STRICT = Strict(("add",))
+INFORMED = hostile.read_program("informed")
 
 
 @pytest.fixture(scope="module", params=["fresh", "forked"])
@@ -52,10 +53,10 @@ def test_a_daemon_does_not_outlive_its_task(sandbox: Sandbox) -> None:
 
 def test_informed_attacker_passes_outside_strict_mode(sandbox: Sandbox) -> None:
     """Recorded, not wished for: who reads the nonce from a frame of the runner can forge a report."""
-    assert sandbox.run(Task(hostile.INFORMED, hostile.TEST, "asserts"), LIMITS).status == "pass"
+    assert sandbox.run(Task(INFORMED, hostile.TEST, "asserts"), LIMITS).status == "pass"
 
 
-@pytest.mark.parametrize("code", [hostile.INFORMED, hostile.hostile("H05").code], ids=["informed", "H05"])
+@pytest.mark.parametrize("code", [INFORMED, hostile.hostile("H05").code], ids=["informed", "H05"])
 def test_strict_mode_closes_what_is_open(code: str, plain: Environment) -> None:
     with Sandbox(plain.view) as sandbox:
         assert sandbox.run(Task(code, hostile.TEST, "asserts", STRICT), LIMITS).status == "fail"

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from vocabx_utils.evaluation import jail, memory_group
-from vocabx_utils.evaluation import sandbox as sandbox_module
+from vocabx_utils.evaluation import jail, jails, memory_group
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.jail import JailFiles, JailUser, SandboxUnavailableError, find_bubblewrap, jail_command
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
@@ -181,8 +180,8 @@ def test_settings_are_read_from_the_kernel() -> None:
 def test_a_warm_jail_that_is_dead_is_replaced(
     number: int, strict: Strict | None, plain: Environment, monkeypatch
 ) -> None:
-    monkeypatch.setattr(sandbox_module, "START_SECONDS", 2.0)
-    monkeypatch.setattr(sandbox_module, "CLEAN_SECONDS", 1.0)
+    monkeypatch.setattr(jails, "START_SECONDS", 2.0)
+    monkeypatch.setattr(jails, "CLEAN_SECONDS", 1.0)
     task = Task("def f(): return 1", "assert f() == 1", "asserts", strict)
     with Sandbox(plain.view, forked=True) as sandbox:
         assert sandbox.run(task).status == "pass"
@@ -203,12 +202,14 @@ def _server_of(warm: Any) -> int:
 
 @pytest.mark.sandbox
 def test_a_candidate_whose_jail_does_not_start_is_not_wrong(plain: Environment, monkeypatch) -> None:
-    original = sandbox_module._Jail.__init__
+    original = jails.Jail.__init__
 
-    def broken(self: Any, sandbox: Any, call: str, *args: Any, **options: Any) -> None:
-        original(self, sandbox, "jailed.no_such_module.f()" if "serve_calls" in call else call, *args, **options)
+    def broken(self: Any, bubblewrap: Any, view: Any, call: str, *args: Any, **options: Any) -> None:
+        original(
+            self, bubblewrap, view, "jailed.no_such_module.f()" if "serve_calls" in call else call, *args, **options
+        )
 
-    monkeypatch.setattr(sandbox_module._Jail, "__init__", broken)
+    monkeypatch.setattr(jails.Jail, "__init__", broken)
     task = Task("def f(): return 1", "assert f() == 1", "asserts", Strict(("f",)))
     with Sandbox(plain.view) as sandbox, pytest.raises(SandboxUnavailableError, match="no_such_module"):
         sandbox.run(task)
@@ -216,7 +217,7 @@ def test_a_candidate_whose_jail_does_not_start_is_not_wrong(plain: Environment, 
 
 @pytest.mark.sandbox
 def test_a_jail_that_starts_at_the_second_attempt_costs_nothing(plain: Environment, monkeypatch) -> None:
-    original, calls = sandbox_module.subprocess.Popen, []
+    original, calls = jails.subprocess.Popen, []
 
     def sometimes(command: list[str], **options: Any) -> Any:
         calls.append(command)
@@ -226,6 +227,6 @@ def test_a_jail_that_starts_at_the_second_attempt_costs_nothing(plain: Environme
 
     with Sandbox(plain.view) as sandbox:
         memory_group.describe()  # asked once for all, by a process of its own
-        monkeypatch.setattr(sandbox_module.subprocess, "Popen", sometimes)
+        monkeypatch.setattr(jails.subprocess, "Popen", sometimes)
         assert sandbox.run(Task("x = 1", "assert x == 1", "asserts")).status == "pass"
     assert len(calls) == 2

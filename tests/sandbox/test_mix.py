@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vocabx_utils.evaluation import jail
-from vocabx_utils.evaluation import sandbox as sandbox_module
+from vocabx_utils.evaluation import jail, jails
 from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.execution import run_jobs
 from vocabx_utils.evaluation.hostile import GOOD, TEST
@@ -65,16 +64,16 @@ def test_without_a_filter_the_server_notices(
     assert file.read_text() != code
     monkeypatch.setattr(jail, "JAILED_CODE", tmp_path / "jailed")
     monkeypatch.setattr(syscalls, "supported", lambda: False)
-    monkeypatch.setattr(sandbox_module, "CLEAN_SECONDS", 1.0)
-    jails = set()
+    monkeypatch.setattr(jails, "CLEAN_SECONDS", 1.0)
+    used = set()
     with Sandbox(plain.view, forked=True) as sandbox:
         for name in (name for name in hostile_mix.ATTACKS if name.startswith(kind)):
             sandbox.run(Task(hostile_mix.attack(name), TEST, "asserts"), LIMITS)
-            jails.add(sandbox._warm)
+            used.add(sandbox._warm)
             verdict = sandbox.run(Task(hostile_mix.victim(), TEST, "asserts"), LIMITS)
-            jails.add(sandbox._warm)
+            used.add(sandbox._warm)
             assert verdict.status == "pass", (name, verdict.details)
-    assert len(jails) > 1
+    assert len(used) > 1
 
 
 def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Environment) -> None:

@@ -25,6 +25,7 @@ from vocabx_utils.evaluation.environments import (
     plain_environment,
 )
 from vocabx_utils.evaluation.execution import run_jobs
+from vocabx_utils.evaluation.outcomes import Outcome
 from vocabx_utils.evaluation.references import (
     EnvironmentDiffersError,
     KeptList,
@@ -37,7 +38,6 @@ from vocabx_utils.evaluation.references import (
     verify_references,
     write_kept,
 )
-from vocabx_utils.evaluation.verdicts import Verdict
 
 SIZES = {"humaneval": (164, 164), "mbpp": (500, 500), "bigcodebench": (1112, 1140), "ds1000": (878, 1000)}
 
@@ -178,21 +178,21 @@ def test_committed_lists_name_the_pinned_packages(name: str) -> None:
 
 
 def test_time_limits_follow_the_reference() -> None:
-    runs = [Verdict("pass", seconds=1.0), Verdict("pass", seconds=4.1)]
+    runs = [Outcome("pass", seconds=1.0), Outcome("pass", seconds=4.1)]
     assert time_limit(runs, 10.0) == 10.0  # the quickest run counts: load only adds
     assert time_limit(runs[1:], 10.0) == 20.0
-    assert time_limit([Verdict("pass", seconds=20.1)], 10.0) == 60.0
+    assert time_limit([Outcome("pass", seconds=20.1)], 10.0) == 60.0
 
 
 def test_reasons_are_one_line_without_paths(plain: Environment) -> None:
     folder = plain.view.folders[0]
     text = f"Traceback\n  File x\nOSError: no file {folder}/lib/x\n   ^^^^\n"
-    runs = [Verdict("pass"), Verdict("fail", "error", "OSError", {"test_a": text})]
+    runs = [Outcome("pass"), Outcome("fail", "error", "OSError", {"test_a": text})]
     assert drop_reason(runs, plain) == "error (in 1 of 2 runs): OSError: no file <environment>/lib/x"
 
 
 def test_a_cut_message_leaves_the_name_of_its_exception(plain: Environment) -> None:
-    runs = [Verdict("fail", "error", "LookupError", {"test_a": "    - '/usr/lib/nltk_data'\n    - ''\n*****\n"})] * 2
+    runs = [Outcome("fail", "error", "LookupError", {"test_a": "    - '/usr/lib/nltk_data'\n    - ''\n*****\n"})] * 2
     assert drop_reason(runs, plain) == "error: LookupError"
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from alignment_tokenizers import counted_ends
-from probe import probe
 from tokenizers import Tokenizer
+from tokens.probe import probe
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from vocabx_utils.models import load_tokenizer

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vocabx_utils.analysis.mechanisms import CausalTest
-from vocabx_utils.analysis.similarity import bootstrap_mean
-from vocabx_utils.analysis.thesis import CLAIMS
 from vocabx_utils.intervals import judge, judge_all, mean_interval, ratio_interval, shared_level
 from vocabx_utils.names import variant_label
+from vocabx_utils.resampling import bootstrap_mean
+from vocabx_utils.thesis import CLAIMS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,9 @@ def turn_towards(
     wide = part.pivot(index="token", columns=["position", "epoch"], values="cosine")
     start, end = part["epoch"].min(), part["epoch"].max()
     gain = {position: wide[position][end] - wide[position][start] for position in ("first", "last")}
-    return bootstrap_mean((gain["first"] - gain["last"]).to_numpy(), level=level, draws=draws, seed=seed)
+    change = (gain["first"] - gain["last"]).to_numpy()
+    found = bootstrap_mean(change, confidence=level, draws=draws, seed=seed)
+    return found.estimate, found.low, found.high, int(np.isfinite(change).sum())
 
 
 def direction_finding(table: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> Finding:
@@ -121,7 +123,8 @@ def stability_finding(table: pd.DataFrame, expected: np.ndarray, *, draws: int =
         ]
         by_token = part.groupby(["token", "epoch"])["cosine"].mean().unstack()
         change = by_token[by_token.columns.max()] - by_token[by_token.columns.min()]
-        mean, low, high, _ = bootstrap_mean(change.to_numpy(), level=_level(len(judged)), draws=draws, seed=seed)
+        found = bootstrap_mean(change.to_numpy(), confidence=_level(len(judged)), draws=draws, seed=seed)
+        mean, low, high = found.estimate, found.low, found.high
         small += low >= -STILL and high <= STILL
         large += high < -STILL or low > STILL
         start = by_token[by_token.columns.min()].mean()

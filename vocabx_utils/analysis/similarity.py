@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
+from vocabx_utils.resampling import bootstrap_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "POSITIONS",
-    "bootstrap_mean",
     "cosine",
     "cosines_by_epoch",
     "frequency_groups",
@@ -171,33 +171,6 @@ def cosines_by_epoch(
     return pd.concat(parts, ignore_index=True).merge(described, on="token")[columns]
 
 
-def bootstrap_mean(
-    values: np.ndarray, *, draws: int = 1000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float, float, int]:
-    """Mean of the finite values with a percentile bootstrap interval over them (the tokens are resampled).
-
-    Args:
-        values: one value for each token; NaN is left out.
-        draws: bootstrap samples.
-        level: coverage of the interval.
-        seed: of the resampling.
-
-    Returns:
-        mean, lower end, upper end, number of finite values. All NaN where there is none; the ends equal the
-        mean where there is one.
-
-    Source:
-        Efron & Tibshirani, An Introduction to the Bootstrap, percentile method.
-    """
-    finite = np.asarray(values, dtype=float)
-    finite = finite[np.isfinite(finite)]
-    if finite.size == 0:
-        return float("nan"), float("nan"), float("nan"), 0
-    picks = np.random.default_rng(seed).integers(finite.size, size=(draws, finite.size))
-    low, high = np.quantile(finite[picks].mean(1), [(1 - level) / 2, (1 + level) / 2])
-    return float(finite.mean()), float(low), float(high), int(finite.size)
-
-
 def summarize(
     table: pd.DataFrame,
     by: Sequence[str] = ("variant", "matrix", "position", "epoch"),
@@ -225,8 +198,9 @@ def summarize(
 
     rows = []
     for key, group in table.groupby(list(by), sort=True, observed=True):
-        mean, low, high, n = bootstrap_mean(group["cosine"].to_numpy(), draws=draws, level=level, seed=seed)
-        rows.append((*key, mean, low, high, n, len(group) - n))
+        values = group["cosine"].to_numpy()
+        found, n = bootstrap_mean(values, draws=draws, confidence=level, seed=seed), int(np.isfinite(values).sum())
+        rows.append((*key, found.estimate, found.low, found.high, n, len(group) - n))
     return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "n", "missing"])
 
 

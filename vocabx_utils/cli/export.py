@@ -35,13 +35,15 @@ def export(
     VARIANT is a folder such as runs/quick/04_fine_tuning/mean_kl_last, OUT the folder to make. A variant of phase 1
     (runs/quick/03_phase1_training/mean_ce) is written with the rows of its last epoch.
     """
-    from vocabx_utils.training.export import export_path
+    from vocabx_utils.training.export import export_model, refuse_existing
+    from vocabx_utils.training.starts import load_folder
 
-    options: dict[str, Any] = {"pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify, "model": model}
+    options: dict[str, Any] = {"adapter": adapter, "pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify}
     if probe is not None:
         options["probe"] = probe.read_text(encoding="utf-8")
     try:
-        facts = export_path(variant, out, adapter=adapter, **options)
+        refuse_existing(out)
+        facts = export_model(load_folder(variant, model), out, **options)
     except (ValueError, RuntimeError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{out}: {facts['rows']} rows, {facts['new_tokens']} new tokens, {facts['padding_rows']} padding rows")

@@ -1,1 +1,1 @@
-"""Notebook 05: benchmarks, generation, sandboxed execution and statistics."""
+"""Notebook 05: benchmarks, generation and sandboxed execution."""

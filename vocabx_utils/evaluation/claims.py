@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vocabx_utils.evaluation import statistics
+from vocabx_utils import statistics
 from vocabx_utils.evaluation.scoring import FAILURE_CLASSES, Count
-from vocabx_utils.intervals import CONFIDENCE, Answer, judge, judge_all, shared_level
+from vocabx_utils.intervals import CONFIDENCE, Answer, Interval, judge, judge_all, ratio_difference, shared_level
+from vocabx_utils.resampling import rank_correlation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,9 +67,7 @@ def loss_as_proxy(losses: Mapping[str, float], rates: Mapping[str, float], *, po
     if len(names) < _FEWEST_VARIANTS or len({rates[name] for name in names}) < 2:
         needed = f"{_FEWEST_VARIANTS} or more with different rates needed"
         return Verdict("C11", "cannot tell", f"{len(names)} variants with both; {needed}")
-    rho = statistics.rank_correlation(
-        [losses[name] for name in names], [rates[name] for name in names], confidence=CONFIDENCE
-    )
+    rho = rank_correlation([losses[name] for name in names], [rates[name] for name in names], confidence=CONFIDENCE)
     reason = f"Spearman {rho.estimate:+.2f} [{rho.low:+.2f}, {rho.high:+.2f}] over {len(names)} variants"
     return Verdict("C11", judge(rho, poor), reason)
 
@@ -101,7 +100,7 @@ def densest_benchmark(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdic
         measured = ", ".join(usable) or "nothing"
         return Verdict("C15", "cannot tell", f"measured on {measured} only ({_FEWEST_PROBLEMS} problems or more)")
     level = shared_level(len(others))  # any of them can refute the claim
-    gaps = {name: statistics.ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
+    gaps = {name: ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
     outcome = judge_all([judge(gap) for gap in gaps.values()])
     if outcome == "confirmed" and not set(_THESIS_BENCHMARKS) <= usable.keys():
         outcome = "cannot tell"
@@ -149,13 +148,13 @@ def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], referenc
     sentences = []
     rows: Any = table[table["model"] != reference].itertuples()
     for row in rows:
-        gap = statistics.Interval(row.difference, row.low, row.high)
+        gap = Interval(row.difference, row.low, row.high)
         numbers = f"{gap.estimate:+.4f} bits per byte [{gap.low:+.4f}, {gap.high:+.4f}], n = {row.n}"
         sentences.append(f"On {texts}, {names[row.model]} {said[judge(gap)]} {names[reference]}: {numbers}.")
     return sentences
 
 
-def _points(interval: statistics.Interval) -> str:
+def _points(interval: Interval) -> str:
     value, low, high = (100 * part for part in (interval.estimate, interval.low, interval.high))
     return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
 

@@ -8,9 +8,9 @@ import contextlib
 import hashlib
 import json
 import queue
-import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from typing import Any
 from vocabx_utils import locks
 from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, program
 from vocabx_utils.evaluation.environments import Environment, check_libraries, environment_for
+from vocabx_utils.evaluation.outcomes import Outcome, flags
 from vocabx_utils.evaluation.results import Result, ResultsFile
 from vocabx_utils.evaluation.samples import Sample, match_samples, read_samples
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.evaluation.verdicts import Verdict, flags
 from vocabx_utils.runs import progress, read_json
 
 TIMEOUTS = {"humaneval": 5.0, "mbpp": 5.0, "ds1000": 30.0, "bigcodebench": 10.0}
@@ -102,8 +102,8 @@ def execute(
     if left:
         backend = check_sandbox(environment.view)
         with locks.writing(file.path):
-            for job, verdict, attempts in run_jobs(left, environment, workers=workers, fast=fast):
-                file.append(_result(job, verdict, attempts, environment, backend))
+            for job, outcome, attempts in run_jobs(left, environment, workers=workers, fast=fast):
+                file.append(_result(job, outcome, attempts, environment, backend))
     return [file.rows[job.task_id, job.sample] for job in jobs]
 
 
@@ -194,8 +194,8 @@ def run_jobs(
     fast: bool = False,
     retry: Callable[[Job], bool] = lambda job: True,
     desc: str = "executing",
-) -> Iterator[tuple[Job, Verdict, int]]:
-    """Run programs and yield each with its verdict and number of attempts, as they are done.
+) -> Iterator[tuple[Job, Outcome, int]]:
+    """Run programs and yield each with its outcome and number of attempts, as they are done.
 
     Args:
         jobs: The programs.
@@ -215,63 +215,53 @@ def run_jobs(
     again: list[Job] = []
     retried = _RETRIED_WARM if fast else _RETRIED
     with progress(total=len(jobs), desc=desc, unit="program") as bar:
-        with contextlib.closing(_in_parallel(jobs, environment, workers, fast)) as verdicts:
-            for job, verdict in verdicts:
-                spoilt = verdict.status == "timeout" or verdict.reason in retried
+        with contextlib.closing(_in_parallel(jobs, environment, workers, fast)) as outcomes:
+            for job, outcome in outcomes:
+                spoilt = outcome.status == "timeout" or outcome.reason in retried
                 if spoilt and retry(job):
                     again.append(job)
                     continue
                 bar.update(1)
-                yield job, verdict, 1
+                yield job, outcome, 1
         with Sandbox(environment.view) as sandbox:
             for job in again:
-                verdict = sandbox.run(job.task, job.limits)
+                outcome = sandbox.run(job.task, job.limits)
                 bar.update(1)
-                yield job, verdict, 2
+                yield job, outcome, 2
 
 
 def _in_parallel(
     jobs: Sequence[Job], environment: Environment, workers: int, fast: bool
-) -> Generator[tuple[Job, Verdict]]:
+) -> Generator[tuple[Job, Outcome]]:
     """Run on threads (each waits for its jail); the longest time limits first, so that none is left to the end."""
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[Job, Verdict] | BaseException] = queue.SimpleQueue()
-    stop = threading.Event()
-    for job in sorted(jobs, key=lambda job: -job.limits.timeout_s):
-        waiting.put(job)
+    idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
 
-    def work() -> None:
+    def work(job: Job) -> tuple[Job, Outcome]:
+        sandbox = idle.get()
         try:
-            with (
-                Sandbox(environment.view, forked=fast, preload=environment.preload) as sandbox,
-                contextlib.suppress(queue.Empty),
-            ):
-                while not stop.is_set():
-                    job = waiting.get_nowait()
-                    done.put((job, sandbox.run(job.task, job.limits)))
-        except BaseException as error:  # handed to the caller's thread
-            done.put(error)
+            return job, sandbox.run(job.task, job.limits)
+        finally:
+            idle.put(sandbox)
 
-    threads = [threading.Thread(target=work) for _ in range(min(workers, len(jobs)))]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in jobs:
-            outcome = done.get()
-            if isinstance(outcome, BaseException):
-                raise outcome
-            yield outcome
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with contextlib.ExitStack() as stack:
+        for _ in range(min(workers, len(jobs))):
+            sandbox = Sandbox(environment.view, forked=fast, preload=environment.preload)
+            idle.put(stack.enter_context(sandbox))
+        # Entered last: the threads have ended before the jails, which die with the threads that started them.
+        pool = stack.enter_context(futures.ThreadPoolExecutor(workers))
+        try:
+            running = [pool.submit(work, job) for job in sorted(jobs, key=lambda job: -job.limits.timeout_s)]
+            for done in futures.as_completed(running):
+                yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def _result(job: Job, verdict: Verdict, attempts: int, environment: Environment, backend: str) -> Result:
+def _result(job: Job, outcome: Outcome, attempts: int, environment: Environment, backend: str) -> Result:
     return Result(
         task_id=job.task_id,
         sample=job.sample,
-        **{**asdict(verdict), "seconds": round(verdict.seconds, 3), "cpu_s": round(verdict.cpu_s, 3)},
+        **{**asdict(outcome), "seconds": round(outcome.seconds, 3), "cpu_s": round(outcome.cpu_s, 3)},
         attempts=attempts,
         timeout_s=job.limits.timeout_s,
         key=job.key,

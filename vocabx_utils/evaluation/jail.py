@@ -34,9 +34,6 @@ class SandboxUnavailableError(RuntimeError):
     """There is no sandbox that holds, so nothing is executed. The message says how to get one."""
 
 
-SandboxUnavailable = SandboxUnavailableError
-
-
 def start_hint(complaint: str) -> str:
     """What to do about a jail that does not start although bubblewrap is installed.
 

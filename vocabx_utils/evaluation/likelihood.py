@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import reference_text
 from vocabx_utils.evaluation.slots import placement
-from vocabx_utils.evaluation.statistics import paired_bootstrap
+from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import logit_transform
 
 if TYPE_CHECKING:

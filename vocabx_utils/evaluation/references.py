@@ -23,9 +23,9 @@ from vocabx_utils.evaluation.execution import (
     reference_timeouts,
     run_jobs,
 )
+from vocabx_utils.evaluation.outcomes import Outcome
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.evaluation.verdicts import Verdict
 from vocabx_utils.runs import append_jsonl, iterate_jsonl, read_json, write_json
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
@@ -140,7 +140,7 @@ def verify_references(
     known = _Record(record, environment.hash)
     backend = check_sandbox(environment.view)
 
-    def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Verdict]:
+    def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Outcome]:
         desc, fast = f"{benchmark}, references, {what}", mode == "forked"
         label = f"{what}, {mode}"
         left = [job for job in jobs if (label, job.task_id) not in known.verdicts]
@@ -149,7 +149,7 @@ def verify_references(
         return {job.task_id: known.verdicts[label, job.task_id] for job in jobs}
 
     jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT)
-    verdicts: dict[str, list[Verdict]] = {problem.task_id: [] for problem in problems}
+    verdicts: dict[str, list[Outcome]] = {problem.task_id: [] for problem in problems}
     seconds = []
 
     def undecided(job: Job) -> bool:
@@ -179,7 +179,7 @@ class _Record:
 
     def __init__(self, path: str | Path | None, env_hash: str) -> None:
         self.path, self.env_hash = Path(path) if path else None, env_hash
-        self.verdicts: dict[tuple[str, str], Verdict] = {}
+        self.verdicts: dict[tuple[str, str], Outcome] = {}
         rows = iterate_jsonl(self.path) if self.path and self.path.is_file() else ()
         for number, row in rows:
             place = f"{self.path}, line {number}"
@@ -189,11 +189,11 @@ class _Record:
                     "another folder, or remove the file to begin anew"
                 )
             try:
-                self.verdicts[row["run"], row["task_id"]] = Verdict(**row["verdict"])
+                self.verdicts[row["run"], row["task_id"]] = Outcome(**row["verdict"])
             except (KeyError, TypeError) as error:
                 raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
 
-    def add(self, run: str, task_id: str, verdict: Verdict) -> None:
+    def add(self, run: str, task_id: str, verdict: Outcome) -> None:
         """File a verdict."""
         self.verdicts[run, task_id] = verdict
         if self.path:
@@ -240,7 +240,7 @@ def compare_lists(found: KeptList) -> list[str]:
     return newly + again
 
 
-def _all_pass(runs: Sequence[Verdict]) -> bool:
+def _all_pass(runs: Sequence[Outcome]) -> bool:
     return all(run.status == "pass" for run in runs)
 
 
@@ -264,12 +264,12 @@ def reference_jobs(
     ]
 
 
-def time_limit(runs: Sequence[Verdict], usual: float) -> float:
+def time_limit(runs: Sequence[Outcome], usual: float) -> float:
     """Five times the quickest run of the reference (load only adds), in whole seconds, from the usual limit to 60."""
     return float(min(max(round(FACTOR * min(run.seconds for run in runs)), usual), LONGEST))
 
 
-def drop_reason(runs: Sequence[Verdict], environment: Environment) -> str:
+def drop_reason(runs: Sequence[Outcome], environment: Environment) -> str:
     """Why a problem is dropped, in one line without paths of this machine."""
     failed = [run for run in runs if run.status != "pass"]
     run = failed[0]

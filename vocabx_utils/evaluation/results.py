@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import datetime
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vocabx_utils.evaluation.outcomes import Status
 from vocabx_utils.evaluation.samples import Sample
-from vocabx_utils.evaluation.verdicts import Status
 from vocabx_utils.runs import append_jsonl, iterate_jsonl, show_path, write_json
 
 
@@ -22,7 +22,7 @@ class ResultsMismatchError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of one answer; the fields of `verdicts.Verdict`, and what it was obtained with.
+    """Outcome of one answer; the fields of `outcomes.Outcome`, and what it was obtained with.
 
     Attributes:
         attempts: Runs; 2 where a timeout or crash was tried again alone.
@@ -174,24 +174,6 @@ def write_official(results: Iterable[Result], samples: Iterable[Sample], path: s
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
     write_json(target, {"date": date, "eval": table})
     return target
-
-
-def write_samples(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Write answers in the shape that BigCodeBench's own evaluator reads.
-
-    Args:
-        rows: Mappings with ``task_id``, ``solution`` and, if there is one, ``raw_solution``.
-        path: The file to write.
-
-    Raises:
-        ValueError: A row lacks ``task_id`` or ``solution``.
-    """
-    from vocabx_utils.evaluation.samples import parse_sample
-    from vocabx_utils.runs import write_jsonl
-
-    for number, row in enumerate(rows, 1):
-        parse_sample(row, f"row {number}")
-    write_jsonl(path, rows)
 
 
 def _cut_torn_line(path: Path) -> None:

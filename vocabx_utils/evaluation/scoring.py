@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vocabx_utils.evaluation import statistics
+from vocabx_utils import statistics
 from vocabx_utils.evaluation.answers import looks_like_prose
 from vocabx_utils.evaluation.benchmarks import INFO
 
@@ -88,25 +88,6 @@ def split_by_benchmark(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapp
     return groups
 
 
-def pass_at_k(answers: int, passed: int, k: int) -> float:
-    """Return the unbiased estimate of pass@k of one problem (Chen et al. 2021, equation 1).
-
-    Args:
-        answers: Answers drawn.
-        passed: Those that pass.
-        k: Answers that would be allowed, at most ``answers``.
-
-    Returns:
-        Probability that at least one of ``k`` of the answers passes.
-
-    Raises:
-        ValueError: Impossible numbers.
-    """
-    if not 0 <= passed <= answers or not 1 <= k <= answers:
-        raise ValueError(f"expected 0 <= passed <= answers and 1 <= k <= answers, got {passed}, {answers}, k={k}")
-    return 1.0 - math.comb(answers - passed, k) / math.comb(answers, k)
-
-
 def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     """Return pass@k averaged over the problems.
 
@@ -120,7 +101,7 @@ def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
         passed[row.task_id] += row.passed
     if not answers:
         raise ValueError("expected at least one result")
-    return float(np.mean([pass_at_k(answers[task], passed[task], k) for task in answers]))
+    return float(np.mean([statistics.pass_at_k(answers[task], passed[task], k) for task in answers]))
 
 
 def verdicts(results: Iterable[Result]) -> dict[str, bool]:
@@ -203,7 +184,6 @@ _REASONS = {
     "syntax": "syntax",
     "memory": "memory",
     "crash": "crash",
-    "no_verdict": "refused",
     "tamper": "refused",
     "tests_missing": "refused",
 }

@@ -41,7 +41,7 @@ class Row:
         return self.prompt_length + len(self.ids) - 1
 
 
-Verdict = Callable[[Row, int], bool]  # (row, number of new ids) -> the row is done
+IsDone = Callable[[Row, int], bool]  # (row, number of new ids) -> the row is done
 
 
 class SlotCache(Cache):
@@ -192,7 +192,7 @@ class SlotDecoder:
 
     @torch.inference_mode()
     def decode(
-        self, prompts: Sequence[Sequence[int]], order: Sequence[int], is_done: Verdict, max_new_tokens: int
+        self, prompts: Sequence[Sequence[int]], order: Sequence[int], is_done: IsDone, max_new_tokens: int
     ) -> Iterator[Row]:
         """Yield the rows as they finish.
 
@@ -221,7 +221,7 @@ class SlotDecoder:
                         yield row
                         active[slot] = None
 
-    def _extend(self, row: Row, new: list[int], is_done: Verdict, max_new_tokens: int) -> bool:
+    def _extend(self, row: Row, new: list[int], is_done: IsDone, max_new_tokens: int) -> bool:
         new = new[: max_new_tokens - len(row.ids)]
         row.ids.extend(new)
         return is_done(row, len(new)) or len(row.ids) >= max_new_tokens
@@ -231,7 +231,7 @@ class SlotDecoder:
         prompts: Sequence[Sequence[int]],
         waiting: list[int],
         active: list[Row | None],
-        is_done: Verdict,
+        is_done: IsDone,
         max_new_tokens: int,
     ) -> Iterator[Row]:
         """Run waiting prompts into free slots, a bounded number of tokens a pass."""

@@ -17,12 +17,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from vocabx_utils.analysis.rows import Matrix
-from vocabx_utils.analysis.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
 from vocabx_utils.figures import diagrams, losses, results, rows
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
 from vocabx_utils.figures.strips import aligned_strip, strip_from_pieces
 from vocabx_utils.figures.theme import Drawing, Format, note, save_figure, theme
 from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
+from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
 from vocabx_utils.vocabulary.alignment import align_ids, align_texts
 from vocabx_utils.vocabulary.boundaries import AlignedText
 from vocabx_utils.vocabulary.tokens import Extension, load_extension

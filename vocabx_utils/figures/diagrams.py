@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from vocabx_utils.analysis.thesis import AXES
 from vocabx_utils.figures.theme import PALETTE, new_axes
+from vocabx_utils.thesis import AXES
 
 _PLAIN, _MARKED, _TEACHER = "#e8eef5", "#ffe3c2", "#e3f1e7"
 

@@ -22,7 +22,7 @@ class Look:
     fill: str
     edge: str
     border: str
-    line: str = "-"
+    line: Literal["-", "--", ":"] = "-"
     hatch: str = ""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from vocabx_utils.analysis import thesis
+from vocabx_utils import thesis
 from vocabx_utils.figures.theme import Drawing, new_axes, note, variant_style, whole_epochs
 from vocabx_utils.names import variant_label
 
@@ -108,9 +108,14 @@ def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
     parts: list[pd.DataFrame] = []
     offset = 0
     for stage, part in losses[losses["kind"] == "epoch"].groupby("stage", sort=False):
-        columns = {"stage": stage, "epoch": offset + part["epoch"].astype(int)}
-        columns |= {"train": part["loss"].astype(float), "validation": part["validation_loss"].astype(float)}
-        columns["targets"] = part["validation_targets"].fillna(0).astype(int) if "validation_targets" in part else 0
+        counted = part["validation_targets"].fillna(0).astype(int) if "validation_targets" in part else 0
+        columns: dict[str, Any] = {
+            "stage": stage,
+            "epoch": offset + part["epoch"].astype(int),
+            "train": part["loss"].astype(float),
+            "validation": part["validation_loss"].astype(float),
+            "targets": counted,
+        }
         parts.append(pd.DataFrame(columns)[(part["epoch"] > 0) | (not parts)])
         offset += int(part["epoch"].max())
     return pd.concat(parts, ignore_index=True)
@@ -118,7 +123,8 @@ def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
 
 def stage_ends(curve: pd.DataFrame) -> dict[str, int]:
     """Return the last epoch of each stage that another one follows."""
-    return curve.groupby("stage", sort=False)["epoch"].max().iloc[:-1].to_dict()
+    ends = curve.groupby("stage", sort=False)["epoch"].max().iloc[:-1]
+    return {str(stage): int(epoch) for stage, epoch in ends.items()}
 
 
 def published_curves() -> dict[str, pd.DataFrame]:
@@ -126,7 +132,7 @@ def published_curves() -> dict[str, pd.DataFrame]:
     curves = {}
     for name, part in thesis.sequential_table().groupby("variant"):
         curve = part.pivot(index="epoch", columns="split", values="loss").sort_index().reset_index()
-        before = curve["epoch"] <= thesis.EMBEDDING_HEAD_EPOCHS
+        before = curve["epoch"] <= thesis.NUMBERS["embedding_head_epochs"]
         curves[str(name)] = curve.assign(stage=np.where(before, "a", "c"), targets=0)
     return curves
 

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from vocabx_utils.analysis import thesis
-from vocabx_utils.evaluation.statistics import smallest_detectable_difference, wilson_interval
+from vocabx_utils import thesis
 from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes, note
 from vocabx_utils.names import TUNED, variant_label
+from vocabx_utils.statistics import smallest_detectable_difference, wilson_interval
 
 Counts = Mapping[str, Mapping[str, tuple[int, int]]]
 """Problems passed and answered by benchmark, then by model."""

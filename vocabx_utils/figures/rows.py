@@ -13,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vocabx_utils.analysis import thesis
+from vocabx_utils import thesis
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 from vocabx_utils.analysis.rows import Matrix
 from vocabx_utils.analysis.similarity import POSITIONS

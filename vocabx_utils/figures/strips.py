@@ -322,8 +322,8 @@ def _strip(aligned: AlignedText, pieces: Sequence[Sequence[str]], fresh: Collect
         row, before = [], 0
         for position, (text, end) in enumerate(zip(pieces[side], ends[side], strict=True)):
             start, stop = (before, room.get(before, 0)), (end, 0)
-            if (slot := slots[side].get(position)) is not None:
-                start, stop = (end, slot), (end, slot + 1)
+            if position in slots[side]:
+                start, stop = (end, slots[side][position]), (end, slots[side][position] + 1)
             row.append(StripToken(position, text, kind_of(side, position), start, stop))
             before = end
         rows.append(tuple(row))

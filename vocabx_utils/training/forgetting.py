@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -26,20 +27,9 @@ from vocabx_utils.training.fullhead import token_losses
 from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.tuned import Tuned
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _CHUNK_BYTES = 128 << 20  # logits held at once
 
-__all__ = [
-    "Snapshot",
-    "TextSet",
-    "bits_per_byte",
-    "continue_text",
-    "forgetting_table",
-    "forgetting_texts",
-    "new_row_mass",
-]
+__all__ = ["Snapshot", "TextSet", "bits_per_byte", "forgetting_table", "forgetting_texts"]
 
 
 @dataclass(frozen=True)
@@ -58,14 +48,14 @@ class TextSet:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Measures a model between stages; give it to ``fine_tune`` as ``observe``.
+    """Measure a model between stages; give it to `fine_tune` as `observe`.
 
     Attributes:
         tokenizer: of the variant.
         limit: V + N.
-        new_ids: ids of the new tokens.
-        sets: text sets for bits per byte.
-        prompt: a prompt to continue greedily; empty for none.
+        new_ids: of the new tokens.
+        sets: texts for bits per byte; the first four of the first set also for the probability of new rows.
+        prompt: continued greedily; empty for none.
         max_new_tokens: length of the continuation.
         tokens_per_batch: bounds memory.
     """
@@ -79,7 +69,7 @@ class Snapshot:
     tokens_per_batch: int = 4096
 
     def __call__(self, stage: str, model: PreTrainedModel) -> dict[str, Any]:
-        """Bits per byte by set, the probability that goes to new rows, and the continued prompt."""
+        """Return bits per byte by set, the mean probability of all new tokens together, and the continued prompt."""
         model.eval()
         sizes = {group.name: [len(text.encode()) for text in group.texts] for group in self.sets}
         bits: dict[str, np.ndarray] = {}
@@ -90,6 +80,7 @@ class Snapshot:
             ends = np.cumsum([len(group.texts) for group in self.sets])
             bits = dict(zip(sizes, np.split(read.bits(), ends[:-1]), strict=True))
             if len(self.new_ids):
+                # far above the share of new tokens in such texts, it tells of rows that are too strong
                 seen["new_row_mass"] = read.new_mass(self.new_ids, len(self.sets[0].texts[:4]))
         seen |= {
             "bits_per_byte": {name: float(values.sum()) / sum(sizes[name]) for name, values in bits.items()},
@@ -97,11 +88,25 @@ class Snapshot:
             "bytes": sizes,
             "sources": {group.name: group.source for group in self.sets},
         }
-        if self.prompt:
-            seen["text"] = continue_text(
-                model, self.tokenizer, self.prompt, limit=self.limit, max_new_tokens=self.max_new_tokens
-            )
-        return seen
+        return seen | ({"text": self._continue(model)} if self.prompt else {})
+
+    def _continue(self, model: PreTrainedModel) -> str:
+        """Continue the prompt greedily and return what was added, without special tokens."""
+        tokenizer, padding = self.tokenizer, range(self.limit, len(matrices_of(model)[1]))
+        ids = tokenizer(self.prompt, add_special_tokens=False, return_tensors="pt")["input_ids"].to(model.device)
+        generate: Any = model.generate
+        out = generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=self.max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            suppress_tokens=list(padding) or None,
+            use_cache=True,
+        )
+        # decoded together with the prompt: a token's leading space is lost at the start of a text
+        whole, given = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (out[0], ids[0]))
+        return whole[len(given) :]
 
 
 def bits_per_byte(
@@ -112,69 +117,20 @@ def bits_per_byte(
     limit: int,
     tokens_per_batch: int = 4096,
 ) -> float:
-    """Negative log2-likelihood of the texts over their UTF-8 bytes.
+    """Negative log2-likelihood of the texts over their UTF-8 bytes, each text from its first byte.
 
     Args:
         model: plain or peft model.
         tokenizer: the model's.
-        texts: scored one by one, each from its first byte.
+        texts: none of them empty.
         limit: V + N, the ids that count; padding rows take no probability.
         tokens_per_batch: padded tokens of one forward pass; longer texts are refused.
 
     Raises:
-        ValueError: no text, or one that does not fit ``tokens_per_batch``.
+        ValueError: no text, or one that does not fit `tokens_per_batch`.
     """
     bits = _read_once(model, tokenizer, texts, limit, tokens_per_batch).bits()
     return float(bits.sum()) / sum(len(text.encode()) for text in texts)
-
-
-def new_row_mass(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    texts: Sequence[str],
-    *,
-    new_ids: range,
-    tokens_per_batch: int = 4096,
-) -> float:
-    """Mean probability that the head gives to all new tokens together, over every position of the texts.
-
-    Args:
-        model: plain or peft model.
-        tokenizer: the model's.
-        texts: a few texts.
-        new_ids: ids of the new tokens; rows behind them are left out.
-        tokens_per_batch: padded tokens of one forward pass.
-
-    Returns:
-        A share from 0 to 1. Far above the share of new tokens in such texts, it tells of rows that are too strong.
-    """
-    return _read_once(model, tokenizer, texts, new_ids.stop, tokens_per_batch).new_mass(new_ids, len(texts))
-
-
-def continue_text(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    prompt: str,
-    *,
-    limit: int,
-    max_new_tokens: int = 48,
-) -> str:
-    """Continue a prompt greedily and return what was added, without special tokens."""
-    ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"].to(model.device)
-    rows = len(matrices_of(model)[1])
-    generate: Any = model.generate
-    out = generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-        suppress_tokens=list(range(limit, rows)) or None,
-        use_cache=True,
-    )
-    # decoded together with the prompt: a token's leading space is lost at the start of a text
-    whole, given = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (out[0], ids[0]))
-    return whole[len(given) :]
 
 
 def forgetting_texts(
@@ -182,41 +138,42 @@ def forgetting_texts(
 ) -> tuple[TextSet, ...]:
     """The three sets of the forgetting table: domain, code of another language, English prose.
 
-    With ``$VOCABX_DATA`` the last two are answers of Code Alpaca in ``language`` and in plain text; without it they
+    With `$VOCABX_DATA` the last two are answers of Code Alpaca in `language` and in plain text; without it they
     are files of installed packages: C headers of numpy with scripts of matplotlib, and the data set descriptions of
     scikit-learn with licences.
 
     Args:
-        domain: held-out texts of the domain.
-        max_texts: texts of one set, evenly spread over what there is.
+        domain: held-out texts.
+        max_texts: of one set, evenly spread over what there is.
         max_chars: characters kept of one text, cut at a line end.
         language: language of Code Alpaca's answers.
     """
-    sets = [TextSet("domain", _trim(domain, max_texts, max_chars), "validation split")]
     path = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if path is not None:
-        for name, lang in (("other language", language), ("English prose", "text")):
-            answers = _alpaca(path, lang)
-            sets.append(TextSet(name, _trim(answers, max_texts, max_chars), f"Code Alpaca, {lang}"))
-        return tuple(sets)
-    code = _package_texts("numpy", ".h") + _package_texts("matplotlib", ".js")
-    prose = _package_texts("scikit-learn", ".rst") + _licences()
-    sets.append(TextSet("other language", _trim(code, max_texts, max_chars), "numpy headers, matplotlib scripts"))
-    sets.append(TextSet("English prose", _trim(prose, max_texts, max_chars), "scikit-learn descriptions, licences"))
-    return tuple(sets)
+        code, code_source = _alpaca(path, language), f"Code Alpaca, {language}"
+        prose, prose_source = _alpaca(path, "text"), "Code Alpaca, text"
+    else:
+        code = _package_texts("numpy", ".h") + _package_texts("matplotlib", ".js")
+        code_source = "numpy headers, matplotlib scripts"
+        prose = _package_texts("scikit-learn", ".rst") + _licences()
+        prose_source = "scikit-learn descriptions, licences"
+    found = {
+        "domain": (domain, "validation split"),
+        "other language": (code, code_source),
+        "English prose": (prose, prose_source),
+    }
+    return tuple(TextSet(name, _trim(texts, max_texts, max_chars), source) for name, (texts, source) in found.items())
 
 
 def forgetting_table(observed: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
     """One row per variant and set: bits per byte before, after, and the difference.
 
     Args:
-        observed: ``FineTuned.observed`` by variant; "start" is before, the last stage after.
+        observed: `FineTuned.observed` by variant; `start` is before, the last stage after.
 
     Returns:
-        Columns variant, set, before, after, change, stages.
+        Columns variant, stages, set, before, after, change.
     """
-    import pandas as pd
-
     rows = []
     for variant, stages in observed.items():
         before, after = stages["start"]["bits_per_byte"], list(stages.values())[-1]["bits_per_byte"]
@@ -244,7 +201,7 @@ class _ReadTexts:
 
     @torch.no_grad()
     def new_mass(self, new_ids: range, count: int) -> float:
-        """Mean probability of all new tokens together, over every position of the first ``count`` texts."""
+        """Mean probability of all new tokens together, over every position of the first `count` texts."""
         head = self.head.to(self.states[0].dtype)
         shares = [
             torch.softmax((states @ head.T).float(), -1)[:, new_ids.start :].sum(-1) for states in self.states[:count]
@@ -274,6 +231,7 @@ def _read_once(
 
 
 def _with_start(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[Example]:
+    """Ids of each text behind a begin (or end) token, so that its first token is answered for too."""
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     if start is None:
         raise ValueError("the tokenizer has neither a begin nor an end token to start a text with")

@@ -19,8 +19,8 @@ from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_tex
 from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.group import Group
 from vocabx_utils.training.stages import compile_blocks
+from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import teacher_cache
-from vocabx_utils.training.variants import run_texts
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.auxiliary import require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension

@@ -22,7 +22,7 @@ from vocabx_utils.models import BaseModel
 from vocabx_utils.training.batches import encode
 from vocabx_utils.training.finetuning import FineTuned, Measured, fine_tune
 from vocabx_utils.training.forgetting import Snapshot, TextSet
-from vocabx_utils.training.variants import STAGE, open_start, run_texts
+from vocabx_utils.training.starts import STAGE, open_start, run_texts
 
 if TYPE_CHECKING:
     from vocabx_utils.vocabulary.tokens import Extension
@@ -32,7 +32,7 @@ __all__ = ["Plan", "Texts", "choose_texts", "plan_variants", "tune_variant", "tu
 
 @dataclass(frozen=True)
 class Plan:
-    """One variant: its folder, where it starts (see ``variants.open_start``) and the stages it goes through."""
+    """One variant: its folder, where it starts (see ``starts.open_start``) and the stages it goes through."""
 
     name: str
     start: str

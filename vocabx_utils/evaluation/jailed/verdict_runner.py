@@ -2,7 +2,7 @@
 
 The report carries the parent's nonce, the names of the tests that really succeeded, whether a canary test
 that must fail did fail, and which members of `unittest` and which builtins are no longer those of before the
-candidate ran. The parent judges (`verdicts.judge`); nothing is decided here.
+candidate ran. The parent judges (`outcomes.judge`); nothing is decided here.
 
 A candidate in the same interpreter can still find the nonce by walking frames: only `strict` mode, which
 compares in another process, closes that.

@@ -1,0 +1,48 @@
+"""Two run folders are the same where rows, metrics, tables and texts are, whatever the clock said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "compare_runs.py"
+
+
+def make_run(folder: Path, *, rows: float = 0.5, seconds: float = 1.0, loss: float = 2.0) -> Path:
+    folder.mkdir()
+    save_file({"input_rows": torch.full((2, 3), rows)}, folder / "epoch_00.safetensors", {"written": str(seconds)})
+    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 0, "loss": loss, "seconds": seconds}) + "\n")
+    (folder / "gains.csv").write_text(f"n,saved,seconds\n8,1.5,{seconds}\n")
+    (folder / "provenance.json").write_text(json.dumps({"date": seconds}))
+    return folder
+
+
+def compare(*folders: Path) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, folders)], capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+def test_times_do_not_count(tmp_path: Path) -> None:
+    code, said = compare(make_run(tmp_path / "a"), make_run(tmp_path / "b", seconds=9.0))
+    assert (code, said.strip()) == (0, "3 files are the same")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"rows": 0.25}, "epoch_00.safetensors.input_rows"), ({"loss": 3.0}, "metrics.jsonl[0].loss: 2.0 before, 3.0")],
+)
+def test_what_differs_is_named(tmp_path: Path, change: dict[str, float], named: str) -> None:
+    code, said = compare(make_run(tmp_path / "a"), make_run(tmp_path / "b", **change))
+    assert code == 1 and named in said
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    (after / "gains.csv").unlink()
+    assert compare(before, after) == (1, "gains.csv: only before\n")

@@ -1,0 +1,3 @@
+def add(a, b):
+    x = bytearray(6 << 30)
+    return a + b

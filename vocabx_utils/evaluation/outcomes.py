@@ -1,0 +1,160 @@
+"""The parent's side of the verdict protocol: what a report must show to count as a pass."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Status = Literal["pass", "fail", "timeout"]
+REPORT_LIMIT = 1 << 20  # bytes; a longer report is a forgery
+TEXT_LIMIT = 400  # characters kept of one failure
+# What reaches the runner and its frames, its modules, other processes, or the comparison itself.
+_SUSPICIOUS = (
+    *("_exit", "__eq__", "unittest", "ctypes", "posix", "prlimit", "builtins", "sys.modules", "jailed"),
+    *("inspect", "_getframe", "tb_frame", "f_back", "f_locals", "f_globals", "f_builtins", "gi_frame"),
+    *("gc.get_", "get_objects", "get_referrers", "settrace", "setprofile", "linecache", "__subclasses__"),
+    "__globals__",
+)
+_MEMORY = ("MemoryError", "ArrayMemoryError", "_ArrayMemoryError")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one program.
+
+    Attributes:
+        status: `pass`, `fail` or `timeout` (the words of BigCodeBench's own evaluator).
+        reason: Empty for a pass and a timeout; else `assert` (a check failed), `error` (an exception),
+            `syntax` (the solution does not compile), `memory`, `crash` (the process died without a
+            report), `tamper` (a forged or unreadable report) or `tests_missing`.
+        exception: Type of the first exception, if there was one.
+        details: End of the traceback by name of test; `ALL` for what concerns the whole program.
+        tests_run: Tests that succeeded or failed.
+        tests_expected: Tests that the test code defines.
+        seconds: Wall time from the acceptance of the job to the report.
+        rss_mb: Peak resident memory in MiB, as the process itself reported it.
+        cpu_s: CPU seconds of the process and its ended children, as it reported them.
+    """
+
+    status: Status
+    reason: str = ""
+    exception: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+    tests_run: int = 0
+    tests_expected: int = 0
+    seconds: float = 0.0
+    rss_mb: int = 0
+    cpu_s: float = 0.0
+
+
+def expected_tests(test: str, style: str) -> frozenset[str]:
+    """Names of the tests that a report must cover, read from the test code without running it.
+
+    Args:
+        test: Code of the test.
+        style: `unittest`, or another style, which is wrapped as one test.
+
+    Raises:
+        ValueError: The test code defines no class `TestCases` with tests.
+    """
+    if style != "unittest":
+        return frozenset({"test_main"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in the benchmark's own code
+        tree = ast.parse(test)
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    names = _test_methods("TestCases", classes)
+    if not names:
+        raise ValueError("the test code defines no tests in a class named TestCases")
+    return frozenset(names)
+
+
+def _test_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
+    if name not in classes:
+        return set()
+    found = set()
+    for node in classes[name].body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            found.add(node.name)
+    for base in classes[name].bases:
+        if isinstance(base, ast.Name) and base.id != name:
+            found |= _test_methods(base.id, classes)
+    return found
+
+
+def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -> Outcome:
+    """Judge what came out of the jail.
+
+    Args:
+        report: Everything that was written to the verdict pipe.
+        nonce: The secret of this job.
+        expected: Names of the tests that must have succeeded.
+        seconds: Wall time, copied into the outcome.
+
+    Returns:
+        A pass only if the report is one JSON document with the right nonce, every expected test and no other
+        succeeded, the canary failed, and nothing that is watched was replaced.
+    """
+    return replace(_judge(report, nonce, expected), tests_expected=len(expected), seconds=seconds)
+
+
+def _judge(report: bytes, nonce: str, expected: frozenset[str]) -> Outcome:
+    if not report:
+        return _fail("crash", "the process ended without a report")
+    if len(report) > REPORT_LIMIT:
+        return _fail("tamper", "the report is too long")
+    try:
+        data = json.loads(report)
+        if not isinstance(data, dict) or data.get("nonce") != nonce:
+            return _fail("tamper", "the report does not carry the nonce of its job")
+        run = len(data["succeeded"]) + len(data["failed"])
+        memory, cpu = int(data["rss_mb"]), float(data["cpu_s"])
+        return replace(_judge_report(data, expected), tests_run=run, rss_mb=memory, cpu_s=cpu)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return _fail("tamper", f"the report is malformed ({type(error).__name__})")
+
+
+def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Outcome:
+    succeeded, failed = [str(name) for name in data["succeeded"]], dict(data["failed"])
+    if data["changed"]:
+        return _fail("tamper", "replaced: " + ", ".join(map(str, data["changed"])))
+    if data["status"] != "done":
+        kind = str(data["exception"])
+        return _fail(_reason(kind, data["status"]), str(data["text"]), kind)
+    if list(data["canary"]) != [3, 0]:
+        return _fail("tamper", "a test that must fail did not")
+    if failed:
+        kinds = [str(kind) for kind, _ in failed.values()]
+        # An error says more than a failed check beside it: report the first of the gravest kind.
+        kind = next((kind for kind in kinds if kind != "AssertionError"), "AssertionError")
+        details = {str(name)[:200]: str(text)[-TEXT_LIMIT:] for name, (_, text) in failed.items()}
+        return replace(_fail(_reason(kind, "done"), "", kind), details=details)
+    if set(succeeded) != expected or len(succeeded) != len(expected):
+        missing = sorted(expected - set(succeeded)) or ["none, but others ran"]
+        return _fail("tests_missing", "did not succeed: " + ", ".join(missing))
+    return Outcome("pass")
+
+
+def _fail(reason: str, text: str, exception: str = "") -> Outcome:
+    return Outcome("fail", reason, exception[:80], {"ALL": text[-TEXT_LIMIT:]})
+
+
+def _reason(kind: str, status: str) -> str:
+    if kind in _MEMORY:
+        return "memory"
+    if kind == "AssertionError":
+        return "assert"
+    if kind == "CandidateDiedError":
+        return "crash"
+    if kind in ("SyntaxError", "IndentationError", "TabError") and status != "test_error":
+        return "syntax"
+    return "error"
+
+
+def flags(solution: str) -> list[str]:
+    """Words in a solution at which a person should look; they do not change the outcome."""
+    return [word for word in _SUSPICIOUS if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}", solution)]

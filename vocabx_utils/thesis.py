@@ -1,0 +1,168 @@
+"""Numbers that the thesis publishes, each with the LaTeX label of the table, figure or section it stands in.
+
+They stand in `thesis.json`; nothing there is measured by this project. Of the losses of phase 1 and of LoRA the
+thesis's sources hold axis limits only.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+CLAIMS: dict[str, str] = _DATA["claims"]
+"""Claims of the thesis, in this project's words; `vocabx_utils.claims` judges each from measured numbers."""
+NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numbers"].items()}
+"""Single numbers of its text and figures."""
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One row of the results table (`tab:combined_results`).
+
+    Attributes:
+        variant: name of the phase-1 variant in this project, or `base`.
+        recipe: fine-tuning of the blocks: `none`, `lora`, or `full` (sequential).
+        bigcodebench, ds1000: problems passed.
+        p_value: two-sided two-proportion z-test on combined counts against the reference row, as printed (three
+            decimals); None for the reference.
+        p_is_bound: the table prints "< p" instead of p.
+    """
+
+    variant: str
+    recipe: Literal["none", "lora", "full"]
+    bigcodebench: int
+    ds1000: int
+    p_value: float | None
+    p_is_bound: bool = False
+
+    @property
+    def combined(self) -> int:
+        """Problems passed on both benchmarks together."""
+        return self.bigcodebench + self.ds1000
+
+
+RESULTS = tuple(ResultRow(**row) for row in _DATA["results"]["rows"])
+REFERENCE = RESULTS[_DATA["results"]["reference"]]
+"""The row all p-values refer to; it is also the best row, so it was chosen after the fact."""
+BIGCODEBENCH_TOTAL: int = _DATA["results"]["totals"]["bigcodebench"]
+"""BigCodeBench-Instruct problems kept by the thesis (reference solution passes)."""
+DS1000_TOTAL: int = _DATA["results"]["totals"]["ds1000"]
+COMBINED_TOTAL = BIGCODEBENCH_TOTAL + DS1000_TOTAL
+
+
+@dataclass(frozen=True)
+class AxisLimits:
+    """Axis limits of a figure, in data units; None where the thesis lets its plotting package choose."""
+
+    label: str
+    x: tuple[float, float]
+    y: tuple[float | None, float | None]
+    x_label: str
+    y_label: str
+
+
+AXES = {axes["label"]: AxisLimits(**axes | {side: tuple(axes[side]) for side in ("x", "y")}) for axes in _DATA["axes"]}
+
+
+@dataclass(frozen=True)
+class CosineCurve:
+    """Mean cosine of the new rows to one of their subtokens, by epoch of phase 1, from random initial rows.
+
+    Attributes:
+        objective: loss of the *input* rows. Head rows learn by cross-entropy in both cases.
+        position: which subtoken; `intermediate` is the mean over inner subtokens (tokens of three or more).
+        cosine: one value for each epoch, epoch 0 (before training) first.
+    """
+
+    label: str
+    matrix: Literal["input", "head"]
+    objective: Literal["kl", "ce"]
+    position: Literal["first", "intermediate", "last"]
+    cosine: tuple[float, ...]
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """Epochs of `cosine`, 0 first."""
+        return tuple(range(len(self.cosine)))
+
+
+COSINE_CURVES = tuple(CosineCurve(**curve | {"cosine": tuple(curve["cosine"])}) for curve in _DATA["cosines"])
+
+
+@dataclass(frozen=True)
+class AlignmentExample:
+    """One text under the original and the extended tokenizer, as token strings.
+
+    `similar` and `divergent` hold index pairs (original, extended), counted from 0.
+    """
+
+    label: str
+    original: tuple[str, ...]
+    extended: tuple[str, ...]
+    similar: tuple[tuple[int, int], ...]
+    divergent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+_EXAMPLES = {
+    name: AlignmentExample(**{key: _tuples(value) for key, value in found.items()})
+    for name, found in _DATA["examples"].items()
+}
+ALIGNMENT_EXAMPLE = _EXAMPLES["token_mapping"]
+"""Worked example of the token mapping: `int CellConnectDLS(void) { return 0; }`."""
+LOSS_PIPELINE = _EXAMPLES["loss_pipeline"]
+"""The text of the loss figure; the thesis also compares the first token of both divergent groups."""
+POSITION_MAPPING = _EXAMPLES["position_mapping"]
+"""AweDist's mapping. The thesis writes pairs as (extended, original); here they are (original, extended)."""
+TOKENIZATION_TABLE: tuple[tuple[str, int], ...] = _tuples(_DATA["tokenization"]["tokens"])
+"""Tokens and ids of `def calculate_sum(a, b):` in `tab:tokenization_process` (without its closing `):`)."""
+
+
+def cosine_table() -> pd.DataFrame:
+    """Return all published cosines as a long table: label, matrix, objective, position, epoch, cosine."""
+    import pandas as pd
+
+    rows = [
+        curve | {"cosine": value, "epoch": at} for curve in _DATA["cosines"] for at, value in enumerate(curve["cosine"])
+    ]
+    return pd.DataFrame(rows, columns=["label", "matrix", "objective", "position", "epoch", "cosine"])
+
+
+def sequential_table() -> pd.DataFrame:
+    """Return the published losses of sequential fine-tuning: label, variant, split, epoch, loss (nats per token).
+
+    With new tokens, epochs 1-4 train embedding and head, 5 the first half of the blocks, 6 the second half. The base
+    model has the last two only.
+    """
+    import pandas as pd
+
+    return (
+        pd.DataFrame(_DATA["sequential_losses"])
+        .explode(["epochs", "loss"], ignore_index=True)
+        .rename(columns={"epochs": "epoch"})
+        .astype({"epoch": int, "loss": float})
+    )
+
+
+def hyperparameter_table(*stages: str) -> pd.DataFrame:
+    """Return the settings of these stages (none: of all), with "not stated" where the thesis is silent.
+
+    Stages are `model`, `data`, `tokenizer`, `phase1`, `stage_a` (whole embedding and head), `lora` and `sequential`.
+    """
+    import pandas as pd
+
+    known = sorted({row["stage"] for row in _DATA["hyperparameters"]})
+    for stage in stages:
+        if stage not in known:
+            raise ValueError(f"Unknown stage {stage!r}; choose one of {known}.")
+    rows = [row for row in _DATA["hyperparameters"] if not stages or row["stage"] in stages]
+    return pd.DataFrame(row | {"value": "not stated" if row["value"] is None else row["value"]} for row in rows)
