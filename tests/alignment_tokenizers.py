@@ -85,10 +85,10 @@ def make_tokenizer(family: str) -> PreTrainedTokenizerFast:
 
 
 def with_added(family: str, words: tuple[str, ...] = NEW_WORDS) -> SimpleNamespace:
-    """Return an extension by added tokens: `original` and `tokenizer`."""
+    """Return an extension by added tokens: `original` and `extended`."""
     tokenizer = make_tokenizer(family)
     tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
-    return SimpleNamespace(original=make_tokenizer(family), tokenizer=tokenizer)
+    return SimpleNamespace(original=make_tokenizer(family), extended=tokenizer)
 
 
 def with_merges(family: str, count: int = 40) -> SimpleNamespace:
@@ -112,7 +112,7 @@ def with_merges(family: str, count: int = 40) -> SimpleNamespace:
         vocabulary["".join(best)] = first + index
         merges.append(list(best))
     extended = Tokenizer.from_str(json.dumps(spec))
-    return SimpleNamespace(original=original, tokenizer=PreTrainedTokenizerFast(tokenizer_object=extended))
+    return SimpleNamespace(original=original, extended=PreTrainedTokenizerFast(tokenizer_object=extended))
 
 
 def counted_ends(pair: Any, text: str) -> tuple[list[int], list[int]]:
@@ -122,7 +122,7 @@ def counted_ends(pair: Any, text: str) -> tuple[list[int], list[int]]:
     extended side has does not. A stretch is counted back from its end, so no rule about such spaces is needed. For
     tokenizers that change no character.
     """
-    sides = [_stretches(tokenizer, text) for tokenizer in (pair.original, pair.tokenizer)]
+    sides = [_stretches(tokenizer, text) for tokenizer in (pair.original, pair.extended)]
     if pair.original.backend_tokenizer.model.byte_fallback:
         text = text.replace("\u2581", " ")  # a mark in the text is read as the space that it stands for
     extra = [(start, sum(widths) - len(text[start:stop].encode())) for start, stop, widths, _ in sides[0]]

@@ -15,11 +15,11 @@ import pytest
 import torch
 from tiny import pairs
 
-from vocabx_utils import corpus, runs
+from vocabx_utils import corpus, files
+from vocabx_utils.claims import judge_c8, judge_c9
 from vocabx_utils.evaluation.prompts import resolve_prefill
+from vocabx_utils.measured import read_bench, read_finetuning, stage_table
 from vocabx_utils.models import load_base_model
-from vocabx_utils.training.claims import judge_c8, judge_c9
-from vocabx_utils.training.measured import read_bench, read_finetuning, stage_table
 from vocabx_utils.vocabulary.tokens import load_extension
 
 BENCH = Path(__file__).parent / "bench"
@@ -89,7 +89,7 @@ def test_anchors_continue_and_feed_the_claims(
 def test_anchors_start_nothing_that_would_end_too_late(
     tmp_path: Path, anchors_arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.append_jsonl(tmp_path / "out" / "Tiny-python-added.jsonl", {"name": "mean_ce", "seconds": 500.0})
+    files.append_jsonl(tmp_path / "out" / "Tiny-python-added.jsonl", {"name": "mean_ce", "seconds": 500.0})
     assert script("anchors").main([*anchors_arguments, "--variants", "mean_untrained", "--minutes", "8"]) == 0
     assert "left out: 8 minutes would not do" in capsys.readouterr().out
 
@@ -150,7 +150,7 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     monkeypatch.setattr(finetune, "fine_tune", some_fail)
     finetune.main(arguments)
     assert calls == [("a", "b"), ("a", "b"), ("c",), ("b",), ("b",), ("c",)]
-    first = runs.read_json(out / "Tiny.json")["variants"]
+    first = files.read_json(out / "Tiny.json")["variants"]
     assert list(read_finetuning(out)) == ["Tiny"] and "base b" not in read_finetuning(out)["Tiny"]
     assert first["base b"] == {"error": "RuntimeError: the machine was taken back"}
     assert first["expanded a+b"]["tokens_per_batch"] == 256  # halved, since memory did not suffice
@@ -159,7 +159,7 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     calls[:] = [()] * 4
     finetune.main(arguments)
     assert calls[4:] == [("b",)]
-    variants = runs.read_json(out / "Tiny.json")["variants"]
+    variants = files.read_json(out / "Tiny.json")["variants"]
     assert {name: value for name, value in variants.items() if name != "base b"} == {
         name: value for name, value in first.items() if name != "base b"
     }
@@ -194,7 +194,7 @@ def test_the_evaluation_page_shows_the_committed_results() -> None:
 
 def test_the_evaluation_page_shows_every_difference_of_extraction() -> None:
     root = BENCH.parents[1]
-    report = runs.read_json(root / "results" / "bench" / "extraction.json")
+    report = files.read_json(root / "results" / "bench" / "extraction.json")
     extraction = script("extraction")
     assert extraction.summary(report) in (root / "docs" / "evaluation.md").read_text(encoding="utf-8")
     tables = [found for found in report.values() if isinstance(found, dict)]
@@ -217,7 +217,7 @@ def test_differences_of_extraction_are_explained() -> None:
 
 
 def test_no_score_is_below_its_floor() -> None:
-    answers = runs.read_json(BENCH.parents[1] / "results" / "bench" / "answers.json")
+    answers = files.read_json(BENCH.parents[1] / "results" / "bench" / "answers.json")
     floors = script("answers").FLOORS
     for name, floor in floors.items():
         style = f"chat/{resolve_prefill(name, 'chat', 'auto')}"

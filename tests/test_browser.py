@@ -19,7 +19,8 @@ from fixtures.tiny_notebooks import write_notebooks
 from fixtures.tiny_series import write_series
 
 from vocabx_utils.analysis.report import build_report
-from vocabx_utils.runs import Run, read_json, write_json
+from vocabx_utils.files import read_json, write_json
+from vocabx_utils.runs import Run
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "06_mechanistic_analysis.ipynb"
 RUNS = os.environ.get("VOCABX_RUNS", str(NOTEBOOK.parents[1] / "runs"))  # before a fixture points it elsewhere

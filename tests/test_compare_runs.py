@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
+import compare_runs
 import pytest
 import torch
 from safetensors.torch import save_file
-
-SCRIPT = Path(__file__).resolve().parents[1] / "tools" / "compare_runs.py"
 
 
 def make_run(folder: Path, *, rows: float = 0.5, seconds: float = 1.0, loss: float = 2.0) -> Path:
@@ -23,12 +21,18 @@ def make_run(folder: Path, *, rows: float = 0.5, seconds: float = 1.0, loss: flo
     return folder
 
 
-def compare(*folders: Path) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, folders)], capture_output=True, text=True)
-    return done.returncode, done.stdout
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the script with two folders: its exit status, and what it prints."""
+
+    def call(*folders: Path) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["compare_runs.py", *map(str, folders)])
+        return compare_runs.main(), capsys.readouterr().out
+
+    return call
 
 
-def test_times_do_not_count(tmp_path: Path) -> None:
+def test_times_do_not_count(tmp_path: Path, compare) -> None:
     code, said = compare(make_run(tmp_path / "a"), make_run(tmp_path / "b", seconds=9.0))
     assert (code, said.strip()) == (0, "3 files are the same")
 
@@ -37,12 +41,12 @@ def test_times_do_not_count(tmp_path: Path) -> None:
     ("change", "named"),
     [({"rows": 0.25}, "epoch_00.safetensors.input_rows"), ({"loss": 3.0}, "metrics.jsonl[0].loss: 2.0 before, 3.0")],
 )
-def test_what_differs_is_named(tmp_path: Path, change: dict[str, float], named: str) -> None:
+def test_what_differs_is_named(tmp_path: Path, change: dict[str, float], named: str, compare) -> None:
     code, said = compare(make_run(tmp_path / "a"), make_run(tmp_path / "b", **change))
     assert code == 1 and named in said
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, compare) -> None:
     before, after = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     (after / "gains.csv").unlink()
     assert compare(before, after) == (1, "gains.csv: only before\n")

@@ -50,7 +50,7 @@ def test_long_texts_are_cut_at_a_common_boundary_and_counted() -> None:
     for example in cut.examples:
         spelled = [
             tokenizers().original.decode(example.original_ids),
-            tokenizers().tokenizer.decode(example.extended_ids),
+            tokenizers().extended.decode(example.extended_ids),
         ]
         assert spelled[0] == spelled[1]
         assert texts()[example.source].startswith(spelled[0])

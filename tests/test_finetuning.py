@@ -14,7 +14,7 @@ import pytest
 import torch
 from tiny import ROWS, as_base, chat_base, new_rows, rendered_pairs, tiny_family, with_words
 
-from vocabx_utils import runs
+from vocabx_utils import files, folders, runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.training import loop, series, stages
@@ -62,7 +62,7 @@ def changed(before: dict[str, torch.Tensor], model) -> set[str]:
 def test_stage_a_moves_both_matrices_only(tmp_path):
     model, before, result = tune(tmp_path, stages=("a",))
     assert changed(before, model) == {"model.embed_tokens.weight", "lm_head.weight"}
-    assert runs.read_json(tmp_path / "a" / "trainable.json") == [
+    assert files.read_json(tmp_path / "a" / "trainable.json") == [
         {"group": "model.embed_tokens.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
         {"group": "lm_head.weight", "tensors": 1, "parameters": 303 * 32, "dtype": "float32"},
     ]
@@ -75,11 +75,11 @@ def test_stage_b_moves_the_adapter_only(tmp_path):
     """B43: what trains is listed by group, and is the adapter."""
     model, before, _ = tune(tmp_path, stages=("b",))
     assert changed(before, model) == set()
-    groups = [row["group"] for row in runs.read_json(tmp_path / "b" / "trainable.json")]
+    groups = [row["group"] for row in files.read_json(tmp_path / "b" / "trainable.json")]
     linear = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     assert len(groups) == 14 and all(any(name in group for group in groups) for name in linear)
     assert all("layers.*" in group and "lora_" in group for group in groups)
-    adapter = runs.read_tensors(tmp_path / "b" / "adapter" / "adapter_model.safetensors")
+    adapter = files.read_tensors(tmp_path / "b" / "adapter" / "adapter_model.safetensors")
     assert any(tensor.abs().max() > 0 for name, tensor in adapter.items() if "lora_B" in name)
 
 
@@ -90,14 +90,14 @@ def test_stage_b_may_move_the_new_rows_and_no_other(tmp_path):
         after = model.state_dict()[name]
         assert torch.equal(after[:300], before[name][:300])
         assert not torch.equal(after[300:302], before[name][300:302])
-    rows = runs.read_tensors(tmp_path / "b" / "adapter" / "new_rows.safetensors")
+    rows = files.read_tensors(tmp_path / "b" / "adapter" / "new_rows.safetensors")
     assert torch.equal(rows["input_rows"], model.state_dict()["model.embed_tokens.weight"][300:303])
 
 
 def test_stage_c_moves_one_half_after_the_other(tmp_path):
     """Momentum kept from the first half would move it on while the second trains (case B46)."""
     model, before, _ = tune(tmp_path, stages=("c",))
-    first = runs.read_tensors(tmp_path / "c1" / "blocks.safetensors")
+    first = files.read_tensors(tmp_path / "c1" / "blocks.safetensors")
     assert {name.split(".")[2] for name in first} == {"0", "1"}
     after = model.state_dict()
     for name in first:  # frozen again while the second half trained
@@ -205,16 +205,16 @@ import os, signal, sys
 sys.path[:0] = [{tests!r}]
 from pathlib import Path
 import test_finetuning as t
-from vocabx_utils import runs
+from vocabx_utils import files, folders, runs
 
 def run_until(after):
-    write, count = runs.append_jsonl, [0]
+    write, count = files.append_jsonl, [0]
     def append(path, row):
         write(path, row)
         count[0] += 1
         if count[0] == after:
             os.kill(os.getpid(), signal.SIGKILL)
-    runs.append_jsonl = append
+    files.append_jsonl = append
     t.tune(Path({folder!r}), **t.BROKEN)
 
 for after in (5, 3, 9):  # in the middle of stage a, again, then later
@@ -238,7 +238,7 @@ def test_killed_and_continued_equals_unbroken(tmp_path):
     columns = ["kind", "stage", "epoch", "step", "loss", "validation_loss"]
     assert continued.losses[columns].equals(unbroken.losses[columns])
     for name in ("a/embeddings", "b/adapter/adapter_model", "c2/blocks"):
-        one, other = (runs.read_tensors(folder / f"{name}.safetensors") for folder in (broken, tmp_path / "unbroken"))
+        one, other = (files.read_tensors(folder / f"{name}.safetensors") for folder in (broken, tmp_path / "unbroken"))
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
@@ -270,19 +270,19 @@ def test_loss_that_is_not_finite_names_the_texts_and_keeps_the_checkpoint(tmp_pa
     monkeypatch.setattr(loop.Loop, "_step", step)
     with pytest.raises(RuntimeError, match=r"stage a, step 2: the loss over training texts \[\d.*\] is nan"):
         tune(tmp_path, stages=("a",), checkpoint_every=1)
-    stored = runs.read_tensors(tmp_path / "a" / "checkpoint.safetensors")
+    stored = files.read_tensors(tmp_path / "a" / "checkpoint.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in stored.values()) and int(stored["progress"]) == 1
 
 
 def test_the_progress_line_tells_loss_and_speed(tmp_path, monkeypatch):
-    seen, original = [], runs.progress
+    seen, original = [], loop.progress
 
     def progress(*arguments, **options):
         bar = original(*arguments, **options)
         monkeypatch.setattr(bar, "set_postfix_str", lambda text, **_: seen.append(text))
         return bar
 
-    monkeypatch.setattr(runs, "progress", progress)
+    monkeypatch.setattr(loop, "progress", progress)
     _, _, result = tune(tmp_path, stages=("a",))
     losses = result.losses[result.losses.kind == "step"].loss
     assert [text.split(",")[0] for text in seen] == [f"loss {loss:.4f}" for loss in losses]
@@ -404,10 +404,10 @@ def test_families_that_name_their_blocks_otherwise_go_through_every_stage(tmp_pa
     new_ids = range(first, first + len(words))
     result = fine_tune(model, train, validation, tmp_path, config, limit=new_ids.stop, new_ids=new_ids)
     assert list(result.stages.stage) == ["a", "b", "c1", "c2"]
-    rows = runs.read_json(tmp_path / "b" / "trainable.json")
+    rows = files.read_json(tmp_path / "b" / "trainable.json")
     linear = {name.rsplit(".", 1)[-1] for name in stages.linear_layers(model)}
     assert {row["group"].split(".lora_")[0].rsplit(".", 1)[-1] for row in rows} == linear
-    assert len(runs.read_tensors(tmp_path / "c1" / "blocks.safetensors")) > 2
+    assert len(files.read_tensors(tmp_path / "c1" / "blocks.safetensors")) > 2
 
     again = with_extra_rows(base, *new_rows(base, len(words)), first)
     for stage in ("a", "b", "c1", "c2"):
@@ -446,8 +446,8 @@ def test_what_a_stage_needs_is_checked_before_its_first_step(tmp_path):
 
 def test_a_stage_whose_files_do_not_fit_takes_no_step(tmp_path, monkeypatch):
     model, (train, validation), new_ids, limit, config = setting(stages=("a",))
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda _: SimpleNamespace(free=runs.MARGIN + 1000))
-    with pytest.raises(runs.SpaceError, match=r"stage a needs .* 256 MiB margin"):
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=folders.MARGIN + 1000))
+    with pytest.raises(folders.SpaceError, match=r"stage a needs .* 256 MiB margin"):
         fine_tune(model, train, validation, tmp_path / "run", config, limit=limit, new_ids=new_ids)
     assert not list(tmp_path.rglob("losses.jsonl"))
 

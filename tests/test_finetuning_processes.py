@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_finetuning import tune
 
-from vocabx_utils import runs
+from vocabx_utils import files
 
 CHILD = """
 import sys
@@ -44,7 +44,7 @@ def curves(tmp_path_factory):
 @pytest.mark.parametrize("way", ["parallel", "sharded"])
 def test_loss_curve_of_two_processes_equals_one(curves, way):
     folder, single = curves
-    records = [record for key in "ab" for record in runs.read_jsonl(folder / way / key / "losses.jsonl")]
+    records = [record for key in "ab" for record in files.read_jsonl(folder / way / key / "losses.jsonl")]
     for column in ("loss", "validation_loss"):
         here = [record.get(column) for record in records]
         there = single.losses[column].tolist() if column in single.losses else []
@@ -58,7 +58,7 @@ def test_loss_curve_of_two_processes_equals_one(curves, way):
 def test_stored_tensors_agree(curves, way):
     folder, _ = curves
     for name in ("a/embeddings", "b/adapter/adapter_model", "b/adapter/new_rows"):
-        one, other = (runs.read_tensors(folder / w / f"{name}.safetensors") for w in (way, "single"))
+        one, other = (files.read_tensors(folder / w / f"{name}.safetensors") for w in (way, "single"))
         assert one.keys() == other.keys()
         for key in one:
             torch.testing.assert_close(one[key], other[key], rtol=1e-3, atol=1e-4)

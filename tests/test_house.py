@@ -1,4 +1,4 @@
-"""Imports run downwards only: the command line, the wings, the ground floor. Between wings there is one door."""
+"""Imports run downwards only: command line, claims, wings, ground floor. Between wings there is one door."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "evaluation": {GROUND, "evaluation"},
     "analysis": {GROUND, "analysis"},
     "figures": {GROUND, *WINGS, "figures"},
-    "cli": {GROUND, *WINGS, "figures", "cli"},
+    "claims": {GROUND, *WINGS, "figures", "claims"},
+    "cli": {GROUND, *WINGS, "figures", "claims", "cli"},
 }
 
 
@@ -69,13 +70,15 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
         ("runs", "from vocabx_utils.training import distillation", True),
         ("runs", "from vocabx_utils import training", True),
         ("evaluation.scoring", "def f():\n    import vocabx_utils.training.extended", True),
-        ("analysis.rows", "from ..vocabulary.tokens import NewToken", True),
+        ("analysis.similarity", "from ..vocabulary.tokens import NewToken", True),
         ("vocabulary.tokens", "from vocabx_utils.training import export", True),
         ("training.extended", "from vocabx_utils.vocabulary.tokens import NewToken", False),
         ("training.extended", "from .objectives import kl", False),
-        ("analysis.rows", "from ..runs import open_run\nimport torch", False),
-        ("analysis.rows", "from vocabx_utils.figures import theme", True),
+        ("analysis.similarity", "from ..runs import open_run\nimport torch", False),
+        ("analysis.similarity", "from vocabx_utils.figures import theme", True),
         ("figures.strips", "from vocabx_utils.vocabulary.alignment import align_text", False),
+        ("claims.rows", "from vocabx_utils.evaluation.scoring import Count", False),
+        ("evaluation.scoring", "from vocabx_utils.claims import judge_c1", True),
         ("cli.report", "from vocabx_utils.analysis import report", False),
     ],
 )

@@ -17,7 +17,7 @@ import torch
 from tiny import ROWS, WIDTH, N, V, as_base, new_tokens, tiny_model, tokenizers
 from training.phase1_parts import aligned, example_set, phase1_data, settings
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
 from vocabx_utils.training import distillation
 from vocabx_utils.training.continuations import sample_after
 from vocabx_utils.training.distillation import (
@@ -52,7 +52,7 @@ def train(name: str, folder: Path, **changes: Any) -> tuple[distillation.Variant
 
 
 def rows_of(folder: Path, epoch: int) -> dict[str, torch.Tensor]:
-    return runs.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
+    return files.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_variant_learns_its_own_objective_and_moves_nothing_else(tmp_path: Pat
         extra = teacher_cache(base, data.train, tmp_path / "layer", layer=layer, tell=lambda _: None)
         data = replace(data, layers={layer: extra})
     result = train_variant(name, base, new_tokens(), data, settings(epochs=6), tmp_path / name)
-    losses = np.array([row["input_loss"] for row in runs.read_jsonl(tmp_path / name / "steps.jsonl")])
+    losses = np.array([row["input_loss"] for row in files.read_jsonl(tmp_path / name / "steps.jsonl")])
     assert losses[-4:].mean() < losses[:4].mean()
     assert [row["epoch"] for row in result.metrics] == list(range(7))
     assert all(torch.equal(value, before[key]) for key, value in base.model.state_dict().items())
@@ -150,7 +150,7 @@ def test_micro_batches_do_not_change_the_step(tmp_path: Path) -> None:
     train("mean_kl_last_ce0.3_w2", tmp_path / "small", token_budget=60)
     train("mean_kl_last_ce0.3_w2", tmp_path / "large", token_budget=10_000)
     a, b = (
-        [row["input_loss"] for row in runs.read_jsonl(tmp_path / size / "mean_kl_last_ce0.3_w2/steps.jsonl")]
+        [row["input_loss"] for row in files.read_jsonl(tmp_path / size / "mean_kl_last_ce0.3_w2/steps.jsonl")]
         for size in ("small", "large")
     )
     np.testing.assert_allclose(a, b, rtol=1e-3)
@@ -175,9 +175,9 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path) -> None:
     for epoch in range(4):
         a, b = (rows_of(tmp_path / which / variant, epoch) for which in ("broken", "whole"))
         assert all(torch.equal(a[key], b[key]) for key in a)
-    a, b = (runs.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("broken", "whole"))
+    a, b = (files.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("broken", "whole"))
     assert a == b
-    a, b = (runs.read_jsonl(tmp_path / which / variant / "metrics.jsonl") for which in ("broken", "whole"))
+    a, b = (files.read_jsonl(tmp_path / which / variant / "metrics.jsonl") for which in ("broken", "whole"))
     for row in a + b:
         del row["seconds"]
     assert a == b
@@ -194,10 +194,10 @@ def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> Non
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    one, two = (runs.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("one", "two"))
+    one, two = (files.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("one", "two"))
     for name in ("input_loss", "head_loss"):
         np.testing.assert_allclose([row[name] for row in one], [row[name] for row in two], rtol=1e-4)
-    kl = [runs.read_jsonl(tmp_path / which / variant / "metrics.jsonl")[-1]["kl_last"] for which in ("one", "two")]
+    kl = [files.read_jsonl(tmp_path / which / variant / "metrics.jsonl")[-1]["kl_last"] for which in ("one", "two")]
     assert kl[0] == pytest.approx(kl[1], rel=1e-3)
 
 
@@ -214,7 +214,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, mon
     monkeypatch.setattr(distillation, "phase1_loss", broken)
     with pytest.raises(NonFiniteLossError, match=r"step \d+ of epoch \d+, examples \["):
         train("mean_kl_last", tmp_path)
-    saved = runs.read_tensors(tmp_path / "mean_kl_last" / "checkpoint.safetensors")
+    saved = files.read_tensors(tmp_path / "mean_kl_last" / "checkpoint.safetensors")
     assert torch.isfinite(saved["input_rows"]).all()
     assert not (tmp_path / "mean_kl_last" / "provenance.json").exists()
 
@@ -235,7 +235,7 @@ def test_steps_without_new_tokens_are_skipped_and_counted(tmp_path: Path) -> Non
     data = replace(data, train=both, train_teacher=teacher_cache(base, both, tmp_path / "t", tell=lambda _: None))
     result = train_variant("mean_kl_last", base, new_tokens(), data, settings(batch_size=1), tmp_path / "v")
     assert result.skipped_steps == 2 * 8
-    losses = runs.read_jsonl(tmp_path / "v" / "steps.jsonl")
+    losses = files.read_jsonl(tmp_path / "v" / "steps.jsonl")
     assert sum(row["input_loss"] == 0 for row in losses) >= 16
     assert all(math.isfinite(value) for row in losses for value in row.values())
 

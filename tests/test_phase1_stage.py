@@ -22,16 +22,16 @@ from matplotlib import pyplot as plt
 from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
 from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
-from vocabx_utils.training import measured as bench
 from vocabx_utils.training.continuations import continuations, sample_after
 from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
 from vocabx_utils.training.starts import from_rows, open_start
 from vocabx_utils.training.timing import time_schemes
-from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.tokens import load_extension
 
 SETTINGS = {
     "run_name": "tiny",
@@ -55,16 +55,16 @@ def stage_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base.model.config.update({"vocab_size": ROWS})
     base.model.save_pretrained(root / "model")
     tokenizers().original.save_pretrained(root / "model")
-    names = tokenizers().tokenizer.convert_ids_to_tokens([token.id for token in new_tokens()])
+    names = tokenizers().extended.convert_ids_to_tokens([token.id for token in new_tokens()])
     words = [name.replace("Ġ", " ") for name in names]
-    extension = extend_tokenizer(tokenizers().original, words)
+    extension = add_tokens(tokenizers().original, words)
     folder = root / "runs" / "tiny" / "01_tokenizer_extension"
     extension.save(folder / "extension")
     pairs = [Pair(text.split(":")[0], text) for text in texts(60)]
-    runs.write_jsonl(folder / "splits" / "train.jsonl", [asdict(pair) for pair in pairs[:40]])
-    runs.write_jsonl(folder / "splits" / "validation.jsonl", [asdict(pair) for pair in pairs[40:]])
-    runs.write_json(folder / "corpus.json", {"template": "thesis"})
-    runs.write_json(folder / "key.json", {"model": "first model"})
+    files.write_jsonl(folder / "splits" / "train.jsonl", [asdict(pair) for pair in pairs[:40]])
+    files.write_jsonl(folder / "splits" / "validation.jsonl", [asdict(pair) for pair in pairs[40:]])
+    files.write_json(folder / "corpus.json", {"template": "thesis"})
+    files.write_json(folder / "key.json", {"model": "first model"})
     return root
 
 
@@ -98,7 +98,7 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
         models.require_run_tokenizer(base, run)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         from_rows(base, extension, rows, rows)
-    runs.write_tensors(
+    files.write_tensors(
         tmp_path / "run" / "03_phase1_training" / "v" / "rows" / "epoch_00.safetensors",
         {"input_rows": rows, "head_rows": rows},
     )
@@ -110,11 +110,11 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
 def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     base = tiny_model()
     run = runs.Run("tiny", tmp_path)
-    words = [name.replace("Ġ", " ") for name in tokenizers().tokenizer.convert_ids_to_tokens([V, V + 1])]
-    extension = extend_tokenizer(tokenizers().original, words)
+    words = [name.replace("Ġ", " ") for name in tokenizers().extended.convert_ids_to_tokens([V, V + 1])]
+    extension = add_tokens(tokenizers().original, words)
     for epoch in (98, 99, 100, 101):
         rows = torch.full((extension.N, base.width), float(epoch))
-        runs.write_tensors(
+        files.write_tensors(
             run.stage("03", "v") / "rows" / f"epoch_{epoch:02d}.safetensors", {"input_rows": rows, "head_rows": rows}
         )
     start = open_start(run, "phase1:v", base, extension)
@@ -230,7 +230,7 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     assert done.returncode == 0, done.stderr[-3000:]
     two = stage_one / "runs" / "two" / "03_phase1_training" / "mean_kl_last"
     assert runs.read_provenance(two)["processes"] == 2
-    curves = [[row["input_loss"] for row in runs.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
+    curves = [[row["input_loss"] for row in files.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
 
 
@@ -246,58 +246,6 @@ def test_a_launcher_that_starts_one_process_for_two_is_refused(module: str, tmp_
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode != 0 and "asked for several processes and started one" in done.stderr
     assert not list((tmp_path / "runs").glob("*"))
-
-
-def measured(variant: str, kl_last: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """One line of results/phase1, as far as the claims read it."""
-    usual = {"model": "M", "corpus": "python", "schedule": "ours", "strategy": "added", "n": 800, "new_share": 0.02}
-    return {"name": variant, "variant": variant, "kl_last": kl_last, **usual, **changes}
-
-
-def test_measurements_are_compared_only_within_a_setting() -> None:
-    rows = [
-        measured("mean_untrained"), measured("align_untrained"), measured("mean_kl_last", 0.2),
-        measured("mean_kl_last", 0.3, schedule="thesis"),
-        measured("mean_kl_last", 0.4, strategy="merges"), measured("mean_kl_last", 0.5, n=100),
-        measured("mean_kl_last", 0.6, corpus="headers"),
-    ]  # fmt: skip
-    found = {
-        title: {name: row["kl_last"] for name, row in variants.items()}
-        for title, variants in bench.by_setting(rows).items()
-    }
-    assert found == {
-        "M, python": {"mean_untrained": 1.0, "align_untrained": 1.0, "mean_kl_last": 0.2},
-        "M, python, thesis schedule": {"mean_untrained": 1.0, "mean_kl_last": 0.3},
-        "M, python, merges": {"mean_kl_last": 0.4},
-        "M, python, N = 100": {"mean_kl_last": 0.5},
-        "M, headers": {"mean_kl_last": 0.6},
-    }
-
-
-def test_the_line_over_lambda_holds_what_differs_in_lambda_alone() -> None:
-    names = ("mean_kl_last_ce0.3", "mean_kl_last", "mean_kl_last_ce3", "mean_kl_last_t2", "mean_kl_last_ce0.3_w4",
-             "mean_kl_first", "random_kl_last", "mean_ce", "mean_untrained", "mean_hidden_last")  # fmt: skip
-    rows = {name: {"kl_last": float(at), "bpb": 1.0} for at, name in enumerate(names)}
-    assert bench.ce_line(rows) == [(0.0, 1.0, 1.0), (0.3, 0.0, 1.0), (3.0, 2.0, 1.0)]
-
-
-def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
-    rows = [measured("mean_untrained", 2.0), measured("mean_kl_last", 0.5)]
-    assert bench.sweep(rows) == {}
-    rows += [measured("mean_kl_last", 0.1, n=100, new_share=0.01)]
-    assert bench.sweep(rows) == {}
-    rows += [measured("mean_untrained", 1.0, n=100), measured("mean_kl_last", 9.0, n=400, schedule="thesis")]
-    found = bench.sweep(rows)
-    assert list(found) == ["M, python"] and list(found["M, python"]) == [100, 800]
-    assert found["M, python"][100] == pytest.approx({"share": 0.01, "untrained": 1.0, "trained": 0.1, "kept": 0.9})
-    assert found["M, python"][800]["kept"] == pytest.approx(0.75)
-
-
-def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
-    runs.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
-    runs.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
-    assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
-    assert bench.read_bench(tmp_path / "nothing") == []
 
 
 def notebook_code(name: str, **parameters: Any) -> str:
@@ -327,7 +275,7 @@ def test_notebook_03_runs_to_its_end_with_any_variants(
         exec(compile(notebook_code("03_phase1_training", **values), "notebook 03", "exec"), space)
         plt.close("all")
     assert space["probe"] == variants[0]
-    assert runs.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")
+    assert files.read_json(stage_one / "runs" / name / "03_phase1_training" / "verdicts.json")
 
 
 def test_the_example_of_the_documentation_runs(
@@ -338,7 +286,7 @@ def test_the_example_of_the_documentation_runs(
     named = code.replace('MODEL = "smollm2-135m"', f"MODEL = {str(stage_one / 'model')!r}")
     assert named != code
     monkeypatch.chdir(tmp_path)
-    runs.write_jsonl("pairs.jsonl", [{"query": text.split(":")[0], "answer": text} for text in texts(60)])
+    files.write_jsonl("pairs.jsonl", [{"query": text.split(":")[0], "answer": text} for text in texts(60)])
     exec(compile(named, "docs/python.md", "exec"), {})
     before, after = (float(line.split()[-2]) for line in capsys.readouterr().out.splitlines() if " nats" in line)
     assert after < before

@@ -34,6 +34,12 @@ def test_the_cases_of_a_function_count_together(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(mark_slow, "LIST", tmp_path / "list.txt")
     mark_slow.main(str(report))
     assert (tmp_path / "list.txt").read_text().splitlines()[1:] == ["tests.a::test_x"]
+    (tmp_path / "list.txt").write_text("# head\ntests.a::test_y\ntests.b::test_of_another_report\n")
+    mark_slow.main(str(report))
+    assert (tmp_path / "list.txt").read_text().splitlines()[1:] == [
+        "tests.a::test_x",
+        "tests.b::test_of_another_report",
+    ]
 
 
 def test_the_marker_is_put_on(request: pytest.FixtureRequest) -> None:

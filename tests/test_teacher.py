@@ -14,7 +14,7 @@ import torch
 from tiny import ROWS, WIDTH, N, V, tiny_model
 from training.phase1_parts import example_set
 
-from vocabx_utils import locks, runs
+from vocabx_utils import folders, locks
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte
 
@@ -97,7 +97,7 @@ def test_an_interrupted_cache_is_made_again(tmp_path: Path) -> None:
 
 def test_refused_where_it_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(runs.SpaceError, match=r"MiB \+ 256 MiB margin.*VOCABX_RUNS"):
+    with pytest.raises(folders.SpaceError, match=r"MiB \+ 256 MiB margin.*VOCABX_RUNS"):
         teacher_cache(tiny_model(), example_set(), tmp_path / "cache", tell=lambda _: None)
     assert not (tmp_path / "cache" / "states.bin").exists()
     assert not locks.lock_path(tmp_path / "cache").exists()  # others may try at once

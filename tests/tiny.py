@@ -148,7 +148,7 @@ class TokenizerPair:
     """An extension as phase 1 needs it."""
 
     original: PreTrainedTokenizerFast
-    tokenizer: PreTrainedTokenizerFast
+    extended: PreTrainedTokenizerFast
 
 
 def texts(count: int = 24) -> list[str]:
@@ -173,7 +173,7 @@ def tokenizers() -> TokenizerPair:
 def new_tokens() -> tuple[Token, ...]:
     """The ids that only the larger tokenizer has."""
     pair = tokenizers()
-    names = pair.tokenizer.convert_ids_to_tokens(list(range(V, V + N)))
+    names = pair.extended.convert_ids_to_tokens(list(range(V, V + N)))
     alphabet = {chr(c): c for c in (*range(33, 127), *range(161, 173), *range(174, 256))}
     assert all(set(name) <= set(alphabet) | {"Ġ"} for name in names)
     spelled = [name.replace("Ġ", " ") for name in names]

@@ -1,9 +1,11 @@
-"""Write the list of slow tests, which `make fast` leaves out, from a report of the whole suite.
+"""Write the list of slow tests, which `make fast` leaves out, from a report of the suite or of a part of it.
 
 python -m pytest tests --junitxml report.xml
 python tools/mark_slow.py report.xml [SECONDS]
 
-A test function is slow if its cases together, with set-up and clean-up, take SECONDS (0.5 by default) or more.
+A test function is slow if its cases together, with set-up and clean-up, take SECONDS (0.5 by default) or more. What the
+report does not hold stays as it is listed. What several tests share is counted where it is made first, so a report of
+the tests that are left (`-m "not slow"`) shows what moved on to another one.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ def function_seconds(report: Path) -> dict[str, float]:
 def main(report: str, limit: str = "0.5") -> None:
     """Write the list and say what is left for `make fast`."""
     seconds = function_seconds(Path(report))
-    slow = sorted(name for name, taken in seconds.items() if taken >= float(limit))
+    listed = LIST.read_text(encoding="utf-8").splitlines() if LIST.exists() else []
+    kept = {name for name in listed if name not in seconds and not name.startswith("#")}
+    slow = sorted(kept | {name for name, taken in seconds.items() if taken >= float(limit)})
     LIST.write_text(HEAD + "".join(f"{name}\n" for name in slow), encoding="utf-8")
-    print(f"{len(slow)} of {len(seconds)} test functions are slow")
+    print(f"{len(slow)} test functions are slow; {len(seconds)} were measured")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ to source), or a source tree. Splits never share a text. A fingerprint names the
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import inspect
 import re
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from vocabx_utils.files import hash_bytes, iterate_jsonl
 from vocabx_utils.paths import data_dir, user_path
-from vocabx_utils.runs import iterate_jsonl
 from vocabx_utils.source_tree import CorpusError, read_source_tree
 
 if TYPE_CHECKING:
@@ -338,11 +337,8 @@ def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping
 
 def fingerprint(texts: Iterable[str]) -> str:
     """Digest of texts in order (16 hex digits)."""
-    state = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        state.update(len(data).to_bytes(8, "little") + data)
-    return state.hexdigest()[:16]
+    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
+    return hash_bytes(len(data).to_bytes(8, "little") + data for data in encoded)[:16]
 
 
 def data_path(name: str) -> Path | None:
@@ -378,6 +374,6 @@ def _draw(pairs: Sequence[Pair], limit: int | None, seed: int = 0) -> list[Pair]
     return [pairs[i] for i in chosen]
 
 
-def _rank(pair: Pair, seed: int) -> bytes:
+def _rank(pair: Pair, seed: int) -> str:
     """Place of a pair in a draw: a hash of what it says, so that it does not depend on which others there are."""
-    return hashlib.sha256(f"{seed}\0{pair.query}\0{_body(pair)}".encode()).digest()
+    return hash_bytes([f"{seed}\0{pair.query}\0{_body(pair)}".encode()])

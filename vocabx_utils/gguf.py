@@ -25,8 +25,8 @@ import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from vocabx_utils import portable
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_model, save_tokenizer
-from vocabx_utils.runs import read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

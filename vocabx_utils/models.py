@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import hashlib
 import inspect
 import json
 import subprocess
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from vocabx_utils.files import digest, file_digest, hash_bytes, read_json
 from vocabx_utils.gguf import ModelError, convert_gguf, is_current
 from vocabx_utils.paths import cache_dir, stage_name, user_path
-from vocabx_utils.runs import Run, digest, read_json
+from vocabx_utils.runs import Run
 from vocabx_utils.tokenizer_files import read_tokenizer
 
 if TYPE_CHECKING:
@@ -404,13 +404,15 @@ def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch
 
 def weights_fingerprint(model: nn.Module, samples: int = 4096) -> str:
     """Digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
-    state = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // samples)
-        values = flat[::step].float().cpu().numpy().tobytes()
-        state.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + values)
-    return state.hexdigest()[:16]
+
+    def parts() -> Iterator[bytes]:
+        for name, tensor in sorted(model.state_dict().items()):
+            flat = tensor.detach().reshape(-1)
+            step = max(1, flat.numel() // samples)
+            values = flat[::step].float().cpu().numpy().tobytes()
+            yield f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + values
+
+    return hash_bytes(parts())[:16]
 
 
 # --- extra rows --------------------------------------------------------------------------------------------
@@ -537,7 +539,6 @@ def check_sha256(path: Path, expected: str) -> None:
     Raises:
         ModelError: it differs; the message gives both.
     """
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_digest(path)
     if found != expected:
         raise ModelError(f"{path.name}: sha256 is {found}, expected {expected}. The file is truncated or another one.")

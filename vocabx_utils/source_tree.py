@@ -6,7 +6,6 @@ Patterns are written as in `.gitignore` files everywhere: for what to read, what
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import os
 import re
 import stat
@@ -16,7 +15,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec, PathSpec
 
-from vocabx_utils.runs import progress
+from vocabx_utils.files import hash_bytes
+from vocabx_utils.progress import progress
 
 # What stands in source trees without being written by hand for this project.
 CLUTTER = (
@@ -110,7 +110,7 @@ def read_source_tree(
         raise CorpusError(f"No folder {_show(root)}.")
     tree = SourceTree([])
     long_lines = 0
-    seen: set[bytes] = set()
+    seen: set[str] = set()
     for path in progress(_matching_files(root, glob, all_files, tree.skipped), desc="read", unit="file", delay=10):
         relative = _show(path.relative_to(root))
         try:
@@ -121,7 +121,7 @@ def read_source_tree(
         lines = text.splitlines(keepends=True)
         kept = "".join(line for line in lines if len(line) <= max_line)
         long_lines += sum(len(line) > max_line for line in lines)
-        digest = hashlib.sha256(kept.encode("utf-8", "surrogatepass")).digest()
+        digest = hash_bytes([kept.encode("utf-8", "surrogatepass")])
         if lines and not kept:
             tree.skipped.append((relative, f"every line is longer than {max_line} characters"))
         elif digest in seen:
@@ -149,7 +149,7 @@ def hold_out(documents: Sequence[Document], share: float) -> tuple[list[Document
     """
     sizes = [document.n_bytes for document in documents]
     target, held = share * sum(sizes), set[int]()
-    for k in sorted(range(len(sizes)), key=lambda k: hashlib.sha256(documents[k].path.encode()).digest()):
+    for k in sorted(range(len(sizes)), key=lambda k: hash_bytes([documents[k].path.encode()])):
         if sum(sizes[j] for j in held) + sizes[k] <= target:
             held.add(k)
     rest = [k for k in range(len(sizes)) if k not in held]

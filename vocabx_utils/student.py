@@ -1,37 +1,285 @@
-"""What stands around the blocks of a student: how ids become vectors, and final states logits.
+"""THE student: a frozen language model with N extra rows on each side. Without rows it is the teacher.
 
-Families differ here. Gemma scales its embeddings, Gemma 2 caps its logits, Cohere and Granite scale them. Training,
-evaluation and analysis compute students from parts (rows, blocks, head), so each of them needs the family's own
-arithmetic, and all of them take it from this module.
+The input side holds one row for every new token, the head one row more for every new token. Training, evaluation and
+analysis compute embeddings, states, logits and likelihoods here and nowhere else, because families differ around
+their blocks: Gemma scales its embeddings, Gemma 2 caps its logits, Cohere and Granite scale them.
 
-Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T tokens.
+Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T tokens, L blocks.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import Cache, PreTrainedModel
 
-__all__ = ["LogitTransform", "UnsupportedModelError", "embed", "final_norm", "logit_transform", "logits"]
+from vocabx_utils.batching import like_length, pad
+from vocabx_utils.models import cache_argument
+
+__all__ = ["LogitTransform", "Student", "UnsupportedModelError", "logit_transform", "logits"]
 
 # Configuration names that speak of logits but leave the output logits alone.
 _HARMLESS = {"attn_logit_softcapping", "attention_logit_cap", "router_aux_loss_coef", "output_router_logits"}
+_HEAD_POSITIONS = 256  # positions whose logits are held at once
+_FAITHFUL: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose logits were compared with ours
 
 
 class UnsupportedModelError(ValueError):
     """The model family computes its output in a way that the chunked losses do not reproduce."""
 
 
-@dataclass(frozen=True)
-class LogitTransform:
-    """How a model family turns head products into logits: ``cap * tanh(scale * h W^T / cap)``.
+class Student(nn.Module):
+    """A frozen model whose vocabulary goes on from V to V + N.
+
+    The new rows are float32 parameters whatever the model's dtype: at learning rates of 1e-4 a bfloat16 row would lose
+    most updates to rounding. They are the only parameters, so weight decay and momentum cannot move the V old rows;
+    with them the model is put into evaluation mode and needs no gradient any more.
 
     Args:
-        scale: factor on the product (Cohere's ``logit_scale``, one over Granite's ``logits_scaling``).
+        model: untied causal language model.
+        vocab_size: V, the first id that is not the original tokenizer's; rows of the model from there on are padding.
+        input_rows: (N, D) first values of the new embedding rows; none by default.
+        head_rows: (N, D) first values of the new head rows; none by default: logits are then over V.
+
+    Raises:
+        UnsupportedModelError: the family's embedding or head is not one that can be extended faithfully.
+        ValueError: shapes that do not fit.
+    """
+
+    input_rows: nn.Parameter
+    head_rows: nn.Parameter
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocab_size: int,
+        input_rows: Tensor | None = None,
+        head_rows: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        table: Tensor = cast(Any, model.get_input_embeddings()).weight
+        known, width = table.shape
+        shapes = [tuple(rows.shape) for rows in (input_rows, head_rows) if rows is not None]
+        if any(len(shape) != 2 or shape[1] != width or shape != shapes[0] for shape in shapes):
+            raise ValueError(f"new rows of shape {' and '.join(map(str, shapes))}: expected twice (N, {width})")
+        if vocab_size > known:
+            raise ValueError(f"first new id {vocab_size} lies beyond the {known} rows of the model")
+        if getattr(model.get_output_embeddings(), "bias", None) is not None:
+            raise UnsupportedModelError("a head with a bias is not supported: new tokens would have none")
+        self.vocab_size, self.device, self.transform = vocab_size, table.device, logit_transform(model.config)
+        for name, rows in (("input_rows", input_rows), ("head_rows", head_rows)):
+            values = table.new_zeros(0, width) if rows is None else rows.detach()
+            setattr(self, name, nn.Parameter(values.to(table.device, torch.float32).clone()))
+        # Held in a list so that the frozen weights are neither parameters nor state of this module.
+        self._frozen = [model.requires_grad_(False).eval() if shapes else model]
+        if model not in _FAITHFUL:
+            self._check_family()
+            _FAITHFUL.add(model)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The frozen model."""
+        return self._frozen[0]
+
+    @property
+    def n_new(self) -> int:
+        """N, the number of new tokens."""
+        return self.input_rows.shape[0]
+
+    @property
+    def head(self) -> Tensor:
+        """(V, D) original head rows without padding rows, in the model's dtype."""
+        return cast(Any, self.model.get_output_embeddings()).weight[: self.vocab_size]
+
+    def full_head(self) -> Tensor:
+        """(V + N, D) all head rows in the model's dtype; a copy unless there are no new ones."""
+        return torch.cat([self.head, self.head_rows.to(self.head.dtype)]) if len(self.head_rows) else self.head
+
+    def embed(self, ids: Tensor, new_at: Tensor | None = None) -> Tensor:
+        """Look up embeddings of ids below V + N, scaled as the family scales its own.
+
+        Args:
+            ids: (B, T) token ids.
+            new_at: flat positions of the new tokens in `ids`; found here unless given (giving them saves a
+                synchronisation on a GPU).
+
+        Returns:
+            (B, T, D) in the model's dtype.
+        """
+        table: Any = self.model.get_input_embeddings()
+        if not self.n_new:
+            return table(ids)
+        flat = ids.reshape(-1)  # (B T,)
+        if new_at is None:
+            new_at = torch.nonzero(flat >= self.vocab_size).squeeze(1)
+        old = table(flat.clamp(max=self.vocab_size - 1))  # (B T, D)
+        new = functional.embedding(flat[new_at] - self.vocab_size, self.input_rows).to(old.dtype)
+        scale: Any = getattr(table, "embed_scale", None)
+        if scale is not None:
+            new = new * torch.as_tensor(scale).to(old)
+        return old.index_copy(0, new_at, new).view(*ids.shape, -1)  # (B, T, D)
+
+    def hidden(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        layer: int = -1,
+        new_at: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the blocks once.
+
+        Args:
+            ids: (B, T) token ids below V + N.
+            attention_mask: (B, T), 1 at real tokens; needed for left padding only, since no real token looks at what
+                follows it. With a cache it covers the tokens in there too.
+            layer: which hidden state to return beside the last: -1 the last (after the final norm), otherwise an
+                index into the family's `hidden_states` (0 is the embedding).
+            new_at: see `embed`.
+            cache: keys and values of what stands before `ids`; those of `ids` are added to it.
+
+        Returns:
+            (B, T, D) final hidden states and (B, T, D) those of `layer`.
+        """
+        output = self._run(ids, attention_mask, layer != -1, new_at, cache)
+        final = output.last_hidden_state
+        return final, final if layer == -1 else output.hidden_states[layer]
+
+    def _run(
+        self,
+        ids: Tensor,
+        mask: Tensor | None,
+        layers: bool = False,
+        new_at: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Any:
+        more: dict[str, Any] = {}
+        body: Any = self.model.base_model
+        if cache is not None:
+            more[cache_argument(body)] = cache
+        if mask is not None and not mask[:, 0].all():  # padded on the left
+            positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+            more["position_ids"] = positions.to(self.device)
+        return body(
+            inputs_embeds=self.embed(ids.to(self.device), new_at),
+            attention_mask=None if mask is None else mask.to(self.device),
+            output_hidden_states=layers,
+            use_cache=cache is not None,
+            **more,
+        )
+
+    def logits(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return float32 logits over V + N, (B, T, V + N), for looking rather than training: it keeps all of them."""
+        return logits(self.hidden(ids, attention_mask)[0], self.full_head(), self.transform)
+
+    def log_probabilities(self, hidden: Tensor) -> Tensor:
+        """Log-softmax of final states (..., D) over the V original tokens, (..., V) float32."""
+        return torch.log_softmax(logits(hidden, self.head, self.transform), dim=-1)
+
+    @torch.no_grad()
+    def encode(self, sequences: Sequence[Sequence[int]], *, layers: bool = False, batch_size: int = 8) -> list[Tensor]:
+        """Read texts and return their hidden states.
+
+        Args:
+            sequences: ids below V + N of each text.
+            layers: return all layers, the embedding first, instead of the last one.
+            batch_size: texts in one forward pass.
+
+        Returns:
+            One tensor for each text: (T, D), after the final norm, or (L + 1, T, D), in the model's dtype.
+
+        Raises:
+            ValueError: a text is empty or holds an id without a row.
+        """
+        found: list[Any] = [None] * len(sequences)
+        for batch, output in self._read(sequences, like_length([*map(len, sequences)], count=batch_size), layers):
+            states = torch.stack(output.hidden_states) if layers else output.last_hidden_state  # (L + 1, B, T, D)
+            for row, at in enumerate(batch):
+                found[at] = states[..., row, : len(sequences[at]), :].clone()
+        return found
+
+    @torch.inference_mode()
+    def negative_log_likelihood(
+        self, sequences: Sequence[Sequence[int]], starts: Sequence[int] | None = None, *, batch_tokens: int = 2048
+    ) -> list[float]:
+        """Score texts: the sum of -log p over the tokens of each from `starts` on, in nats, over V + N in float32.
+
+        Args:
+            sequences: ids below V + N of each text.
+            starts: index of the first scored token of each, at least 1, which is the default.
+            batch_tokens: tokens of one forward pass, padding included.
+
+        Raises:
+            ValueError: a text is empty or holds an id without a row.
+        """
+        scores, head = [0.0] * len(sequences), self.full_head()
+        firsts = [1] * len(sequences) if starts is None else starts
+        batches = like_length([*map(len, sequences)], tokens=batch_tokens, longest_first=True)
+        for batch, output in self._read(sequences, batches):
+            for states, at in zip(output.last_hidden_state, batch, strict=True):
+                targets = torch.as_tensor(sequences[at][firsts[at] :], device=self.device)  # (scored,)
+                states = states[firsts[at] - 1 : len(sequences[at]) - 1]  # (scored, D)
+                for part, wanted in zip(states.split(_HEAD_POSITIONS), targets.split(_HEAD_POSITIONS), strict=True):
+                    scored = logits(part, head, self.transform)  # (c, V + N)
+                    scores[at] += float(functional.cross_entropy(scored, wanted, reduction="sum"))
+        return scores
+
+    def _read(
+        self, sequences: Sequence[Sequence[int]], batches: Sequence[Sequence[int]], layers: bool = False
+    ) -> Iterator[tuple[Sequence[int], Any]]:
+        known = self.vocab_size + self.n_new
+        for at, ids in enumerate(sequences):
+            if not len(ids) or max(ids) >= known:
+                raise ValueError(f"Sequence {at} is empty or has an id without a row (there are {known} rows).")
+        for batch in batches:
+            yield batch, self._run(*pad([sequences[at] for at in batch]), layers)
+
+    def final_norm(self, states: Tensor) -> Tensor:
+        """Apply the norm behind the last block: the last module of that kind that the decoder itself holds.
+
+        Raises:
+            UnsupportedModelError: the decoder holds none.
+        """
+        decoder: Any = self.model.get_decoder()
+        norms = [module for module in decoder.children() if "norm" in type(module).__name__.lower()]
+        if not norms:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} has no norm behind its last block, which the lens needs"
+            )
+        return norms[-1](states)
+
+    @torch.no_grad()
+    def _check_family(self) -> None:
+        """Refuse a family whose own logits differ from ours on a probe of original tokens."""
+        ids = torch.arange(2, 10, device=self.device)[None] % self.vocab_size
+        ours = self.logits(ids)[..., : self.vocab_size]
+        theirs = self.model(input_ids=ids, use_cache=False).logits[..., : self.vocab_size].float()
+        tolerance = 1e-3 if self.head.dtype == torch.float32 else 4e-2
+        if not (ours - theirs).abs().max() <= tolerance * theirs.abs().max().clamp(min=1.0):
+            raise UnsupportedModelError(
+                f"model type {self.model.config.model_type!r}: head products differ from the model's own "
+                "logits, so its losses cannot be computed in chunks"
+            )
+
+
+def logits(hidden: Tensor, head: Tensor, transform: LogitTransform) -> Tensor:
+    """Turn final states (..., D) into float32 logits (..., R) of the R head rows given, as the family does."""
+    return transform.apply_((hidden @ head.T).float())
+
+
+@dataclass(frozen=True)
+class LogitTransform:
+    """How a model family turns head products into logits: `cap * tanh(scale * h W^T / cap)`.
+
+    Args:
+        scale: factor on the product (Cohere's `logit_scale`, one over Granite's `logits_scaling`).
         softcap: limit of Gemma 2's soft capping, or None.
     """
 
@@ -47,12 +295,7 @@ class LogitTransform:
         return logits
 
     def chain_(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Turn a gradient of the logits into one of the products, in place.
-
-        Args:
-            gradient: gradient with respect to the transformed logits.
-            logits: those logits.
-        """
+        """Turn a gradient with respect to transformed logits into one of the products, in place."""
         if self.softcap is not None:
             gradient.mul_(1.0 - (logits / self.softcap).square_())
         if self.scale != 1.0:
@@ -61,10 +304,7 @@ class LogitTransform:
 
 
 def logit_transform(config: Any) -> LogitTransform:
-    """Read a family's logit scaling and capping from its configuration.
-
-    Args:
-        config: a ``PretrainedConfig``.
+    """Read a family's logit scaling and capping from its configuration, a `PretrainedConfig`.
 
     Raises:
         UnsupportedModelError: the configuration names a treatment of logits that is not known here.
@@ -80,57 +320,3 @@ def logit_transform(config: Any) -> LogitTransform:
     scale = float(getattr(config, "logit_scale", None) or 1.0)
     scale /= float(getattr(config, "logits_scaling", None) or 1.0)
     return LogitTransform(scale, getattr(config, "final_logit_softcapping", None))
-
-
-def embed(table: nn.Module, ids: Tensor, first_new_id: int, new_rows: Tensor, new_at: Tensor | None = None) -> Tensor:
-    """Look up embeddings of ids below V + N, scaled as the family scales its own.
-
-    Args:
-        table: the model's input embedding module.
-        ids: (B, T) token ids.
-        first_new_id: V.
-        new_rows: (N, D) input rows of the new tokens, any float dtype.
-        new_at: flat positions of the new tokens in ``ids``; found here unless given (giving them saves a
-            synchronisation on a GPU).
-
-    Returns:
-        (B, T, D) in the dtype of the table.
-    """
-    flat = ids.reshape(-1)
-    if new_at is None:
-        new_at = torch.nonzero(flat >= first_new_id).squeeze(1)
-    old = table(flat.clamp(max=first_new_id - 1))
-    new = functional.embedding(flat[new_at] - first_new_id, new_rows).to(old.dtype)
-    scale: Any = getattr(table, "embed_scale", None)
-    if scale is not None:
-        new = new * torch.as_tensor(scale).to(old)
-    return old.index_copy(0, new_at, new).view(*ids.shape, -1)
-
-
-def final_norm(model: Any) -> nn.Module:
-    """Find the norm behind the last block: the last module of that kind that the decoder itself holds.
-
-    Args:
-        model: a causal language model.
-
-    Raises:
-        UnsupportedModelError: the decoder holds none.
-    """
-    norms = [module for module in model.get_decoder().children() if "norm" in type(module).__name__.lower()]
-    if not norms:
-        raise UnsupportedModelError(f"{type(model).__name__} has no norm behind its last block, which the lens needs")
-    return norms[-1]
-
-
-def logits(hidden: Tensor, head: Tensor, transform: LogitTransform) -> Tensor:
-    """Turn final states into float32 logits as the family does.
-
-    Args:
-        hidden: (..., D) states after the final norm.
-        head: (R, D) head rows in the same dtype.
-        transform: of `logit_transform`.
-
-    Returns:
-        (..., R), a tensor of its own.
-    """
-    return transform.apply_((hidden @ head.T).float())

@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken
 
-from vocabx_utils import corpus, models, runs
-from vocabx_utils.vocabulary.alignment import align_boundaries, align_texts, map_token_sequences, wrong_pairs
+from vocabx_utils import corpus, files, models
+from vocabx_utils.vocabulary.alignment import align_texts
+from vocabx_utils.vocabulary.boundaries import align_boundaries
+from vocabx_utils.vocabulary.lookahead import map_token_sequences, wrong_pairs
 
 SIZES = (10_000, 100_000, 1_000_000)
 
@@ -27,7 +29,7 @@ class ByAddedTokens:
 
     def __init__(self, model: str, texts: list[str], count: int) -> None:
         self.original = models.load_tokenizer(model)
-        self.tokenizer = models.load_tokenizer(model)
+        self.extended = models.load_tokenizer(model)
         words: dict[str, int] = {}
         for text in texts:
             for word in text.replace("(", " ").replace(".", " ").split():
@@ -35,7 +37,7 @@ class ByAddedTokens:
                     words[word] = words.get(word, 0) + 1
         ranked = sorted(words, key=lambda word: (-words[word], word))
         cut = [word for word in ranked if len(self.original.encode(word, add_special_tokens=False)) > 1]
-        self.tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in cut[:count]])
+        self.extended.add_tokens([AddedToken(word, special=False, normalized=False) for word in cut[:count]])
 
 
 def best_seconds(work: Callable[[], object], repeats: int) -> float:
@@ -82,7 +84,7 @@ def measure(model: str, new_tokens: int) -> dict[str, object]:
         )
     whole = best_seconds(lambda: align_texts(extension, texts), 2)
     ids_only = best_seconds(
-        lambda: [t.backend_tokenizer.encode_batch_fast(texts) for t in (extension.original, extension.tokenizer)], 2
+        lambda: [t.backend_tokenizer.encode_batch_fast(texts) for t in (extension.original, extension.extended)], 2
     )
     tokens = sum(len(side) for side in original)
     return {
@@ -111,7 +113,7 @@ def main() -> None:
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # read at the first batch
     result = measure(options.model, options.new_tokens)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    runs.write_json(options.out, result)
+    files.write_json(options.out, result)
     for row in result["rows"]:  # type: ignore[attr-defined]
         print(row)
     print(result["from_texts"])

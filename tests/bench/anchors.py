@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from vocabx_utils import corpus, runs
+from vocabx_utils import corpus, files, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, load_base_model
 from vocabx_utils.training.continuations import continuations
@@ -38,7 +38,9 @@ from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import align_texts
-from vocabx_utils.vocabulary.tokens import Extension, extend_tokenizer, load_extension, select_tokens
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 GROUPS: dict[str, list[str]] = {
     "essential": [
@@ -119,7 +121,7 @@ class Bench:
         # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
         texts = [corpus.render(pair, "thesis").text for pair in self.splits["tokenizer"]]
         proposals = select_tokens(texts, self.base.tokenizer, n, strategy=self.args.strategy)
-        return extend_tokenizer(self.base.tokenizer, proposals, self.args.strategy)
+        return add_tokens(self.base.tokenizer, proposals, self.args.strategy)
 
     def setup(self, n: int) -> Setup:
         if n in self.setups:
@@ -169,14 +171,14 @@ class Bench:
         folder = self.scratch / name
         if base.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        tokenizer = setup.extension.tokenizer
+        tokenizer = setup.extension.extended
 
         def spell(token: int) -> str:
             return str(tokenizer.convert_ids_to_tokens(token))
 
         result = train_variant(variant, base, setup.extension.tokens, setup.data, config, folder, spell=spell)
         epochs = len(result.metrics) - 1
-        rows = runs.read_tensors(folder / "rows" / f"epoch_{epochs:02d}.safetensors")
+        rows = files.read_tensors(folder / "rows" / f"epoch_{epochs:02d}.safetensors")
         model = ExtendedModel(base, rows["input_rows"], rows["head_rows"])
         scores, _ = evaluate(model, setup.whole, setup.whole_teacher, token_budget=args.token_budget)
         after = continuations(
@@ -203,7 +205,7 @@ class Bench:
 
     def cosines(self, setup: Setup, folder: Path, epoch: int) -> dict[str, dict[str, float]]:
         """Mean cosine of the new rows to their first, mean intermediate and last subtoken, input and head."""
-        rows = runs.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
+        rows = files.read_tensors(folder / "rows" / f"epoch_{epoch:02d}.safetensors")
         tokens = setup.extension.tokens
         found: dict[str, dict[str, float]] = {}
         for side, matrix in (("input", self.base.input_rows), ("head", self.base.head_rows)):
@@ -225,9 +227,9 @@ class Bench:
         if name not in self.args.save_rows:
             return
         path = self.args.out / f"{self.name}-{self.args.strategy}-rows.safetensors"
-        kept = runs.read_tensors(path) if path.exists() else {}
+        kept = files.read_tensors(path) if path.exists() else {}
         kept |= {f"{name}.{key}": value.bfloat16() for key, value in rows.items()}
-        runs.write_tensors(path, kept)
+        files.write_tensors(path, kept)
 
 
 def device_name(device: torch.device) -> str:
@@ -272,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     base = load_base_model(args.model, device=args.device, dtype=args.dtype)
     print(json.dumps(base.describe()), f"loaded in {time.perf_counter() - began:.0f} s", flush=True)
     bench = Bench(args, base)
-    rows = runs.read_jsonl(bench.out) if bench.out.exists() else []
+    rows = files.read_jsonl(bench.out) if bench.out.exists() else []
     done = {row["name"] for row in rows}
     about = {"device": device_name(base.device), "dtype": str(base.dtype).removeprefix("torch.")}
     about |= {"versions": runs.installed_versions(["torch", "transformers"]), "python": platform.python_version()}
@@ -292,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         seconds = time.perf_counter() - start
         slowest = max(slowest, seconds)
-        runs.append_jsonl(bench.out, row | about | {"seconds": round(seconds, 1)})
+        files.append_jsonl(bench.out, row | about | {"seconds": round(seconds, 1)})
         print(
             f"{name:28s} KL identical {row['kl_identical_all']:.4f} (after divergence {row['kl_identical']:.4f}) "
             f"last {row['kl_last']:.3f} first {row['kl_first']:.3f}  "

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.answers import extract_answer
-from vocabx_utils.evaluation.benchmarks import BENCHMARKS, KEPT_FOLDER, Problem, kept_ids, load_benchmark
+from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, benchmark_of, load_benchmark
 from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.kept import KEPT_FOLDER, kept_ids
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
-from vocabx_utils.evaluation.scoring import count_passes, failure_table, split_by_benchmark
+from vocabx_utils.evaluation.scoring import count_passes, failure_table
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.models import load_tokenizer
-from vocabx_utils.runs import read_json, write_json
 from vocabx_utils.statistics import wilson_interval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +46,8 @@ def extract_again(rows: list[dict[str, Any]], problems: list[Problem], source: s
 
 def prompt_of(problem: Problem, row: dict[str, Any], tokenizer: Any) -> Prompt:
     """Build the prompt that a row of a samples file answers."""
-    style, prefill, *variant = row["settings"].split("/")
-    return build_prompt(problem, tokenizer, style=style, prefill=prefill, variant=(variant or ["instruct"])[0])
+    style, prefill, *wording = row["settings"].split("/")
+    return build_prompt(problem, tokenizer, style=style, prefill=prefill, wording=(wording or ["instruct"])[0])
 
 
 def is_official(name: str, setting: str) -> bool:
@@ -100,9 +101,11 @@ def main() -> None:
     if args.samples is None:
         print(tables(ROOT / "results" / "bench"))
         return
+    groups: dict[str, list[dict[str, Any]]] = {}
     opener = gzip.open if args.samples.suffix == ".gz" else open
     with opener(args.samples, "rt", encoding="utf-8") as file:
-        groups = split_by_benchmark(json.loads(line) for line in file)
+        for row in map(json.loads, file):
+            groups.setdefault(benchmark_of(row["task_id"]), []).append(row)
     for name in (wanted for wanted in args.benchmarks.split(",") if wanted in groups):
         answered = {row["task_id"] for row in groups[name]}
         problems = [problem for problem in load_benchmark(name) if problem.task_id in answered]
@@ -110,8 +113,7 @@ def main() -> None:
             groups[name] = extract_again(groups[name], problems, args.tokenizer)
         target = args.samples.with_name(f"results_{name}.jsonl")
         found = execute(groups[name], problems, target, workers=args.workers, fast=args.fast)
-        kept = kept_ids(name)
-        count = count_passes(found, {name: kept[0]} if kept else None)[name]
+        count = count_passes(found, kept_ids([name]))[name]
         print(
             f"{name}: {count.passed_total} of {count.total} (floor {FLOORS[name]}), {count.passed} of {count.kept} kept"
         )

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from vocabx_utils.files import write_json
 from vocabx_utils.models import load_tokenizer
-from vocabx_utils.runs import installed_versions, project_root, write_json
+from vocabx_utils.paths import project_root
+from vocabx_utils.runs import installed_versions
 from vocabx_utils.vocabulary.comparison import C_HEADERS, compare_strategies, comparison_corpora
 
 

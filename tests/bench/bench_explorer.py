@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.analysis.explorer import Explorer
 from vocabx_utils.analysis.explorer_view import view_html
-from vocabx_utils.analysis.rows import RowHistory, TokenInfo
+from vocabx_utils.rows import RowHistory, TokenInfo
 
 
 def build(folder: Path, n: int, width: int, vocab: int, epochs: int) -> Explorer:
@@ -27,12 +27,12 @@ def build(folder: Path, n: int, width: int, vocab: int, epochs: int) -> Explorer
     generator = torch.Generator().manual_seed(0)
     original = {key: torch.randn(vocab, width, generator=generator) for key in ("input", "head")}
     tokens = [TokenInfo(vocab + at, f" token{at}", (at, at + 1, at + 2), 10) for at in range(n)]
-    files = {}
+    written = {}
     for epoch in range(epochs + 1):
-        files[epoch] = folder / f"epoch_{epoch:02}.safetensors"
+        written[epoch] = folder / f"epoch_{epoch:02}.safetensors"
         rows = {f"{key}_rows": torch.randn(n, width, generator=generator) for key in ("input", "head")}
-        runs.write_tensors(files[epoch], rows)
-    return Explorer(tokens, {"mean_kl_last": RowHistory("mean_kl_last", files)}, original, str)
+        files.write_tensors(written[epoch], rows)
+    return Explorer(tokens, {"mean_kl_last": RowHistory("mean_kl_last", written)}, original, str)
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -66,7 +66,7 @@ def main() -> None:
         "another_token_ms": {"n": len(warm), "median": round(statistics.median(warm)), "largest": round(max(warm))},
         "machine": {"processor": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__},
     }
-    runs.write_json(args.out, content)
+    files.write_json(args.out, content)
     print(*(f"{name}: {value}" for name, value in content.items()), sep="\n")
 
 

@@ -38,17 +38,18 @@ def corpus(n_bytes: int) -> list[str]:
 def measure(megabytes: int) -> dict[str, float]:
     """Choose N tokens on so much text."""
     from vocabx_utils.models import load_tokenizer
-    from vocabx_utils.vocabulary.continued_bpe import MergeOptions, learn_merges
-    from vocabx_utils.vocabulary.families import family_of
+    from vocabx_utils.vocabulary.continued_bpe import learn_merges
+    from vocabx_utils.vocabulary.options import TokenOptions
+    from vocabx_utils.vocabulary.spelling import spelling_of
     from vocabx_utils.vocabulary.wordtable import count_words
 
     texts = corpus(megabytes * 1_000_000)
     tokenizer = load_tokenizer()
     begun = time.perf_counter()
-    family = family_of(tokenizer)
+    family = spelling_of(tokenizer)
     table = count_words(texts, family)
     counted = time.perf_counter()
-    learned = learn_merges(table, family, N, MergeOptions(min_count=4))
+    learned = learn_merges(table, family, N, TokenOptions(min_count=4))
     done = time.perf_counter()
     return {
         "megabytes": megabytes,
@@ -65,7 +66,8 @@ def measure(megabytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    from vocabx_utils.runs import project_root, write_json
+    from vocabx_utils.files import write_json
+    from vocabx_utils.paths import project_root
 
     rows = []
     for size in SIZES:

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils import runs
-from vocabx_utils.evaluation import claims
+from vocabx_utils import claims, files
+from vocabx_utils.claims.losses import HALF
 from vocabx_utils.evaluation.scoring import Count
-from vocabx_utils.training import phase1_claims
 
 DRAWS = 1000
 MOST = 0.05
@@ -62,7 +61,7 @@ def cases() -> Iterator[Case]:
         for slope, wrong in ((-0.1, TRUE), (0.0, BORDER), (0.1, FALSE)):
             yield Case("C12", f"slope {slope:+.1f} of KL removed over log share", n, wrong, _sizes(slope, n))
     for n in (3, 6):
-        for ratio, wrong in ((0.5, TRUE), (phase1_claims.HALF, BORDER), (0.75, FALSE)):
+        for ratio, wrong in ((0.5, TRUE), (HALF, BORDER), (0.75, FALSE)):
             yield Case("C13", f"{ratio:.0%} of the time", n, wrong, _steps(ratio, n))
     for n in (6, 300):
         for (short, long), wrong in (((0.2, 0.2), TRUE), ((0.0, 0.2), BORDER), ((-0.2, 0.2), FALSE)):
@@ -90,7 +89,7 @@ def _interaction(effect: float, n: int) -> Rule:
 
     def rule(rng: np.random.Generator) -> str:
         name = "bigcodebench"
-        return claims.interaction({at: {name: _count(rng, name, n, rate)} for at, rate in rates.items()}).outcome
+        return claims.judge_c10({at: {name: _count(rng, name, n, rate)} for at, rate in rates.items()}).answer
 
     return rule
 
@@ -101,9 +100,7 @@ def _proxy(rho: float, n: int) -> Rule:
     def rule(rng: np.random.Generator) -> str:
         loss, own = rng.standard_normal((2, n))
         rate = linear * loss + np.sqrt(1 - linear**2) * own
-        return claims.loss_as_proxy(
-            {str(i): v for i, v in enumerate(loss)}, {str(i): v for i, v in enumerate(rate)}
-        ).outcome
+        return claims.judge_c11({str(i): v for i, v in enumerate(loss)}, {str(i): v for i, v in enumerate(rate)}).answer
 
     return rule
 
@@ -113,7 +110,7 @@ def _sizes(slope: float, n: int) -> Rule:
 
     def rule(rng: np.random.Generator) -> str:
         kept = 0.7 + slope * np.log(shares) + rng.normal(0, 0.05, n)
-        return phase1_claims.judge_c12(
+        return claims.judge_c12(
             {"M": {i: {"share": s, "kept": k} for i, (s, k) in enumerate(zip(shares, kept, strict=True))}}
         ).answer
 
@@ -123,7 +120,7 @@ def _sizes(slope: float, n: int) -> Rule:
 def _steps(ratio: float, n: int) -> Rule:
     def rule(rng: np.random.Generator) -> str:
         two, noise = np.exp(rng.normal(0, 0.1, n)), np.exp(rng.normal(0, 0.1, n))
-        return phase1_claims.judge_c13(ratio * two * noise, two).answer  # type: ignore[arg-type]
+        return claims.judge_c13(ratio * two * noise, two).answer  # type: ignore[arg-type]
 
     return rule
 
@@ -136,7 +133,7 @@ def _halves(short: float, long: float, n: int) -> Rule:
             variant: {name: _count(rng, name, n, rate) for name, rate in zip(names, both, strict=True)}
             for variant, both in rates.items()
         }
-        return claims.short_and_long(passes).outcome
+        return claims.judge_c14(passes).answer
 
     return rule
 
@@ -148,14 +145,14 @@ def _densities(percent: Sequence[float], n: int) -> Rule:
             sizes = rng.integers(50, 400, n)
             news = rng.binomial(sizes, density / 100 * rng.gamma(2, 0.5, n))  # problems differ in their density
             counts[name] = list(zip(news.tolist(), sizes.tolist(), strict=True))
-        return claims.densest_benchmark(counts).outcome
+        return claims.judge_c15(counts).answer
 
     return rule
 
 
 def _failures(shares: Sequence[float], n: int) -> Rule:
     kinds = ["no code", "syntax", "exception", "timeout"]
-    return lambda rng: claims.prose_failures({"m": rng.choice(kinds, n, p=shares).tolist()}).outcome
+    return lambda rng: claims.judge_c16({"m": rng.choice(kinds, n, p=shares).tolist()}).answer
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -182,7 +179,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
     args = parser.parse_args()
     rows = [case.rates() for case in cases()]
-    runs.write_json(args.out, {"draws": DRAWS, "seed": 0, "rows": rows})
+    files.write_json(args.out, {"draws": DRAWS, "seed": 0, "rows": rows})
     args.docs.write_text(render(args.docs.read_text(encoding="utf-8"), rows), encoding="utf-8")
     print(table(rows))
 

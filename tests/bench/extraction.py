@@ -36,12 +36,13 @@ from answers import prompt_of
 from evaluation.evaluation_parts import humaneval_problem
 from evaluation.made_up_replies import made_up_replies
 
-from vocabx_utils.evaluation.answers import defines, extract_answer, parses
-from vocabx_utils.evaluation.benchmarks import load_benchmark
+from vocabx_utils.evaluation.answers import extract_answer
+from vocabx_utils.evaluation.benchmarks import benchmark_of, load_benchmark
 from vocabx_utils.evaluation.prompts import build_prompt
-from vocabx_utils.evaluation.scoring import split_by_benchmark
+from vocabx_utils.evaluation.statements import defines, parses
+from vocabx_utils.files import write_json
 from vocabx_utils.models import load_tokenizer
-from vocabx_utils.runs import progress, write_json
+from vocabx_utils.progress import progress
 
 _CHUNK = 100
 _SANITIZE = """
@@ -207,7 +208,10 @@ def table(
 def compare_samples(rows: Sequence[Mapping[str, Any]], tokenizer: Any, python: str) -> dict[str, Any]:
     """Compare on the raw replies of a samples file, benchmark by benchmark."""
     tables = {}
-    for name, group in split_by_benchmark(rows).items():
+    groups: dict[str, list[Any]] = {}
+    for row in rows:
+        groups.setdefault(benchmark_of(row["task_id"]), []).append(row)
+    for name, group in groups.items():
         known = {problem.task_id: problem for problem in load_benchmark(name)}
         problems = [known[row["task_id"]] for row in group]
         prompts = [prompt_of(problem, row, tokenizer) for problem, row in zip(problems, group, strict=True)]

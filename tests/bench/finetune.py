@@ -34,7 +34,7 @@ from anchors import read_splits
 from bench_parts import SHAPES, free, matmul_ceiling, random_model, seconds_left, short_device
 from bench_parts import facts as bench_facts
 
-from vocabx_utils import corpus, models, runs
+from vocabx_utils import corpus, files, models
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.training import stages
 from vocabx_utils.training.batches import Example, ExampleSet, encode
@@ -56,19 +56,20 @@ def prepare(options: argparse.Namespace) -> None:
 
     With --corpus and --strategy added they are those of anchors.py, and its rows fit.
     """
-    from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+    from vocabx_utils.vocabulary.extend import add_tokens
+    from vocabx_utils.vocabulary.proposals import select_tokens
 
     splits = read_splits(options.corpus) if options.corpus else _package_splits(options)
     tokenizer = models.load_tokenizer(options.model)
     # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
     texts = [corpus.render(pair, "thesis").text for pair in splits["tokenizer"]]
     proposals = select_tokens(texts, tokenizer, options.new_tokens, strategy=options.strategy)
-    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
+    add_tokens(tokenizer, proposals, options.strategy).save(options.out / "extension")
     for name in ("train", "validation"):
-        runs.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
+        files.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
     held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
     sets = forgetting_texts(held, max_texts=options.validation, max_chars=1200)
-    runs.write_json(options.out / "texts.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
+    files.write_json(options.out / "texts.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
     print(f"{options.out}: {len(splits['train'])} training texts, {len(proposals)} new tokens")
 
 
@@ -98,7 +99,7 @@ def measure(options: argparse.Namespace) -> None:
 def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Stages a and b at each shape, with and without compiled blocks."""
     path = options.out / f"finetune-{short_device()}.json"
-    rows = runs.read_json(path)["workloads"] if path.exists() else []
+    rows = files.read_json(path)["workloads"] if path.exists() else []
     done = {(row["shape"], row["stage"], row["compiled"]): row for row in rows if "error" not in row}
     for place in ((s, k, c) for s in options.shapes for k in ("a", "b") for c in options.compiled):
         if place in done or not _time_left(options, 75):
@@ -109,7 +110,7 @@ def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> No
         except Exception as error:
             row = {"error": _report(f"{shape}, stage {key}", error)}
         done[place] = {"shape": shape, "stage": key, "compiled": compiled, **row}
-        runs.write_json(path, {**facts, "workloads": list(done.values())})
+        files.write_json(path, {**facts, "workloads": list(done.values())})
         print({k: v for k, v in done[place].items() if k != "step_seconds"}, flush=True)
 
 
@@ -146,7 +147,7 @@ def measured(
     weights = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     _, result = run_stage(model, stage, texts, few, folder, config, limit=limit)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    records = [record for record in runs.read_jsonl(folder / "losses.jsonl") if record["kind"] == "step"]
+    records = [record for record in files.read_jsonl(folder / "losses.jsonl") if record["kind"] == "step"]
     seconds = [record["seconds"] for record in records][options.warmup :]
     rate = records[-1]["tokens"] / statistics.median(seconds)
     return {
@@ -206,7 +207,7 @@ PLAN = {
 def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Every stage of one variant, the controls without expansion, and the ablation of stage a."""
     path = options.out / f"{options.label or Path(options.model).name.removesuffix('.gguf')}.json"
-    variants = runs.read_json(path)["variants"] if path.exists() else {}
+    variants = files.read_json(path)["variants"] if path.exists() else {}
     if all("stages" in variants.get(name, {}) for name in PLAN):
         return
     setting = Setting(options)
@@ -219,7 +220,7 @@ def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None
             variants[name] = setting.tune(name, keys, facts["ceiling_flops"])
         except Exception as error:
             variants[name] = {"error": _report(name, error)}
-        runs.write_json(path, {**facts, **about, "variants": variants})
+        files.write_json(path, {**facts, **about, "variants": variants})
         free()
 
 
@@ -233,7 +234,7 @@ class Setting:
         self.extension = load_extension(options.data / "extension")
         self.input_rows, self.head_rows, self.start = start_rows(self.base, self.extension, options)
         self.sets = tuple(
-            TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in runs.read_json(options.data / "texts.json")
+            TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in files.read_json(options.data / "texts.json")
         )
 
     def tune(self, name: str, keys: tuple[str, ...], ceiling: float) -> dict[str, Any]:
@@ -251,14 +252,14 @@ class Setting:
         options, base, extension = self.options, self.base, self.extension
         expanded = name.startswith("expanded")
         limit = extension.V + extension.N if expanded else base.vocab_size
-        tokenizer = extension.tokenizer if expanded else base.tokenizer
+        tokenizer = extension.extended if expanded else base.tokenizer
         new_ids = range(extension.V, limit) if expanded else range(limit, limit)
         model = models.with_extra_rows(base, self.input_rows[: len(new_ids)], self.head_rows[: len(new_ids)])
         if name == "expanded a+c":
             after_a = options.scratch / _folder("expanded a+b") / "a" / "embeddings.safetensors"
             keys = keys if after_a.exists() else ("a", *keys)
             if after_a.exists():
-                stored = runs.read_tensors(after_a)
+                stored = files.read_tensors(after_a)
                 for matrix, rows in zip(stages.matrices_of(model), (stored["input"], stored["head"]), strict=True):
                     matrix.data.copy_(rows)
         config = FineTuneConfig(
@@ -303,7 +304,7 @@ class Setting:
 def start_rows(base: Any, extension: Any, options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor, str]:
     """Rows of phase 1 where given, else subtoken means for the input and the first subtoken for the head."""
     if options.rows:
-        rows = runs.read_tensors(options.rows)
+        rows = files.read_tensors(options.rows)
         prefix = f"{options.variant}." if options.variant else ""
         found = rows[f"{prefix}input_rows"].float(), rows[f"{prefix}head_rows"].float()
         if len(found[0]) != extension.N:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, load_benchmark
-from vocabx_utils.evaluation.generation import default_batch_size, generate, generate_samples
+from vocabx_utils.evaluation.decoding import default_batch_size, generate
+from vocabx_utils.evaluation.generation import SampleSettings, generate_samples
 from vocabx_utils.evaluation.prompts import build_prompt
 from vocabx_utils.models import BaseModel, load_base_model
 
@@ -86,12 +87,14 @@ def _whole(
         base.tokenizer,
         problems,
         path,
-        style=style,
-        prefill=prefill or "auto",
-        examples=examples,
-        max_new_tokens=args.max_new_tokens,
-        batch_size=batch_size,
-        engine="slots",
+        SampleSettings(
+            style=style,
+            prefill=prefill or "auto",
+            examples=examples,
+            max_new_tokens=args.max_new_tokens,
+            batch_size=batch_size,
+            engine="slots",
+        ),
         desc=setting,
     )
     seconds = time.perf_counter() - start

@@ -19,7 +19,7 @@ import torch
 from bench_parts import facts, short_device, synchronise
 from torch import Tensor
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.training.objectives import compiled_step, logit_products, phase1_loss
 from vocabx_utils.training.softmax_steps import aligned_rows, blank_
 
@@ -86,7 +86,7 @@ def main() -> None:
     head = torch.randn(V, WIDTH, device="cuda", dtype=torch.bfloat16)
     by_columns = {str(len(matrix)): measure(matrix) for matrix in (head, aligned_rows(head))}
     found = {"us_per_position": by_columns, "whole_loss_us": whole_loss(head)}
-    runs.write_json(options.out / f"head-products-{short_device()}.json", {**found, **facts()})
+    files.write_json(options.out / f"head-products-{short_device()}.json", {**found, **facts()})
     print(found)
 
 

@@ -17,20 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils.evaluation.benchmarks import kept_ids, load_benchmark
+from vocabx_utils.evaluation.benchmarks import INFO
 from vocabx_utils.evaluation.environments import Environment, environment_for, plain_environment
-from vocabx_utils.evaluation.execution import (
-    STRICT_BENCHMARKS,
-    TIMEOUTS,
-    Job,
-    reference_timeouts,
-    run_jobs,
-    strict_ids,
-)
+from vocabx_utils.evaluation.execution import Job, run_jobs
 from vocabx_utils.evaluation.hostile import GOOD, TEST
+from vocabx_utils.evaluation.kept import kept_problems, reference_timeouts, strict_ids
 from vocabx_utils.evaluation.references import reference_jobs
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
-from vocabx_utils.runs import write_json
+from vocabx_utils.files import write_json
 
 EVERY = 10  # references between two hostile programs
 STEP = 7  # from one hostile program to the next, so that neighbours in the list below do not follow each other
@@ -327,9 +321,9 @@ def mixed(jobs: Sequence[Job], benchmark: str) -> list[Job]:
         if place % EVERY == 0:
             number = place // EVERY
             name = names[number * STEP % len(names)]
-            strict = Strict(("add",)) if benchmark in STRICT_BENCHMARKS else None
+            strict = Strict(("add",)) if INFO[benchmark].strict else None
             task = Task(attack(name), TEST, "asserts", strict)
-            found.append(Job(f"hostile/{number}/{name}", 0, task, Limits(timeout_s=TIMEOUTS[benchmark]), ""))
+            found.append(Job(f"hostile/{number}/{name}", 0, task, Limits(timeout_s=INFO[benchmark].timeout_s), ""))
         found.append(job)
     return found
 
@@ -346,9 +340,7 @@ def measure(jobs: Sequence[Job], environment: Environment, fast: bool, workers: 
 def compare(benchmark: str, mode: str, share: float, workers: int) -> dict[str, Any]:
     """Run the kept references without and with hostile programs, one run straight after the other."""
     environment = environment_for(benchmark)
-    kept = kept_ids(benchmark)
-    assert kept is not None
-    problems = [problem for problem in load_benchmark(benchmark) if problem.task_id in kept[0]]
+    problems = kept_problems(benchmark)
     problems = problems[:: max(1, round(1 / share))]
     jobs = reference_jobs(problems, environment, reference_timeouts(benchmark))
     if outside := strict_ids(problems):

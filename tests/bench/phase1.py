@@ -51,7 +51,7 @@ from bench_parts import (
 )
 from phase1_engines import Problem, floor, literal, ours
 
-from vocabx_utils import corpus, models, runs
+from vocabx_utils import corpus, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.training import objectives, stages
 from vocabx_utils.training.examples import ExampleSet, choose_windows, epoch_batches, micro_batches, whole_texts
@@ -59,7 +59,8 @@ from vocabx_utils.training.extended import ExtendedModel
 from vocabx_utils.training.schedule import rate_factor
 from vocabx_utils.training.teacher import TeacherCache
 from vocabx_utils.training.validation import evaluate
-from vocabx_utils.vocabulary.alignment import AlignedText, align_boundaries, align_texts
+from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
+from vocabx_utils.vocabulary.boundaries import align_boundaries
 
 ENGINES = ("literal", "ours", "floor")
 
@@ -122,7 +123,8 @@ WORKLOADS = {
 
 def prepare(options: argparse.Namespace) -> None:
     """Write texts and the extension, so that the measurement needs nothing but this folder and the model."""
-    from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+    from vocabx_utils.vocabulary.extend import add_tokens
+    from vocabx_utils.vocabulary.proposals import select_tokens
 
     pairs = corpus.pairs_from_packages()
     part = len(pairs) // 3
@@ -131,9 +133,9 @@ def prepare(options: argparse.Namespace) -> None:
     tokenizer = models.load_tokenizer(options.model)
     texts = {name: [corpus.render(pair, "thesis", tokenizer).text for pair in found] for name, found in splits.items()}
     proposals = select_tokens(texts["tokenizer"], tokenizer, options.new_tokens, strategy=options.strategy)
-    extend_tokenizer(tokenizer, proposals, options.strategy).save(options.out / "extension")
+    add_tokens(tokenizer, proposals, options.strategy).save(options.out / "extension")
     texts["documents"] = _joined(texts["train"], options.length, tokenizer)
-    runs.write_json(options.out / "texts.json", {name: texts[name] for name in ("documents", "train", "validation")})
+    files.write_json(options.out / "texts.json", {name: texts[name] for name in ("documents", "train", "validation")})
     print(f"{options.out}: {len(texts['documents'])} documents of {options.length} tokens, {len(proposals)} new tokens")
 
 
@@ -165,7 +167,7 @@ def problem_of(w: Workload, options: argparse.Namespace) -> Problem:
 
     base = models.load_base_model(options.model)
     extension = load_extension(options.data / "extension")
-    documents = runs.read_json(options.data / "texts.json")["documents"][: w.batch * 8]
+    documents = files.read_json(options.data / "texts.json")["documents"][: w.batch * 8]
     train = whole_texts(align_texts(extension, documents), extension.V, extension.N, max_length=w.length)
     return Problem(base, tuple(extension.tokens), train, config)
 
@@ -238,7 +240,7 @@ def engine(options: argparse.Namespace) -> None:
     if options.engine == "ours":
         found["ceiling_flops"] = matmul_ceiling(w.size)
         found["softmax_fused"] = torch.cuda.is_available() and objectives.compiled_step().compiled is not None
-    runs.write_json(options.result, found)
+    files.write_json(options.result, found)
 
 
 def timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[int]]:
@@ -351,7 +353,7 @@ def quality(options: argparse.Namespace) -> None:
     if options.target:
         reached = next((row["seconds"] for row in curve[1:] if row["kl_identical"] <= options.target), None)
     final = {"way": options.way, "seconds": spent, "kl_identical": curve[-1]["kl_identical"], "curve": curve}
-    runs.write_json(options.result, final | {"reached_seconds": reached, "train_tokens": train.tokens})
+    files.write_json(options.result, final | {"reached_seconds": reached, "train_tokens": train.tokens})
 
 
 def _warm_up(problem: Problem, way: str) -> None:
@@ -371,7 +373,7 @@ def _quality_sets(q: Quality, options: argparse.Namespace) -> tuple[ExampleSet, 
     from vocabx_utils.vocabulary.tokens import load_extension
 
     extension = load_extension(options.data / "extension")
-    texts = runs.read_json(options.data / "texts.json")
+    texts = files.read_json(options.data / "texts.json")
     train = align_texts(extension, texts["train"][: q.texts])
     held = align_texts(extension, texts["validation"][: q.validation])
     size = (extension.V, extension.N)
@@ -391,7 +393,7 @@ def measure(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     label = options.label or short_device()
     details_path = options.out / f"phase1-{label}-details.json"
-    details: dict[str, Any] = runs.read_json(details_path) if details_path.exists() else {}
+    details: dict[str, Any] = files.read_json(details_path) if details_path.exists() else {}
     for name in options.workloads:
         found = details.setdefault(name, {})
         parts: list[tuple[str, str, list[str]]] = [("engines", e, ["engine", "--engine", e]) for e in ENGINES]
@@ -413,9 +415,9 @@ def measure(options: argparse.Namespace) -> None:
                 command = [*command, "--target", str(target)]
             done[key] = _in_process(name, command, options, left)
             found.update(facts() | {"dtype": "bfloat16" if torch.cuda.is_available() else "float32"})
-            runs.write_json(details_path, details)
+            files.write_json(details_path, details)
             rows = {name: summary(row) for name, row in details.items() if "ours" in row.get("engines", {})}
-            runs.write_json(options.out / f"phase1-{label}.json", rows)
+            files.write_json(options.out / f"phase1-{label}.json", rows)
             shown = {k: v for k, v in done[key].items() if not isinstance(v, list)}
             print(name, key, json.dumps(shown), flush=True)
     print(json.dumps({name: summary(row) for name, row in details.items()}, indent=1))
@@ -435,7 +437,7 @@ def _in_process(name: str, command: list[str], options: argparse.Namespace, left
     if done.returncode or not result.exists():
         tail = (done.stderr or "").strip().splitlines()
         return {"error": tail[-1][:500] if tail else f"exit status {done.returncode}"}
-    found: dict[str, Any] = runs.read_json(result)
+    found: dict[str, Any] = files.read_json(result)
     result.unlink()
     return found
 

@@ -37,8 +37,8 @@ from vocabx_utils.training.prefixes import Prefixes
 from vocabx_utils.training.softmax_steps import aligned_rows
 from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import TeacherCache, teacher_cache
-from vocabx_utils.vocabulary.alignment import map_token_sequences
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
+from vocabx_utils.vocabulary.lookahead import map_token_sequences
 
 Step = Callable[[list[int]], Any]
 

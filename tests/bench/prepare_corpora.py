@@ -16,7 +16,8 @@ from pathlib import Path
 
 from vocabx_utils import corpus
 from vocabx_utils.models import load_tokenizer
-from vocabx_utils.vocabulary.tokens import extend_tokenizer, select_tokens
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.proposals import select_tokens
 
 HEADERS = ("linux", "asm-generic", "x86_64-linux-gnu", "sound", "rdma", "drm", "mtd", "scsi", "video", "misc")
 
@@ -67,7 +68,7 @@ def main() -> None:
             texts = [corpus.render(pair, "thesis").text for pair in splits["tokenizer"]]
             proposals = select_tokens(texts, tokenizer, max(args.n), strategy=args.strategy)
             for n in args.n:
-                extension = extend_tokenizer(tokenizer, proposals[:n], args.strategy)
+                extension = add_tokens(tokenizer, proposals[:n], args.strategy)
                 label = args.label or Path(args.tokenizer).name.removesuffix(".gguf")
                 extension.save(args.out / "extensions" / f"{label}-{name}-{args.strategy}-{n}")
                 print("extension", name, args.strategy, n, "->", extension.N)

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.cli.notebooks import find_notebooks, select_notebooks
 from vocabx_utils.paths import STAGES
 
@@ -52,7 +52,7 @@ def measure(tree: Path, stage: str, finished: Path) -> dict[str, Any]:
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
             raise SystemExit(f"{stage} failed in {tree}; its messages stand above")
-        timing = runs.read_json(Path(scratch) / finished.name / "timings.json")[stage]
+        timing = files.read_json(Path(scratch) / finished.name / "timings.json")[stage]
     return {
         "wall_s": round(seconds, 1),
         "cpu_s": round(usage.ru_utime + usage.ru_stime, 1),
@@ -100,7 +100,7 @@ def main() -> None:
     for stage in select_notebooks(find_notebooks(), tuple(options.notebooks)):
         found = measure(options.tree.resolve(), stage, options.run.resolve())
         print(f"{stage} {options.side}: {found}", flush=True)
-        held: dict[str, Any] = runs.read_json(options.out) if options.out.exists() else {}
+        held: dict[str, Any] = files.read_json(options.out) if options.out.exists() else {}
         notebooks = held.get("notebooks", {})
         notebooks.setdefault(stage, {})[options.side] = found
         threads = os.environ.get("OMP_NUM_THREADS", "unset")
@@ -108,7 +108,7 @@ def main() -> None:
         report = {"profile": "quick", "machine": machine, "notebooks": dict(sorted(notebooks.items()))}
         if any({"before", "after"} <= sides.keys() for sides in notebooks.values()):
             report["total_of_those_measured_twice"] = summarise(notebooks)
-        runs.write_json(options.out, report)
+        files.write_json(options.out, report)
 
 
 if __name__ == "__main__":

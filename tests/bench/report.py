@@ -21,7 +21,7 @@ import torch
 from bench_parts import SHAPES, ratio
 from phase1 import WAYS, WORKLOADS
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.training.objectives import default_chunk
 
@@ -44,7 +44,7 @@ def read(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted(folder.glob(f"{stem}-*.json")):
         if not path.stem.endswith("-details"):
-            found[path.stem.removeprefix(f"{stem}-")] = runs.read_json(path)
+            found[path.stem.removeprefix(f"{stem}-")] = files.read_json(path)
     return found
 
 
@@ -163,7 +163,7 @@ def quick_table(path: Path) -> str:
         "| notebook | wall s before | after | share | CPU s before | after | share | peak MiB before | after |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, sides in runs.read_json(path)["notebooks"].items():
+    for name, sides in files.read_json(path)["notebooks"].items():
         cells = []
         for key, shared in (("wall_s", True), ("cpu_s", True), ("peak_mib", False)):
             before, after = (sides.get(side, {}).get(key) for side in ("before", "after"))
@@ -310,7 +310,7 @@ def write(results: Path, docs: Path) -> None:
     """Fill the page and draw both figures."""
     theme("paper")
     details = {
-        path.stem.removeprefix("phase1-").removesuffix("-details"): runs.read_json(path)
+        path.stem.removeprefix("phase1-").removesuffix("-details"): files.read_json(path)
         for path in sorted(results.glob("phase1-*-details.json"))
     }
     drawn = cost_figure(details, docs / "figures")

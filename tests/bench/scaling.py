@@ -28,7 +28,7 @@ import torch
 from bench_parts import facts, median_rate, ratio, seconds_left, short_device
 from phase1_engines import ours
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.training.group import join_group
 
 LARGER = 4  # global steps of this file over those of phase1.py and finetune.py
@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"scaling-{options.label or short_device()}.json"
-    results: dict[str, Any] = runs.read_json(path) if path.exists() else {}
+    results: dict[str, Any] = files.read_json(path) if path.exists() else {}
     parts = [f"phase1 {name}" for name in options.workloads] + [
         f"finetune-{stage} {shape}" for shape in options.shapes for stage in ("a", "b")
     ]
@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace) -> None:
             rates = {int(n): value for n, value in row["tokens_per_s"].items()}
             most = max(rates)
             row |= {"processes": most, "speedup": ratio(rates[most], rates.get(1)), **found, **facts()}
-            runs.write_json(path, results)
+            files.write_json(path, results)
             print(part, row["tokens_per_s"], flush=True)
 
 
@@ -79,7 +79,7 @@ def _launch(part: str, count: int, options: argparse.Namespace, left: float) -> 
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             print(f"{part} with {count}: {error}", file=sys.stderr, flush=True)
             return None
-        found: dict[str, Any] = runs.read_json(result)
+        found: dict[str, Any] = files.read_json(result)
         return found
 
 
@@ -91,7 +91,7 @@ def worker(options: argparse.Namespace) -> None:
     kind, name = options.part.split(" ")
     found = _phase1(name, options) if kind == "phase1" else _finetune(kind.removeprefix("finetune-"), name, options)
     if int(os.environ.get("RANK", "0")) == 0:
-        runs.write_json(options.scratch / "rate.json", found)
+        files.write_json(options.scratch / "rate.json", found)
 
 
 def _phase1(name: str, options: argparse.Namespace) -> dict[str, Any]:

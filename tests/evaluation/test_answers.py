@@ -13,23 +13,19 @@ from evaluation.made_up_replies import Reply, made_up_replies
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import (
-    defines,
     ds1000_snippet,
     extract_answer,
     find_blocks,
     find_stop,
     longest_part,
     looks_like_prose,
-    reachable,
 )
-from vocabx_utils.evaluation.benchmarks import (
-    BenchmarkUnavailableError,
-    Problem,
-    kept_ids,
-    load_benchmark,
-    reference_answer,
-)
+from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError
+from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
+from vocabx_utils.evaluation.kept import KeptList
+from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt
+from vocabx_utils.evaluation.statements import defines
 
 ADD = "def add(a, b):\n    return a + b"
 WRONG = "def add(a, b):\n    return a - b"
@@ -203,16 +199,17 @@ def _load(name: str) -> list[Problem]:
 
 def test_no_reference_of_ds1000_is_changed() -> None:
     """The sandbox ran the references themselves: unchanged, they pass as replies, too."""
-    dropped = kept_ids("ds1000")[1]  # type: ignore[index]
+    listed = KeptList.read("ds1000")
+    assert listed is not None
     changed = [p.task_id for p in _load("ds1000") if ds1000_snippet(p.reference) != p.reference]
-    assert [task for task in changed if task not in dropped] == []
+    assert [task for task in changed if task not in listed.dropped] == []
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "bigcodebench"])
 def test_no_reference_is_changed(gpt2_like: PreTrainedTokenizerFast, name: str) -> None:
     """What extraction does to right answers it must not harm: at most unneeded statements are missing."""
     for problem, prefill in itertools.product(_load(name)[::3], ("none", "fence", "code")):
-        prompt: Prompt = build_prompt(problem, gpt2_like, prefill=prefill, variant="complete")
+        prompt: Prompt = build_prompt(problem, gpt2_like, prefill=prefill, wording="complete")
         full = reference_answer(problem)
         reply = f"Here's the code:\n```python\n{full}\n```\nDone" if prefill == "none" else full[len(prompt.kept) :]
         answer = extract_answer(problem, prompt, reply if prefill == "none" else f"{reply}\n```")
@@ -221,38 +218,6 @@ def test_no_reference_is_changed(gpt2_like: PreTrainedTokenizerFast, name: str) 
             lost = [n for n in ast.parse(full).body if ast.unparse(n) not in kept]
             names = {getattr(node, "name", "") for node in lost}
             assert problem.entry_point not in names and len(lost) <= 3, (problem.task_id, prefill, names)
-
-
-USED = "import math\n\nLIMIT = 3\n\ndef half(x):\n    return x / 2\n\ndef f(n, df=None):\n    return half(n) < LIMIT"
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (f"{USED}\n\n# Example usage\ndf = open('data.csv')\nprint(f(df))", USED),
-        (f"{USED}\n\nif __name__ == '__main__':\n    f(2)", USED),
-        ("def f(n):\n    return g(n)\n\ndef g(n):\n    return K\n\nK = 1\nprint(f(2))", None),
-        (
-            "def f(n):\n    return h(n)\n\ntry:\n    from fast import h\nexcept ImportError:\n    h = abs\nf(1)",
-            None,
-        ),
-        ("class f:\n    b = c\n\nprint(f)", "class f:\n    b = c"),
-        ("def keep(g):\n    return g\n\n@keep\ndef f(n):\n    return n\n\nf(1)", None),
-        ("def other(n):\n    return n\n\nprint(other(1))", "def other(n):\n    return n\n\nprint(other(1))"),
-        ("table = {}\ntable[1] = 2\ndef f(n):\n    return table[n]\nprint(f(1))", None),
-        ("def f(n):\n    return table[n]\ntable = [0]\nfor i in range(3):\n    table.append(i)\nprint(f(1))", "for"),
-        ("import random\nrandom.seed(0)\ndef f(n):\n    return random.random()\nrandom.seed(1)", None),
-        ("def f(n):\n    return n\nf(1)\ndef g(n):\n    return f(n)", "def f(n):\n    return n"),
-        ("def g():\n    return 1\nprint(g())\ndef f(n):\n    return n", "def f(n):\n    return n"),
-        ("def f(n):\n    return eval('g(n)')\ndef g(n):\n    return n\nprint(f(1))", None),
-        ("def f(a, a):\n    return a", "def f(a, a):\n    return a"),
-    ],
-)
-def test_what_the_function_does_not_reach_is_dropped(answer: str, expected: str | None) -> None:
-    """`None`: everything but the last line is needed, whatever the order of the definitions."""
-    if expected is None or expected == "for":
-        expected = answer.rpartition("\n")[0].rstrip()
-    assert reachable(answer, frozenset({"f"})).rstrip() == expected
 
 
 def test_what_the_test_takes_from_the_answer_stays(gpt2_like: PreTrainedTokenizerFast) -> None:

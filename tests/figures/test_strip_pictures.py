@@ -10,7 +10,7 @@ from alignment_tokenizers import with_added
 from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
 from vocabx_utils.figures.strips import strip_from_pieces, token_strip
-from vocabx_utils.vocabulary.alignment import map_token_sequences
+from vocabx_utils.vocabulary.lookahead import map_token_sequences
 
 ORIGINAL = ["import", " num", "py", " as", " np", "\n", "st", "d", "(", ")"]
 EXTENDED = ["import", " numpy", " as", " np", "\n", "std", "(", ")"]

@@ -166,5 +166,5 @@ def test_pieces_must_spell_one_text():
 
 def test_strip_without_new_tokens():
     tokenizer = make_tokenizer("byte-level")
-    strip = token_strip(SimpleNamespace(original=tokenizer, tokenizer=tokenizer), "a b")
+    strip = token_strip(SimpleNamespace(original=tokenizer, extended=tokenizer), "a b")
     assert {token.kind for token in strip.extended} == {"same"} and set(LOOKS) > {"same"}

@@ -229,10 +229,10 @@ def test_a_corpus_that_is_too_small_for_shares_is_refused():
 @pytest.mark.parametrize(("source", "shared"), [("tree", True), ("jsonl", True), ("packages", False), ("hub", False)])
 def test_only_a_corpus_of_ones_own_is_shared_out(source, shared):
     from vocabx_utils.config import TokenizerConfig
-    from vocabx_utils.vocabulary import corpora
+    from vocabx_utils.vocabulary.splits import split_sizes
 
     config = TokenizerConfig(corpus_source=source, corpus_path="" if source == "packages" else "here")
-    sizes = corpora.split_sizes(config, [Pair(f"q{n}", f"answer {n}") for n in range(390)])
+    sizes = split_sizes(config, [Pair(f"q{n}", f"answer {n}") for n in range(390)])
     assert sizes == ({"tokenizer": 200, "train": 150, "validation": 40} if shared else ASKED)
 
 

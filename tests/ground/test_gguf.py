@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from vocabx_utils import models
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.gguf import PRE_TOKENIZERS, convert_gguf, is_current
 from vocabx_utils.models import ModelError
-from vocabx_utils.runs import read_json, write_json
 
 WIDTH, LAYERS, FEED, HEADS = 32, 1, 64, 4
 

@@ -10,7 +10,8 @@ import pytest
 
 from vocabx_utils import source_tree
 from vocabx_utils.corpus import CorpusError, pairs_from_tree
-from vocabx_utils.runs import progress, read_jsonl, write_jsonl
+from vocabx_utils.files import read_jsonl, write_jsonl
+from vocabx_utils.progress import progress
 from vocabx_utils.source_tree import Document, decode, hold_out, read_source_tree
 
 

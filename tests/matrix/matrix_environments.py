@@ -7,15 +7,14 @@ of the running environment are not followed: an editable install of this package
 
 from __future__ import annotations
 
-import hashlib
 import platform
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
+from vocabx_utils.files import hash_bytes
+from vocabx_utils.folders import atomic_folder
 from vocabx_utils.paths import cache_dir
 
 # Release 4 as most servers and trainers run it, with the packages that it needs in other versions than the lock's.
@@ -42,16 +41,11 @@ def environment(name: str) -> Path:
         NoIndexError: pip could not install the packages; the message ends in pip's last line.
     """
     facts = [*PINS[name], platform.python_version(), platform.machine(), sysconfig.get_path("purelib")]
-    key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
+    key = hash_bytes(["\n".join(facts).encode()])[:12]
     folder = cache_dir() / "matrix-env" / f"{name}-{key}"
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{name}-"))
-        try:
+        with atomic_folder(folder) as scratch:
             _build(scratch, PINS[name])
-            scratch.rename(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     return folder / "bin" / "python"
 
 

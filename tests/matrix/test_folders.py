@@ -33,7 +33,8 @@ from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import FAMILIES, save_tokenizer
 from vocabx_utils.training.export import export_model
 from vocabx_utils.training.starts import Start
-from vocabx_utils.vocabulary.tokens import extend_tokenizer, load_extension
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.tokens import load_extension
 
 STRATEGIES = ("merges", "added")
 NEW = [" groupby", " fillna", "éré"]
@@ -133,13 +134,13 @@ def write_model(found: Folders, case: str, tie: str, strategy: str) -> None:
     base = load_base_model(source, device="cpu")
     # release 5 has a decoder of its own for this model type, which only an export with such a token notices
     new = NEW[:2] if kind == "qwen2" else NEW
-    extension = extend_tokenizer(base.tokenizer, new, strategy)
+    extension = add_tokens(base.tokenizer, new, strategy)
     rows = torch.randn(2, extension.N, base.width, generator=torch.Generator().manual_seed(1))
     model = with_extra_rows(base, *(0.3 * rows))
     train_two_steps(model, torch.arange(len(model.get_input_embeddings().weight))[-LENGTH:][None])
     out = found.root / "out" / name
-    export_model(Start(model, extension.tokenizer, extension.new_ids), out, pad_to=64)
-    found.add_model(name, out, extension.tokenizer, model)
+    export_model(Start(model, extension.extended, extension.new_ids), out, pad_to=64)
+    found.add_model(name, out, extension.extended, model)
 
 
 @pytest.fixture(scope="session")

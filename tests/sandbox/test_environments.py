@@ -12,14 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from vocabx_utils.cli.evaluation import eval_env
-from vocabx_utils.evaluation import environments
+from vocabx_utils.evaluation import environment_build
+from vocabx_utils.evaluation.environment_build import build_environment, find_python
 from vocabx_utils.evaluation.environments import (
     RECIPES,
     REQUIREMENTS,
     EnvironmentMissingError,
-    build_environment,
     check_libraries,
-    find_python,
     load_environment,
     plain_environment,
 )
@@ -119,10 +118,10 @@ def test_pip_checks_hashes_and_its_steps_are_shown(cache: Path, monkeypatch, cap
         for line in ("Collecting numpy==1", "Processing ./x.whl", "Installing collected packages: numpy"):
             show(line)
 
-    monkeypatch.setattr(environments, "_call", call)
-    monkeypatch.setattr(environments, "find_python", lambda python: Path(sys.executable))
+    monkeypatch.setattr(environment_build, "_call", call)
+    monkeypatch.setattr(environment_build, "find_python", lambda python: Path(sys.executable))
     monkeypatch.setattr(
-        environments, "_query", lambda python: {"python": "3.11.7", "machine": "m", "base": "b", "packages": {}}
+        environment_build, "_query", lambda python: {"python": "3.11.7", "machine": "m", "base": "b", "packages": {}}
     )
     lines: list[str] = []
     (cache / "eval-env" / "ds1000").mkdir(parents=True)
@@ -146,7 +145,7 @@ def test_a_built_environment_is_kept(cache: Path, monkeypatch) -> None:
     _pretend(cache, groups=("torch",), numpy="1")
     record = cache / "eval-env" / "ds1000" / "environment.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "requirements": digest}))
-    monkeypatch.setattr(environments, "find_python", lambda python: pytest.fail("built again"))
+    monkeypatch.setattr(environment_build, "find_python", lambda python: pytest.fail("built again"))
     lines: list[str] = []
     assert build_environment("ds1000", say=lines.append).packages == {"numpy": "1"}
     assert "already built" in lines[0]

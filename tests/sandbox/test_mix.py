@@ -89,8 +89,7 @@ def test_a_mixed_run_gives_every_reference_its_verdict(make_problem, plain: Envi
 
 def test_the_script_compares_both_runs(make_problem, plain: Environment, tmp_path: Path, monkeypatch) -> None:
     problems = [make_problem(number) for number in range(100, 120)]
-    monkeypatch.setattr(hostile_mix, "load_benchmark", lambda name: problems)
-    monkeypatch.setattr(hostile_mix, "kept_ids", lambda name: ({problem.task_id for problem in problems[:15]}, {}))
+    monkeypatch.setattr(hostile_mix, "kept_problems", lambda name: problems[:15])
     out = tmp_path / "mix.json"
     assert hostile_mix.main(["--benchmarks", "mbpp", "--modes", "forked", "--out", str(out)]) == 0
     (row,) = json.loads(out.read_text())

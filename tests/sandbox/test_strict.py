@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.environments import Environment
-from vocabx_utils.evaluation.execution import strict_part
 from vocabx_utils.evaluation.jailed.literals import NotPlainError, copy_into, decode, encode
+from vocabx_utils.evaluation.programs import strict_part
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 _atoms = (

@@ -23,7 +23,7 @@ from transformers import (
     LlamaConfig,
 )
 
-from vocabx_utils import locks, portable, runs
+from vocabx_utils import files, folders, locks, portable, runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
@@ -33,7 +33,7 @@ from vocabx_utils.training.export import ExportError, export_model, read_facts
 from vocabx_utils.training.finetuning import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
 from vocabx_utils.training.starts import Start, from_rows, load_variant, open_start
-from vocabx_utils.vocabulary.tokens import extend_tokenizer
+from vocabx_utils.vocabulary.extend import add_tokens
 
 SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 IDS = [5, 300, 17, 301, 44, 302, 8]
@@ -73,7 +73,7 @@ def logits(model):
 
 
 def extension_of(base):
-    return SimpleNamespace(tokenizer=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
+    return SimpleNamespace(extended=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
 
 
 def with_rows(base):
@@ -88,7 +88,7 @@ def tuned(tmp_path, monkeypatch):
     extension = extension_of(base)
     input_rows, head_rows = new_rows(base, 3)
     rows = {"input_rows": input_rows, "head_rows": head_rows}
-    runs.write_tensors(run.stage("03", "mean_ce") / "rows" / "epoch_02.safetensors", rows)
+    files.write_tensors(run.stage("03", "mean_ce") / "rows" / "epoch_02.safetensors", rows)
     return run, base, extension
 
 
@@ -131,9 +131,9 @@ def test_three_exports_load_in_a_process_without_us(tuned, tmp_path):
     assert len(list(rows.glob("*.safetensors"))) > 1 and (rows / "model.safetensors.index.json").exists()
     assert AutoTokenizer.from_pretrained(rows).chat_template == CHAT
     assert read_facts(rows)["new_tokens"] == 3 and "untied" in (rows / "README.md").read_text()
-    names = set(runs.read_tensors(apart / "adapter" / "adapter_model.safetensors"))
+    names = set(files.read_tensors(apart / "adapter" / "adapter_model.safetensors"))
     assert all("lora_" in name for name in names)  # no whole matrix slipped in
-    stored = runs.read_tensors(apart / "adapter" / "new_rows.safetensors")
+    stored = files.read_tensors(apart / "adapter" / "new_rows.safetensors")
     assert stored["input_rows"].shape == stored["head_rows"].shape == (3, 32)
     readme = (merged / "README.md").read_text()
     assert "mean_ce" in readme and "lora_rank 4" in readme and base.fingerprint in readme
@@ -282,11 +282,11 @@ def test_settings_are_written_under_both_names(tmp_path):
     model = tiny_decoder(304, rope_theta=77.0, rope_scaling={"rope_type": "linear", "factor": 3.0})
     out = tmp_path / "out"
     export_model(Start(model, with_words(base.tokenizer), range(300, 304)), out)
-    config = runs.read_json(out / "config.json")
+    config = files.read_json(out / "config.json")
     assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 77.0
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 3.0}
     assert config["dtype"] == config["torch_dtype"] == "float32"
-    settings = runs.read_json(out / "tokenizer_config.json")
+    settings = files.read_json(out / "tokenizer_config.json")
     assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert settings["additional_special_tokens"] == ["<|tool|>"] and "extra_special_tokens" not in settings
     assert AutoTokenizer.from_pretrained(out).extra_special_tokens == ["<|tool|>"]
@@ -306,7 +306,7 @@ def test_a_head_that_was_tied_is_written_under_the_name_that_older_releases_know
     save_tokenizer(chat_tokenizer(), tmp_path / "base")
     base = load_base_model(tmp_path / "base", device="cpu")
     export_model(with_rows(base), tmp_path / "out")
-    assert "embed_out.weight" in runs.read_tensors(tmp_path / "out" / "model.safetensors")
+    assert "embed_out.weight" in files.read_tensors(tmp_path / "out" / "model.safetensors")
 
 
 def test_a_family_that_was_not_tried_is_refused_by_name(tmp_path, monkeypatch):
@@ -331,10 +331,10 @@ def test_rotary_embeddings_that_release_4_has_no_words_for_are_refused(config, n
 
 def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
     """Release 5 opens every tokenizer of model type qwen2 with its own class, which decodes added tokens as bytes."""
-    extension = extend_tokenizer(chat_tokenizer(), [" groupby", "éré"], "added")
+    extension = add_tokens(chat_tokenizer(), [" groupby", "éré"], "added")
     with pytest.raises(ExportError, match=r"'éré' has ids .* AutoTokenizer opens as Qwen2Tokenizer"):
         model = tiny_decoder(302, family="qwen2")
-        export_model(Start(model, extension.tokenizer, extension.new_ids), tmp_path / "out")
+        export_model(Start(model, extension.extended, extension.new_ids), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -388,7 +388,7 @@ def test_command(tuned, tmp_path, monkeypatch):
     assert torch.equal(
         AutoModelForCausalLM.from_pretrained(tmp_path / "rows").lm_head.weight[300:303], new_rows(base, 3)[1]
     )
-    runs.write_json(phase_1 / "provenance.json", {"key": {"model": "other", "dtype": "torch.float32"}})
+    files.write_json(phase_1 / "provenance.json", {"key": {"model": "other", "dtype": "torch.float32"}})
     other = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "more")])
     assert other.exit_code == 1 and "--model" in other.output
 
@@ -421,8 +421,8 @@ def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
 
 def test_an_export_that_does_not_fit_is_refused_before_it_is_written(tmp_path, monkeypatch):
     base = chat_base()
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda _: SimpleNamespace(free=runs.MARGIN + 1000))
-    with pytest.raises(runs.SpaceError, match=r"the exported model needs .* another disk"):
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=folders.MARGIN + 1000))
+    with pytest.raises(folders.SpaceError, match=r"the exported model needs .* another disk"):
         export_model(with_rows(base), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -446,5 +446,5 @@ def test_a_damaged_adapter_is_refused_with_its_path(tuned, tmp_path):
     path = run.stage("04", "mean_ce") / "b" / "adapter" / "adapter_model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(runs.DamagedFileError, match=r"adapter_model\.safetensors is damaged"):
+    with pytest.raises(files.DamagedFileError, match=r"adapter_model\.safetensors is damaged"):
         load_variant(run, "mean_ce", base, extension)

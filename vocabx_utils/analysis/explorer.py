@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
+from torch import Tensor
 
 from vocabx_utils.analysis.divergence import PairedText
-from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
 from vocabx_utils.analysis.similarity import POSITIONS, cosine, nearest_rows, subtoken_cosines
-
-if TYPE_CHECKING:
-    import pandas as pd
+from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 
 __all__ = ["Explorer", "Occurrence", "TokenView"]
 
@@ -73,35 +71,33 @@ class TokenView:
 
 
 class Explorer:
-    """Holds a run's rows and answers for one token at a time."""
+    """Holds a run's rows and answers for one token at a time.
+
+    Args:
+        tokens: the N new tokens in the order of the rows.
+        histories: rows by variant.
+        original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
+        decode: extended ids to text.
+        texts: where to look for occurrences.
+        kl_tables: results of `KLMeter.table` on `texts`, by variant and epoch.
+
+    Raises:
+        ValueError: there are no tokens or no variants.
+    """
 
     def __init__(
         self,
         tokens: Sequence[TokenInfo],
         histories: Mapping[str, RowHistory],
-        original: Mapping[Matrix, torch.Tensor],
+        original: Mapping[Matrix, Tensor],
         decode: Decode,
         *,
         texts: Sequence[PairedText] = (),
         kl_tables: Mapping[tuple[str, int], pd.DataFrame] | None = None,
     ) -> None:
-        """Prepare a run.
-
-        Args:
-            tokens: the N new tokens in the order of the rows.
-            histories: checkpoints by variant.
-            original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
-            decode: extended ids to text.
-            texts: where to look for occurrences.
-            kl_tables: results of `KLMeter.table` on `texts`, by variant and epoch.
-
-        Raises:
-            ValueError: there are no tokens or no variants.
-        """
         if not tokens or not histories:
-            raise ValueError(
-                f"{len(tokens)} tokens and {len(histories)} variants; an explorer needs at least one of each."
-            )
+            given = f"{len(tokens)} tokens and {len(histories)} variants"
+            raise ValueError(f"{given}; an explorer needs at least one of each.")
         self.tokens, self.histories, self.texts = tuple(tokens), dict(histories), tuple(texts)
         self._original = {matrix: original[matrix].detach().float().cpu() for matrix in MATRICES}
         self._norms = {matrix: rows.norm(dim=1) for matrix, rows in self._original.items()}
@@ -112,14 +108,10 @@ class Explorer:
         self._basis = lru_cache(maxsize=8)(self._principal_basis)
 
     def search(self, words: str, limit: int = 50) -> list[int]:
-        """Find tokens by a part of their text (letter case ignored), those that begin with it first.
-
-        Args:
-            words: what to look for; empty finds all.
-            limit: at most so many.
+        """Find tokens by a part of their text (letter case ignored), those that begin with it first; "" finds all.
 
         Returns:
-            Indices into `tokens`.
+            Indices into `tokens`, at most `limit`.
         """
         wanted = words.casefold()
         found = [at for at, token in enumerate(self.tokens) if wanted in token.text.casefold()]
@@ -136,9 +128,6 @@ class Explorer:
             matrix: `input` or `head`.
             k: neighbours listed.
 
-        Returns:
-            The view.
-
         Raises:
             ValueError: there is no such variant or token.
         """
@@ -146,15 +135,16 @@ class Explorer:
         if not 0 <= token < len(self.tokens):
             raise ValueError(f"Token {token} is not one of the {len(self.tokens)} new tokens.")
         shown = max((e for e in history.epochs if e <= epoch), default=history.first)
-        rows = self.rows(variant, shown, matrix)
+        rows = self.rows(variant, shown, matrix)  # (N, D)
         row, info = rows[token], self.tokens[token]
-        remarks = [] if shown == epoch else [f"no checkpoint of epoch {epoch}; epoch {shown} is shown"]
-        if history.missing:
-            remarks.append(f"checkpoints are missing for epochs {list(history.missing)}")
-        if len(info.subtokens) == 1:
-            remarks.append("one subtoken only: first and last are the same, there is no intermediate")
-        if not torch.isfinite(row).all() or not row.any():
-            remarks.append("the row is zero or holds NaN: it has no direction and no neighbours")
+        remarks = {
+            f"no checkpoint of epoch {epoch}; epoch {shown} is shown": shown != epoch,
+            f"checkpoints are missing for epochs {list(history.missing)}": bool(history.missing),
+            "one subtoken only: first and last are the same, there is no intermediate": len(info.subtokens) == 1,
+            "the row is zero or holds NaN: it has no direction and no neighbours": not (
+                torch.isfinite(row).all() and row.any()
+            ),
+        }
         return TokenView(
             token=info,
             variant=variant,
@@ -168,7 +158,7 @@ class Explorer:
             kl=self._kl(variant, shown, info),
             points=self._points(variant, shown, token, matrix),
             norm=float(row.norm()),
-            remarks=tuple(remarks),
+            remarks=tuple(remark for remark, holds in remarks.items() if holds),
         )
 
     def _history(self, variant: str) -> RowHistory:
@@ -176,28 +166,18 @@ class Explorer:
             raise ValueError(f"No variant {variant!r}; this run has {sorted(self.histories)}.")
         return self.histories[variant]
 
-    def _read_rows(self, variant: str, epoch: int, matrix: Matrix) -> torch.Tensor:
+    def _read_rows(self, variant: str, epoch: int, matrix: Matrix) -> Tensor:
         rows = self._history(variant).rows(epoch, matrix)
         if len(rows) != len(self.tokens):
             raise ValueError(f"{variant}, epoch {epoch} has {len(rows)} rows for {len(self.tokens)} tokens.")
         return rows
 
-    def _subtoken_table(self, row: torch.Tensor, info: TokenInfo, matrix: Matrix) -> pd.DataFrame:
-        import pandas as pd
-
+    def _subtoken_table(self, row: Tensor, info: TokenInfo, matrix: Matrix) -> pd.DataFrame:
         ids = list(info.subtokens)
-        vectors = self._original[matrix][ids]
-        columns = {
-            "id": ids,
-            "text": [self._decode([i]) for i in ids],
-            "cosine": cosine(row, vectors),
-            "norm": self._norms[matrix][ids].numpy(),
-        }
-        return pd.DataFrame(columns)
+        texts, cosines = [self._decode([i]) for i in ids], cosine(row, self._original[matrix][ids])
+        return pd.DataFrame({"id": ids, "text": texts, "cosine": cosines, "norm": self._norms[matrix][ids].numpy()})
 
     def _course(self, variant: str, token: int, matrix: Matrix) -> pd.DataFrame:
-        import pandas as pd
-
         history, subtokens = self._history(variant), [self.tokens[token].subtokens]
         rows = []
         for epoch in history.epochs:
@@ -205,26 +185,14 @@ class Explorer:
             rows += [(position, epoch, found[position][0]) for position in POSITIONS]
         return pd.DataFrame(rows, columns=["position", "epoch", "cosine"])
 
-    def _neighbours(self, row: torch.Tensor, matrix: Matrix, k: int) -> pd.DataFrame:
-        import pandas as pd
-
+    def _neighbours(self, row: Tensor, matrix: Matrix, k: int) -> pd.DataFrame:
         ids, values = nearest_rows(row, self._original[matrix], k, self._norms[matrix])
-        texts = [self._decode([int(i)]) for i in ids]
-        return pd.DataFrame({"rank": range(1, len(ids) + 1), "id": ids, "text": texts, "cosine": values})
+        return _ranked([(i, self._decode([i]), value) for i, value in zip(ids.tolist(), values, strict=True)])
 
-    def _new_neighbours(self, rows: torch.Tensor, token: int, k: int) -> pd.DataFrame:
-        import pandas as pd
-
+    def _new_neighbours(self, rows: Tensor, token: int, k: int) -> pd.DataFrame:
         at, values = nearest_rows(rows[token], rows, k + 1)
-        others = [(int(i), value) for i, value in zip(at, values, strict=True) if i != token][:k]
-        return pd.DataFrame(
-            {
-                "rank": range(1, len(others) + 1),
-                "id": [self.tokens[i].id for i, _ in others],
-                "text": [self.tokens[i].text for i, _ in others],
-                "cosine": [value for _, value in others],
-            }
-        )
+        others = [(self.tokens[i], value) for i, value in zip(at, values, strict=True) if i != token][:k]
+        return _ranked([(other.id, other.text, value) for other, value in others])
 
     def _find_places(self) -> dict[int, list[tuple[int, int]]]:
         first = self.tokens[0].id
@@ -245,8 +213,6 @@ class Explorer:
         return tuple(found)
 
     def _kl(self, variant: str, epoch: int, info: TokenInfo, around: int = 6) -> pd.DataFrame:
-        import pandas as pd
-
         table = self._kl_tables.get((variant, epoch))
         if table is None:
             return pd.DataFrame(columns=["text", "extended", "token", "kl", "shown"])
@@ -257,7 +223,7 @@ class Explorer:
         part = part[part["text"] == part["text"].iloc[0]]
         return part.assign(shown=[self._decode([int(i)]) for i in part["token"]])
 
-    def _principal_basis(self, variant: str, matrix: Matrix) -> tuple[torch.Tensor, torch.Tensor]:
+    def _principal_basis(self, variant: str, matrix: Matrix) -> tuple[Tensor, Tensor]:
         """Centre and two principal directions of the last rows: one basis for all epochs, so that points move."""
         rows = self.rows(variant, self._history(variant).last, matrix)
         rows = rows[torch.isfinite(rows).all(dim=1)]
@@ -272,8 +238,6 @@ class Explorer:
         return centre, torch.nn.functional.pad(directions, (0, 2 - rank))
 
     def _points(self, variant: str, epoch: int, token: int, matrix: Matrix) -> pd.DataFrame:
-        import pandas as pd
-
         centre, directions = self._basis(variant, matrix)
         ids = list(self.tokens[token].subtokens)
         rows = torch.cat([self.rows(variant, epoch, matrix), self._original[matrix][ids]])
@@ -288,3 +252,9 @@ class Explorer:
                 "token": [*range(n), *[token] * len(ids)],
             }
         )
+
+
+def _ranked(rows: Sequence[tuple[int, str, float]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["id", "text", "cosine"])
+    table.insert(0, "rank", range(1, len(table) + 1))
+    return table

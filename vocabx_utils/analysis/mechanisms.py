@@ -1,7 +1,7 @@
 """How training changes the new rows: norms, spread, and whether a few coordinates carry the change.
 
-"Change" is Δe = row after training − initial row, for each new token. The causal test keeps only a part of Δe
-and measures the KL divergence again: the thesis's claim that a few indices hold the meaning (appendix A) is
+"Change" is Δe = row after training − initial row, for each of N new tokens of width D. The causal test keeps only a
+part of Δe and measures the KL divergence again: the thesis's claim that a few indices hold the meaning (appendix A) is
 about what the model does with a row, which no statistic of the row alone can show.
 """
 
@@ -9,85 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import norm
+from torch import Tensor
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import torch
-
-__all__ = [
-    "CausalTest",
-    "causal_sweep",
-    "gaussian_top_k_share",
-    "keep_part",
-    "participation_ratio",
-    "row_statistics",
-    "spread",
-    "top_k_share",
-]
+from vocabx_utils.analysis.similarity import cosine
 
 Keep = Literal["top", "random", "principal"]
 
 
-def participation_ratio(delta: torch.Tensor) -> np.ndarray:
-    """Count how many coordinates take part in a change: (Σ x²)² / Σ x⁴.
+def participation_ratio(delta: Tensor) -> np.ndarray:
+    """Count how many coordinates take part in each change (N, D): (Σ x²)² / Σ x⁴.
 
-    It is 1 for one coordinate, D for equal ones, and about D/3 for independent normal ones.
+    It is 1 for one coordinate, D for equal ones, and about D/3 for independent normal ones; NaN for a zero change or
+    one with NaN.
 
-    Args:
-        delta: (N, D) changes.
-
-    Returns:
-        (N,) float64 in 1 to D; NaN for a zero change or one with NaN.
-
-    Example:
-        >>> import torch
-        >>> participation_ratio(torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
-        [1.0, 3.0]
+    >>> participation_ratio(torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
+    [1.0, 3.0]
     """
-    power = _unit_power(delta)
-    return (1.0 / (power**2).sum(-1)).cpu().numpy()
+    return (1.0 / (_unit_power(delta) ** 2).sum(-1)).cpu().numpy()  # (N,)
 
 
-def top_k_share(delta: torch.Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Share of a change that its k largest coordinates hold.
+def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
+    """Share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1.
 
     Args:
-        delta: (N, D) changes.
-        ks: numbers of coordinates, 0 to D each.
+        delta: the changes; a zero one has NaN for a share.
+        ks: numbers of coordinates.
         power: 2 for energy (squares), 1 for absolute values.
-
-    Returns:
-        (N, len(ks)) float64 in 0 to 1; NaN for a zero change.
 
     Raises:
         ValueError: a k is outside 0 to D.
     """
-    import torch
-
-    width = delta.shape[-1]
-    _check_ks(ks, width)
-    parts = _unit_power(delta, power).sort(dim=-1, descending=True).values.cumsum(-1)
-    padded = torch.cat([torch.where(parts[:, :1].isnan(), torch.nan, 0.0), parts], dim=-1)
+    _check_ks(ks, delta.shape[-1])
+    parts = _unit_power(delta, power).sort(dim=-1, descending=True).values.cumsum(-1)  # (N, D)
+    padded = torch.cat([torch.where(parts[:, :1].isnan(), torch.nan, 0.0), parts], dim=-1)  # (N, D + 1)
     return padded[:, list(ks)].cpu().numpy()
 
 
 def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Expected top-k share if the coordinates were independent and normal: the yardstick for `top_k_share`.
+    """Expected top-k share if the D coordinates were independent and normal: the yardstick for `top_k_share`.
 
-    Args:
-        width: D.
-        ks: numbers of coordinates, 0 to D each.
-        power: see `top_k_share`.
+    It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D) quantile of the normal,
+    k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.
 
     Returns:
-        (len(ks),) float64. It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D)
-        quantile of the normal, k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.
+        (len(ks),) float64.
     """
-    from scipy.stats import norm
-
     _check_ks(ks, width)
     share = np.asarray(ks, dtype=float) / width
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -96,7 +68,7 @@ def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2
     return np.where(share == 0, 0.0, values)
 
 
-def _unit_power(delta: torch.Tensor, power: int = 2) -> torch.Tensor:
+def _unit_power(delta: Tensor, power: int = 2) -> Tensor:
     if delta.ndim != 2:
         raise ValueError(f"Changes have shape {tuple(delta.shape)}; expected (N, D).")
     values = delta.detach().double().abs() ** power
@@ -108,20 +80,14 @@ def _check_ks(ks: Sequence[int], width: int) -> None:
         raise ValueError(f"k is one of {list(ks)}; expected 0 to D = {width}.")
 
 
-def spread(rows: torch.Tensor) -> dict[str, float]:
-    """Say how far a set of rows has collapsed.
-
-    Args:
-        rows: (N, D); rows that are zero or hold NaN are left out and counted.
+def spread(rows: Tensor) -> dict[str, float]:
+    """Say how far a set of rows (N, D) has collapsed.
 
     Returns:
-        `mean_cosine`: mean cosine over pairs of rows (1: all in one direction). `effective_rank`:
-            participation
-        ratio of the variance along the principal directions, 1 to N−1. `distance`: mean distance to the
-        centre over the mean norm. `left_out`: rows not used. NaN where fewer than two rows are left.
+        `mean_cosine`: mean cosine over pairs of rows (1: all in one direction). `effective_rank`: participation ratio
+        of the variance along the principal directions, 1 to N−1. `distance`: mean distance to the centre over the mean
+        norm. `left_out`: rows that are zero or hold NaN. NaN where fewer than two others are left.
     """
-    import torch
-
     values = rows.detach().double()
     norms = values.norm(dim=-1)
     usable = torch.isfinite(norms) & (norms > 0)
@@ -132,7 +98,7 @@ def spread(rows: torch.Tensor) -> dict[str, float]:
         return {"mean_cosine": np.nan, "effective_rank": np.nan, "distance": np.nan, "left_out": left_out}
     unit = values / norms[:, None]
     centred = values - values.mean(0)
-    variance = torch.linalg.svdvals(centred) ** 2
+    variance = torch.linalg.svdvals(centred) ** 2  # (min(N, D),)
     total = float(variance.sum())
     return {
         "mean_cosine": float((unit.sum(0).square().sum() - n) / (n * (n - 1))),
@@ -142,25 +108,16 @@ def spread(rows: torch.Tensor) -> dict[str, float]:
     }
 
 
-def row_statistics(start: torch.Tensor, end: torch.Tensor, ks: Sequence[int] = (1, 8, 64)) -> pd.DataFrame:
-    """Describe what training did to each row.
-
-    Args:
-        start: (N, D) initial rows.
-        end: (N, D) trained rows.
-        ks: numbers of coordinates for the energy shares; those above D are left out.
+def row_statistics(start: Tensor, end: Tensor, ks: Sequence[int] = (1, 8, 64)) -> pd.DataFrame:
+    """Describe what training did to each row, from start (N, D) to end.
 
     Returns:
-        One row for each token: norm_start, norm_end, norm_change (unit of the rows), turn (cosine between
-        start and end), participation (1 to D), top_k for each k (share of energy, 0 to 1).
+        One row for each token: norm_start, norm_end, norm_change (unit of the rows), turn (cosine between start and
+        end), participation (1 to D), top_k for each k up to D (share of energy, 0 to 1).
 
     Raises:
         ValueError: the shapes differ.
     """
-    import pandas as pd
-
-    from vocabx_utils.analysis.similarity import cosine
-
     if start.shape != end.shape:
         raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected equal.")
     delta = end.double() - start.double()
@@ -178,40 +135,33 @@ def row_statistics(start: torch.Tensor, end: torch.Tensor, ks: Sequence[int] = (
     )
 
 
-def keep_part(start: torch.Tensor, end: torch.Tensor, k: int, keep: Keep = "top", seed: int = 0) -> torch.Tensor:
-    """Undo the learned change except for k of its dimensions.
+def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int = 0) -> Tensor:
+    """Undo the learned change except for k of its dimensions: 0 gives the start (N, D), D the end.
 
     Args:
-        start: (N, D) initial rows.
-        end: (N, D) trained rows.
-        k: dimensions kept for each row, 0 (initial rows) to D (trained rows).
-        keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for
-            each row;
+        start: initial rows.
+        end: trained rows.
+        k: dimensions kept.
+        keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for each row;
             `principal`, the projection onto the k top principal directions of all changes. There are at most
             min(N, D) of those, and they are shared, so k of them say more than k coordinates of each row.
         seed: of the random coordinates.
 
-    Returns:
-        (N, D) rows of the dtype of `start`.
-
     Raises:
         ValueError: the shapes differ, k is outside 0 to D, or `keep` is unknown.
     """
-    import torch
-
     if start.shape != end.shape or start.ndim != 2:
         raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected (N, D).")
     _check_ks([k], start.shape[1])
     delta = end.double() - start.double()
     if keep == "principal":
-        directions = torch.linalg.svd(delta, full_matrices=False).Vh[:k]
+        directions = torch.linalg.svd(delta, full_matrices=False).Vh[:k]  # (k, D)
         kept = delta @ directions.T @ directions
     elif keep in ("top", "random"):
         if keep == "top":
-            order = delta.abs().argsort(dim=-1, descending=True, stable=True)
+            order = delta.abs().argsort(dim=-1, descending=True, stable=True)  # (N, D)
         else:
-            draws = torch.rand(delta.shape, generator=torch.Generator().manual_seed(seed))
-            order = draws.argsort(dim=-1)
+            order = torch.rand(delta.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=-1)
         kept = torch.zeros_like(delta).scatter_(1, order[:, :k], delta.gather(1, order[:, :k]))
     else:
         raise ValueError(f"Unknown choice {keep!r}; choose top, random or principal.")
@@ -223,8 +173,8 @@ class CausalTest:
     """Result of the causal test.
 
     Attributes:
-        table: keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens),
-            recovered (share of the KL improvement that is back).
+        table: keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens), recovered (share
+            of the KL improvement that is back; NaN where training changed nothing).
         kl_start: KL with the initial rows.
         kl_end: KL with the trained rows.
         width: D.
@@ -246,17 +196,19 @@ class CausalTest:
 
 
 def causal_sweep(
-    measure: Callable[[torch.Tensor], float],
-    start: torch.Tensor,
-    end: torch.Tensor,
+    measure: Callable[[Tensor], float],
+    start: Tensor,
+    end: Tensor,
     ks: Sequence[int],
     *,
     keeps: Sequence[Keep] = ("top", "random", "principal"),
     draws: int = 1,
     seed: int = 0,
-    by_text: Callable[[torch.Tensor], np.ndarray] | None = None,
+    by_text: Callable[[Tensor], np.ndarray] | None = None,
 ) -> CausalTest:
     """Keep k dimensions of the learned change, k swept, and measure each time.
+
+    It takes eight arguments: two ways to measure, two ends, and what is swept.
 
     Args:
         measure: KL divergence (nats per position) of the student with given input rows (N, D).
@@ -268,28 +220,23 @@ def causal_sweep(
         seed: of the first random choice.
         by_text: sums of KL of each text with given input rows, for intervals.
 
-    Returns:
-        The sweep. `recovered` is NaN where training changed nothing.
-
     Source:
         Tests the closing claim of the thesis's appendix A (claim C6) by intervention.
     """
-    import pandas as pd
-
+    swept = sorted(set(ks))
     kl_start, kl_end = measure(start), measure(end)
     gain = kl_start - kl_end
-    energy = (end.double() - start.double()).square().sum(-1)
+    energy = (end.double() - start.double()).square().sum(-1)  # (N,)
     rows = []
-    for keep in keeps:
-        for k in sorted(set(ks)):
-            for draw in range(draws if keep == "random" else 1):
-                kept = keep_part(start, end, k, keep, seed + draw)
-                kl = measure(kept)
-                share = ((kept.double() - start.double()).square().sum(-1) / energy).nanmean()
-                rows.append((keep, k, draw, kl, float(share), (kl_start - kl) / gain if gain else np.nan))
+    for keep, k in ((keep, k) for keep in keeps for k in swept):
+        for draw in range(draws if keep == "random" else 1):
+            kept = keep_part(start, end, k, keep, seed + draw)
+            kl = measure(kept)
+            share = ((kept.double() - start.double()).square().sum(-1) / energy).nanmean()
+            rows.append((keep, k, draw, kl, float(share), (kl_start - kl) / gain if gain else np.nan))
     table = pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"])
     text_kl: dict[int, np.ndarray] = {}
     if by_text is not None:
-        text_kl = {k: by_text(keep_part(start, end, k, "top", seed)) for k in sorted(set(ks))}
+        text_kl = {k: by_text(keep_part(start, end, k, "top", seed)) for k in swept}
         text_kl |= {0: by_text(start), start.shape[1]: by_text(end)}
     return CausalTest(table, kl_start, kl_end, start.shape[1], text_kl)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from vocabx_utils.files import write_text
 from vocabx_utils.paths import STAGES, project_root, show_path
-from vocabx_utils.runs import MissingStageError, Run, write_text
+from vocabx_utils.runs import MissingStageError, Run
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

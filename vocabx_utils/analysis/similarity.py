@@ -1,84 +1,56 @@
-"""Where new rows point: their cosine to the subtokens they replace, by epoch, length and count (thesis
-appendix A).
+"""Where new rows point: their cosine to the subtokens they replace, by epoch, length and count (thesis appendix A).
 
-Cosines are computed in float64. A zero vector has no direction and a row with NaN no value: both give NaN,
-which every mean leaves out and counts.
+Cosines are computed in float64. A zero vector has no direction and a row with NaN no value: both give NaN, which every
+mean leaves out and counts. Shapes: V old rows, N new ones, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
 
-from vocabx_utils.analysis.rows import MATRICES, Matrix, RowHistory, TokenInfo
 from vocabx_utils.resampling import bootstrap_mean
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import torch
-
-__all__ = [
-    "POSITIONS",
-    "cosine",
-    "cosines_by_epoch",
-    "frequency_groups",
-    "mean_init_cosines",
-    "nearest_rows",
-    "neighbour_text",
-    "remarks",
-    "subtoken_cosines",
-    "summarize",
-]
+from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 
 POSITIONS = ("first", "intermediate", "last")
 Intermediate = Literal["mean_of_cosines", "cosine_of_mean"]
 
 
-def cosine(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
-    """Cosine between vectors along the last dimension, NaN where one of them is zero or holds NaN.
+def cosine(a: Tensor, b: Tensor) -> np.ndarray:
+    """Cosine between vectors (…, D) that are broadcast against each other, NaN where one is zero or holds NaN.
 
-    Args:
-        a: (…, D).
-        b: (…, D), broadcast against `a`.
-
-    Returns:
-        (…,) float64 in −1 to 1.
+    >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([4.0, 3.0])).item()
+    0.96
 
     Raises:
         ValueError: the widths differ.
-
-    Example:
-        >>> import torch
-        >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([4.0, 3.0])).item()
-        0.96
     """
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"Widths differ: {tuple(a.shape)} and {tuple(b.shape)}; cosines need the same D.")
     x, y = a.detach().double(), b.detach().double()
     norms = x.norm(dim=-1) * y.norm(dim=-1)
-    values = ((x * y).sum(-1) / norms).cpu().numpy()
+    values = ((x * y).sum(-1) / norms).cpu().numpy()  # (…,)
     return np.clip(np.where(norms.cpu().numpy() > 0, values, np.nan), -1.0, 1.0)
 
 
 def subtoken_cosines(
-    rows: torch.Tensor,
-    matrix: torch.Tensor,
-    subtokens: Sequence[Sequence[int]],
-    intermediate: Intermediate = "mean_of_cosines",
+    rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]], intermediate: Intermediate = "mean_of_cosines"
 ) -> dict[str, np.ndarray]:
     """Cosine of each new row to the first, the intermediate and the last of its subtokens' rows.
 
-    The thesis averages over intermediates of tokens with three or more subtokens, without saying whether it
-    averages cosines (default here) or vectors; for m near-orthogonal vectors the second gives √m times the
-    first.
+    The thesis averages over intermediates of tokens with three or more subtokens, without saying whether it averages
+    cosines (default here) or vectors; for m near-orthogonal vectors the second gives √m times the first.
 
     Args:
         rows: (N, D) new rows.
         matrix: (V or more, D) original rows of the same matrix.
         subtokens: N sequences of original ids.
-        intermediate: `mean_of_cosines` or `cosine_of_mean`.
+        intermediate: what is averaged over them.
 
     Returns:
         `first`, `intermediate`, `last`: (N,) float64 each; intermediate is NaN below three subtokens.
@@ -97,13 +69,9 @@ def subtoken_cosines(
     }
 
 
-def _inner_cosines(
-    rows: torch.Tensor, matrix: torch.Tensor, subtokens: Sequence[Sequence[int]], how: Intermediate
-) -> np.ndarray:
-    import torch
-
-    owners = [at for at, ids in enumerate(subtokens) for _ in ids[1:-1]]
-    inner = [i for ids in subtokens for i in ids[1:-1]]
+def _inner_cosines(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]], how: Intermediate) -> np.ndarray:
+    owners = [at for at, ids in enumerate(subtokens) for _ in ids[1:-1]]  # (M,) new tokens of M intermediates
+    inner = [i for ids in subtokens for i in ids[1:-1]]  # (M,)
     counts = np.bincount(owners, minlength=len(subtokens)).astype(float) if owners else np.zeros(len(subtokens))
     counts[counts == 0] = np.nan
     if how == "mean_of_cosines":
@@ -116,7 +84,7 @@ def _inner_cosines(
     raise ValueError(f"Unknown choice {how!r}; choose mean_of_cosines or cosine_of_mean.")
 
 
-def _check_rows(rows: torch.Tensor, matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> None:
+def _check_rows(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> None:
     if rows.ndim != 2 or matrix.ndim != 2 or rows.shape[1] != matrix.shape[1]:
         raise ValueError(f"rows are {tuple(rows.shape)}, matrix is {tuple(matrix.shape)}; expected (N, D), (V, D).")
     if len(subtokens) != len(rows):
@@ -131,7 +99,7 @@ def _check_rows(rows: torch.Tensor, matrix: torch.Tensor, subtokens: Sequence[Se
 def cosines_by_epoch(
     histories: Iterable[RowHistory],
     tokens: Sequence[TokenInfo],
-    original: dict[Matrix, torch.Tensor],
+    original: Mapping[Matrix, Tensor],
     intermediate: Intermediate = "mean_of_cosines",
 ) -> pd.DataFrame:
     """Cosines of every token to its subtokens, for all variants, epochs and both matrices.
@@ -143,29 +111,19 @@ def cosines_by_epoch(
         intermediate: see `subtoken_cosines`.
 
     Returns:
-        Long table: variant, matrix, epoch, token (0 to N−1), text, position, cosine, subtokens (how many),
-        count.
+        Long table: variant, matrix, epoch, token (0 to N−1), text, position, cosine, subtokens (how many), count.
     """
-    import pandas as pd
-
     subtokens = [token.subtokens for token in tokens]
-    described = pd.DataFrame(
-        {
-            "token": range(len(tokens)),
-            "text": [token.text for token in tokens],
-            "subtokens": [len(ids) for ids in subtokens],
-            "count": [token.count for token in tokens],
-        }
-    )
-    parts = []
-    for history in histories:
-        for matrix in MATRICES:
-            for epoch in history.epochs:
-                found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens, intermediate)
-                wide = pd.DataFrame(found).assign(token=range(len(tokens)))
-                part = wide.melt("token", var_name="position", value_name="cosine")
-                parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
+    facts = [(at, token.text, len(token.subtokens), token.count) for at, token in enumerate(tokens)]
+    described = pd.DataFrame(facts, columns=["token", "text", "subtokens", "count"])
     columns = ["variant", "matrix", "epoch", "token", "text", "position", "cosine", "subtokens", "count"]
+    parts = []
+    for history, matrix in ((history, matrix) for history in histories for matrix in MATRICES):
+        for epoch in history.epochs:
+            found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens, intermediate)
+            wide = pd.DataFrame(found).assign(token=range(len(tokens)))
+            part = wide.melt("token", var_name="position", value_name="cosine")
+            parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
     if not parts:
         return pd.DataFrame(columns=columns)
     return pd.concat(parts, ignore_index=True).merge(described, on="token")[columns]
@@ -179,23 +137,21 @@ def summarize(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Mean cosine with its bootstrap band for each group.
+    """Mean cosine of each group with a bootstrap band over its tokens.
 
     Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
 
     Args:
         table: result of `cosines_by_epoch`, or a part of it.
-        by: grouping columns; add `subtokens` for the length of tokens or `frequency` for how often they
-            occur (`frequency_groups`).
-        draws: bootstrap samples over tokens.
+        by: grouping columns; add `subtokens` for the length of tokens or `frequency` for how often they occur
+            (`frequency_groups`).
+        draws: bootstrap samples.
         level: coverage of the band.
         seed: of the resampling.
 
     Returns:
         One row for each group with mean, low, high, n (tokens with a value) and missing (tokens without).
     """
-    import pandas as pd
-
     rows = []
     for key, group in table.groupby(list(by), sort=True, observed=True):
         values = group["cosine"].to_numpy()
@@ -217,13 +173,9 @@ def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
     Raises:
         ValueError: fewer than one group.
 
-    Example:
-        >>> import pandas as pd
-        >>> frequency_groups(pd.Series([1, 1, 2, 9, 30, 31])).tolist()
-        ['1', '1', '2-9', '2-9', '30-31', '30-31']
+    >>> frequency_groups(pd.Series([1, 1, 2, 9, 30, 31])).tolist()
+    ['1', '1', '2-9', '2-9', '30-31', '30-31']
     """
-    import pandas as pd
-
     if groups < 1:
         raise ValueError(f"groups is {groups}; expected 1 or more.")
     values = counts.to_numpy()
@@ -263,61 +215,41 @@ def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
     return said or ["Every row has a direction, no epoch is missing, every token has two subtokens or more."]
 
 
-def mean_init_cosines(matrix: torch.Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """Mean cosine between the average of a token's k subtokens and each of them, before any training.
+def mean_init_cosines(matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:
+    """Mean cosine between the average of a token's k subtokens and each of them, before any training, (N,).
 
-    For near-orthogonal subtokens of equal norm it is 1/√k: 0.71 for two, 0.58 for three. A cosine of about
-    0.6 for mean initial rows thus says nothing about what was learned (claim C5).
-
-    Args:
-        matrix: (V or more, D) original rows.
-        subtokens: N sequences of original ids.
-
-    Returns:
-        (N,) float64.
+    For near-orthogonal subtokens of equal norm it is 1/√k: 0.71 for two, 0.58 for three. A cosine of about 0.6 for
+    mean initial rows thus says nothing about what was learned (claim C5).
     """
-    values = []
-    for ids in subtokens:
-        rows = matrix[list(ids)].double()
-        values.append(float(cosine(rows.mean(0), rows).mean()))
-    return np.asarray(values, dtype=float)
+    rows = (matrix[list(ids)].double() for ids in subtokens)  # (k, D) each
+    return np.asarray([float(cosine(part.mean(0), part).mean()) for part in rows], dtype=float)
 
 
 def nearest_rows(
-    row: torch.Tensor, matrix: torch.Tensor, k: int = 10, norms: torch.Tensor | None = None
+    row: Tensor, matrix: Tensor, k: int = 10, norms: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of a matrix with the largest cosine to one row.
+    """Find the k rows of a matrix (V, D) with the largest cosine to one row (D,).
 
     Args:
-        row: (D,).
-        matrix: (V, D).
+        row: what is compared.
+        matrix: rows to choose from; zero rows are never neighbours.
         k: how many; at most V.
         norms: (V,) norms of `matrix`, if they are known already.
 
     Returns:
-        Indices (k,) int64 and cosines (k,) float32, best first. Both are empty for a zero row or one with
-        NaN; zero rows of the matrix are never neighbours.
+        Indices (k,) int64 and cosines (k,) float32, best first. Both are empty for a zero row or one with NaN.
     """
-    import torch
-
     length = row.norm()
     if not torch.isfinite(length) or length == 0:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
     norms = matrix.float().norm(dim=1) if norms is None else norms
-    scores = (matrix @ row.to(matrix.dtype)).float() / (norms * length)
+    scores = (matrix @ row.to(matrix.dtype)).float() / (norms * length)  # (V,)
     scores = torch.nan_to_num(scores, nan=-2.0, posinf=-2.0, neginf=-2.0)
     best = torch.topk(scores, min(k, int((norms > 0).sum())))
     return best.indices.numpy(), best.values.numpy()
 
 
-def neighbour_text(row: torch.Tensor, matrix: torch.Tensor, decode: Callable[[int], str], k: int = 5) -> str:
-    """Spell the k nearest rows of a matrix with their cosines, best first; see `nearest_rows`.
-
-    Args:
-        row: (D,).
-        matrix: (V, D).
-        decode: gives the text of an id.
-        k: how many.
-    """
+def neighbour_text(row: Tensor, matrix: Tensor, decode: Callable[[int], str], k: int = 5) -> str:
+    """Spell the k nearest rows of a matrix with their cosines, best first; see `nearest_rows`."""
     found = zip(*nearest_rows(row, matrix, k), strict=True)
     return ", ".join(f"{decode(int(at))!r} {value:.2f}" for at, value in found) or "none: the row has no direction"

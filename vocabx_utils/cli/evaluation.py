@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-_PREFIXES = {"HumanEval/": "humaneval", "Mbpp/": "mbpp", "BigCodeBench/": "bigcodebench", "DS-1000/": "ds1000"}
-_BENCHMARK = click.Choice(list(_PREFIXES.values()))
+_NAMES = ("humaneval", "mbpp", "bigcodebench", "ds1000")
+_BENCHMARK = click.Choice(_NAMES)
 _workers = click.option("--workers", default=2, show_default=True, help="Programs at the same time.")
 _fast = click.option("--fast", is_flag=True, help="Fork in warm jails instead of a fresh jail for each program.")
 _strict = click.option(
@@ -46,13 +46,14 @@ def eval_env() -> None:
 @click.option("--python", metavar="PATH", help="A CPython 3.11, where `vocabx` itself runs on another Python.")
 def build(name: str, added: tuple[str, ...], bare: bool, python: str | None) -> None:
     """Build an environment in the cache folder (minutes, one to three gigabytes)."""
-    from vocabx_utils.evaluation import environments
+    from vocabx_utils.evaluation.environment_build import build_environment
+    from vocabx_utils.evaluation.environments import DATA_FOLDERS, RECIPES
 
     with _plain_errors():
-        groups = (() if bare else environments.RECIPES[name].default) + added
-        environment = environments.build_environment(name, groups=groups, python=python, say=click.echo)
+        groups = (() if bare else RECIPES[name].default) + added
+        environment = build_environment(name, groups=groups, python=python, say=click.echo)
         click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-        missing = sorted(set(environments.DATA_FOLDERS) - set(environment.view.data))
+        missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
         if missing:
             click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
@@ -127,31 +128,31 @@ def verify_references(
 
     Without BENCHMARKS all four. The lists go into a folder of yours and are compared with those of the package.
     """
-    from vocabx_utils.evaluation import references
-    from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, load_benchmark
+    from vocabx_utils.evaluation import kept
+    from vocabx_utils.evaluation.benchmarks import load_benchmark, select_problems
     from vocabx_utils.evaluation.environments import environment_for
-    from vocabx_utils.paths import runs_root
-    from vocabx_utils.runs import show_path
+    from vocabx_utils.evaluation.references import verify_references as verify
+    from vocabx_utils.paths import runs_root, show_path
 
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
     with _plain_errors():
         if update_package and (wanted or share < 1):
             raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
-        environments = {name: environment_for(name) for name in benchmarks or _PREFIXES.values()}
+        environments = {name: environment_for(name) for name in benchmarks or _NAMES}
+        if not (any_environment or update_package):
+            for name, environment in environments.items():
+                kept.check_environment(name, environment)
         for name, environment in environments.items():
-            if not (any_environment or update_package):
-                references.check_environment(name, environment)
-        for name, environment in environments.items():
-            problems = references.select_problems(load_benchmark(name), wanted, share)
-            record = folder / f"{name}.verdicts.jsonl"
-            kept = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
-            path = references.write_kept(kept, KEPT_FOLDER if update_package else folder)
-            seconds = ", ".join(f"{value:g} s" for value in kept.seconds)
-            click.echo(f"{name}: {len(kept.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
-            for reason, count in Counter(text.split(":")[0] for text in kept.dropped.values()).most_common():
+            problems = select_problems(load_benchmark(name), wanted, share)
+            record, listed = folder / f"{name}.verdicts.jsonl", kept.KeptList.read(name)
+            found = verify(problems, environment, workers=workers, modes=modes, record=record)
+            path = found.write(kept.KEPT_FOLDER if update_package else folder)
+            seconds = ", ".join(f"{value:g} s" for value in found.seconds)
+            click.echo(f"{name}: {len(found.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
+            for reason, count in Counter(text.split(":")[0] for text in found.dropped.values()).most_common():
                 click.echo(f"  dropped, {reason}: {count}")
-            for line in references.compare_lists(kept):
+            for line in found.compare(listed) if listed and not update_package else ():
                 click.echo(f"  {line}")
 
 
@@ -159,13 +160,14 @@ def verify_references(
 @click.argument("benchmark", type=_BENCHMARK)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to add the numbers to.")
 @_workers
-def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
+def compare_modes_command(benchmark: str, report: Path | None, workers: int) -> None:
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
-    from vocabx_utils.evaluation import references
-    from vocabx_utils.runs import read_json, write_json
+    from vocabx_utils.evaluation.kept import kept_problems
+    from vocabx_utils.evaluation.references import compare_modes
+    from vocabx_utils.files import read_json, write_json
 
     with _plain_errors():
-        facts = references.compare_modes(_kept_problems(benchmark), workers=workers)
+        facts = compare_modes(kept_problems(benchmark), workers=workers)
         click.echo(json.dumps(facts, indent=1))
         if report:
             known = read_json(report) if report.exists() else {}
@@ -196,15 +198,16 @@ def run(
     """Execute the answers in SAMPLES (JSON Lines with task_id and solution); continue a run that was stopped."""
     from vocabx_utils.evaluation.benchmarks import load_benchmark
     from vocabx_utils.evaluation.execution import execute
+    from vocabx_utils.evaluation.kept import kept_problems
     from vocabx_utils.evaluation.results import write_official
     from vocabx_utils.evaluation.samples import read_samples
-    from vocabx_utils.runs import show_path
+    from vocabx_utils.paths import show_path
 
     with _plain_errors():
         rows = read_samples(samples)
         name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
         every = load_benchmark(name)
-        problems = _kept_problems(name) if kept else every
+        problems = kept_problems(name) if kept else every
         problems = [problem for problem in problems if problem.library not in without_library]
         left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
         rows = [row for row in rows if row.task_id not in left_out]
@@ -218,30 +221,23 @@ def run(
 
 
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
-    for prefix, name in _PREFIXES.items():
-        if ids and ids[0].startswith(prefix):
-            return name
-    shown = repr(ids[0]) if ids else "no rows"
-    raise ValueError(f"{path}: cannot tell the benchmark from {shown}; name it with --benchmark")
+    from vocabx_utils.evaluation.benchmarks import benchmark_of
 
-
-def _kept_problems(name: str) -> list[Any]:
-    from vocabx_utils.evaluation.benchmarks import kept_ids, load_benchmark
-
-    kept = kept_ids(name)
-    if kept is None:
-        raise ValueError(f"no kept list of {name}: run `vocabx eval verify-references {name}` first")
-    return [problem for problem in load_benchmark(name) if problem.task_id in kept[0]]
+    try:
+        return benchmark_of(ids[0])
+    except (IndexError, ValueError) as error:
+        shown = repr(ids[0]) if ids else "no rows"
+        raise ValueError(f"{path}: cannot tell the benchmark from {shown}; name it with --benchmark") from error
 
 
 def _note_environment(name: str) -> None:
     """Say where the answers ran in another environment than the one in which the list of kept problems was made."""
-    from vocabx_utils.evaluation import references
     from vocabx_utils.evaluation.environments import environment_for
+    from vocabx_utils.evaluation.kept import EnvironmentDiffersError, check_environment
 
     try:
-        references.check_environment(name, environment_for(name))
-    except references.EnvironmentDiffersError as error:
+        check_environment(name, environment_for(name))
+    except EnvironmentDiffersError as error:
         click.echo(f"note: {error}")
 
 

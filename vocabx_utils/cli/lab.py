@@ -6,7 +6,6 @@ copies in `lab/`: a folder beside `notebooks/`, so that relative links lead to t
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 import click
 
 from vocabx_utils.cli.notebooks import find_notebooks, select_notebooks
+from vocabx_utils.files import atomic_path, file_digest, read_json, write_json
 from vocabx_utils.paths import project_root
-from vocabx_utils.runs import atomic_path, read_json, write_json
 
 __all__ = ["copy_notebooks", "lab"]
 
@@ -35,8 +34,8 @@ def copy_notebooks(sources: dict[str, Path], folder: Path) -> dict[str, str]:
     known = read_json(record) if record.exists() else {}
     done = {}
     for stage, source in sources.items():
-        copy, now = folder / source.name, _digest(source)
-        if not copy.exists() or (_digest(copy) == known.get(stage) != now):
+        copy, now = folder / source.name, file_digest(source)
+        if not copy.exists() or (file_digest(copy) == known.get(stage) != now):
             with atomic_path(copy) as temporary:
                 temporary.write_bytes(source.read_bytes())
             known[stage] = now
@@ -45,10 +44,6 @@ def copy_notebooks(sources: dict[str, Path], folder: Path) -> dict[str, str]:
             done[stage] = "kept" if known.get(stage) == now else "kept, source changed"
     write_json(record, known)
     return done
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @click.command()

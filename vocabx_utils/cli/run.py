@@ -15,9 +15,9 @@ import click
 from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
 from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
 from vocabx_utils.config import ConfigError, FineTuneConfig, check_params, load_profile
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.locks import writing
 from vocabx_utils.paths import runs_root, show_path, user_path
-from vocabx_utils.runs import read_json, write_json
 
 __all__ = ["Plan", "execute_plan", "make_plan", "run", "run_one"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from vocabx_utils.source_tree import Document, SourceTree
     from vocabx_utils.vocabulary.audit import Audit
-    from vocabx_utils.vocabulary.tokens import Extension, Proposal
+    from vocabx_utils.vocabulary.options import Strategy, TokenOptions
+    from vocabx_utils.vocabulary.proposals import Proposal
+    from vocabx_utils.vocabulary.tokens import Extension
 
 GLOB = "Files to read, as in a .gitignore file: '*.c', 'src/**/*.py', '!tests/'; several separated by commas."
 ALL_FILES = "Read what .gitignore names, and usual clutter (lock files, SVG, notebooks, node_modules, …), too."
@@ -50,27 +53,25 @@ def propose(
     all_files: bool,
     n: int,
     model: str,
-    strategy: str,
-    min_count: int,
-    min_files: int,
-    max_bytes: int,
-    across_digits: bool,
-    keep_whitespace: bool,
-    exclude: tuple[str, ...],
+    strategy: Strategy,
     held_out: float,
     out: Path | None,
+    **options: Any,
 ) -> None:
-    """Read a source tree, propose tokens, print the gain, write the extended tokenizer and tables of all of it."""
+    """Read a source tree, propose tokens, print the gain, write the extended tokenizer and tables of all of it.
+
+    Further options are those of `TokenOptions`.
+    """
+    from vocabx_utils.files import write_table
+    from vocabx_utils.folders import atomic_folder
     from vocabx_utils.models import load_tokenizer
-    from vocabx_utils.runs import atomic_folder, write_table
     from vocabx_utils.source_tree import hold_out, read_source_tree
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
-    from vocabx_utils.vocabulary.tokens import extend_tokenizer
+    from vocabx_utils.vocabulary.extend import add_tokens
+    from vocabx_utils.vocabulary.options import TokenOptions
 
     if not 0 <= held_out < 1:
         raise click.BadParameter(f"{held_out}; expected 0 or more and below 1.", param_hint="--held-out")
-    options = {"strategy": strategy, "min_count": min_count, "min_files": min_files, "max_bytes": max_bytes}
-    options |= {"across_digits": across_digits, "keep_whitespace": keep_whitespace, "exclude": exclude}
     target = out or Path(f"extension-{folder.resolve().name}")
     try:
         with atomic_folder(target) as scratch:
@@ -79,8 +80,9 @@ def propose(
             _print_tree(tree)
             chosen_on, measured_on = hold_out(tree.documents, held_out)
             _print_held_out(chosen_on, measured_on)
-            proposals = _choose([d.text for d in chosen_on], tokenizer, n, options)
-            extension = extend_tokenizer(tokenizer, proposals, strategy=strategy)  # type: ignore[arg-type]
+            wanted = TokenOptions(**options | {"exclude": frozenset(options["exclude"])}, count_steps=False)
+            wanted = replace(wanted, min_files=min(wanted.min_files, len(chosen_on)))
+            extension = add_tokens(tokenizer, _choose(chosen_on, tokenizer, n, strategy, wanted), strategy)
             _print_tokens(extension)
             audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
             click.echo(f"\nGain, measured on the {'held-out files' if measured_on else 'files they were chosen on'}:")
@@ -99,14 +101,15 @@ def propose(
     _print_next_steps(target, folder, glob, model, strategy, n)
 
 
-def _choose(texts: list[str], tokenizer: PreTrainedTokenizerFast, n: int, options: dict[str, Any]) -> list[Proposal]:
+def _choose(
+    documents: list[Document], tokenizer: PreTrainedTokenizerFast, n: int, strategy: Strategy, options: TokenOptions
+) -> list[Proposal]:
     """Propose tokens, and say so if there are fewer than were asked for."""
-    from vocabx_utils.vocabulary.tokens import FewerTokensWarning, select_tokens
+    from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
 
-    options = {**options, "min_files": min(options["min_files"], len(texts))}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FewerTokensWarning)
-        proposals = select_tokens(texts, tokenizer, n, count_steps=False, **options)
+        proposals = select_tokens([d.text for d in documents], tokenizer, n, strategy, options)
     for warning in caught:
         if issubclass(warning.category, FewerTokensWarning):
             click.echo(str(warning.message))
@@ -164,7 +167,8 @@ def audit(
 def _audit_inputs(
     extension_folder: Path | None, run_name: str | None
 ) -> tuple[Path, dict[str, list[str]], list[str] | None]:
-    from vocabx_utils.runs import open_run, read_jsonl
+    from vocabx_utils.files import read_jsonl
+    from vocabx_utils.runs import open_run
 
     if (extension_folder is None) == (run_name is None):
         raise click.UsageError("Give either an extension folder or --run-name.")

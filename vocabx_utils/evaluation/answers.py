@@ -3,21 +3,19 @@
 For HumanEval, MBPP and BigCodeBench the published way of EvalPlus (Liu et al., NeurIPS 2023) and BigCodeBench: the
 longest part of the reply that parses, and of it the definitions that the function under test reaches. Where that
 way loses right answers (a second, corrected block, decorated functions, set-up statements) this module keeps them;
-``docs/evaluation.md`` lists every difference that was found. DS-1000 snippets are cut as its official script does.
+`docs/evaluation.md` lists every difference that was found. DS-1000 snippets are cut as its official script does.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-import symtable
 import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import FENCE, TEMPLATE_STOPS, Prompt
+from vocabx_utils.evaluation.statements import defines, global_names, parse, parses, reachable
 
 # The text of a special token that a model spelt out, whole or begun: "<|endoftext|>", "<|endof", "</s>", "<".
 # Outside strings and comments none of these is Python.
@@ -28,7 +26,6 @@ _OPENING = re.compile(r"^[ \t>]*(?:[-*+][ \t]+|\d+[.)][ \t]+)?(?P<fence>`{3,}|~{
 _FENCES = (FENCE, "~~~")
 _OPEN_STRING = re.compile(r"unterminated (?P<triple>triple-quoted )?(?:f-|t-)?string")
 _LANGUAGE_LINE = re.compile(r"\A\s*(?:python3?|py)[ \t]*\n")  # some models break the line after the fence
-_DYNAMIC = {"eval", "exec", "globals", "vars"}
 
 
 def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
@@ -40,7 +37,7 @@ def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
         completion: Text that the model generated after the prompt.
 
     Returns:
-        Code to be given to ``benchmarks.program``. Where no part of the reply defines the function under test, the
+        Code to be given to `programs.build_program`. Where no part of the reply defines the function under test, the
         first block or the whole reply, so that a person sees what failed.
     """
     if problem.benchmark == "ds1000":
@@ -74,7 +71,7 @@ def ds1000_snippet(completion: str) -> str:
 
 
 def find_stop(text: str, prompt: Prompt) -> int | None:
-    """Return where the used part of a growing reply ends, or ``None`` while it has not ended.
+    """Return where the used part of a growing reply ends, or `None` while it has not ended.
 
     A reply that begins inside our fence ends with it. One that opens its own fences is read to its end: a later
     block may correct an earlier one.
@@ -150,9 +147,9 @@ def _closing(text: str, begin: int, fence: str, kept: str, indented: bool) -> tu
 
 
 def _in_string(code: str) -> bool:
-    """Tell whether a text that is continued after ``code`` stands inside a string."""
+    """Tell whether a text that is continued after `code` stands inside a string."""
     try:
-        _parse(code)
+        parse(code)
     except SyntaxError as error:
         if found := _OPEN_STRING.search(str(error.msg)):
             return bool(found["triple"]) or error.lineno == code.count("\n") + 1
@@ -171,7 +168,7 @@ def longest_part(text: str, entry_point: str) -> str | None:
         entry_point: Name of the function.
 
     Returns:
-        Consecutive lines of ``text``, or None where none define the function.
+        Consecutive lines of `text`, or None where none define the function.
     """
     best, most = None, 0
     for shorter in _cuts(text):
@@ -201,7 +198,7 @@ def _maximal_parts(lines: Sequence[str], least: int) -> Iterator[list[str]]:
 def _first_error(code: str) -> int | None:
     """Return the number of the line at which parsing fails (the last one where it has none), None if it succeeds."""
     try:
-        _parse(code)
+        parse(code)
     except SyntaxError as error:
         return max(error.lineno or code.count("\n") + 1, 1)
     except (ValueError, MemoryError, RecursionError):
@@ -213,142 +210,8 @@ def _filled(lines: Sequence[str]) -> int:
     return sum(bool(line.strip()) for line in lines)
 
 
-def defines(code: str, name: str) -> bool:
-    """Tell whether a module binds a name, if to a function to one with more than a docstring."""
-    tree = _tree(code)
-    for node in tree.body if tree else ():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if node.name == name and any(not (isinstance(n, ast.Expr) and _is_text(n.value)) for n in node.body):
-                return True
-        elif name in _Statement.of(node).binds:
-            return True
-    return False
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def reachable(code: str, roots: frozenset[str]) -> str:
-    """Keep the statements that the function under test needs, and drop examples of use.
-
-    Chat models like to show how the function is called. Executed with the answer that opens windows, reads files
-    that are not there and fails tests that the function passes.
-
-    Args:
-        code: A module that parses.
-        roots: Names that the test reads.
-
-    Returns:
-        ``code`` without the statements that neither bind nor change anything that the roots need. Imports and
-        set-up that concerns only modules (``random.seed(0)``) stay where something needed follows; comments stay.
-    """
-    tree = _tree(code)
-    statements = [_Statement.of(node) for node in tree.body] if tree else []
-    modules = frozenset().union(*(item.imports for item in statements))
-    needed = _needed(statements, roots, modules)
-    wanted = [item for item in statements if item.touches(modules) & needed]
-    if not wanted:
-        return code
-    own = frozenset().union(*(item.binds for item in statements)) - modules | {"__name__"}
-    lines = code.split("\n")
-    last = wanted[-1].end
-    keep = [True] * last + [False] * (len(lines) - last)
-    for item in (item for item in statements if item.end <= last and item not in wanted):
-        set_up = not item.binds and not item.reads & own
-        keep[item.begin - 1 : item.end] = [set_up or bool(item.imports)] * (item.end - item.begin + 1)
-    for item in wanted:  # two statements on one line stay together
-        keep[item.begin - 1 : item.end] = [True] * (item.end - item.begin + 1)
-    if all(kept or not line.strip() for kept, line in zip(keep, lines, strict=True)):
-        return code
-    return "\n".join(line for kept, line in zip(keep, lines, strict=True) if kept)
-
-
-def _needed(statements: Sequence[_Statement], roots: frozenset[str], modules: frozenset[str]) -> frozenset[str]:
-    """Return the names that the roots reach over what the statements read."""
-    needed, wider = frozenset[str](), roots
-    while wider != needed:
-        needed = wider
-        wider = needed.union(*(item.reads for item in statements if item.touches(modules) & needed))
-    # What `eval` reads cannot be seen.
-    return needed.union(*(item.binds for item in statements)) if needed & _DYNAMIC else needed
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """A top-level statement.
-
-    Attributes:
-        begin: Its first line, decorators included.
-        end: Its last line.
-        binds: Global names that it binds.
-        changes: Names whose objects it changes.
-        reads: Global names that it reads, in functions, too.
-        imports: Names that it binds to modules or what they hold.
-    """
-
-    begin: int
-    end: int
-    binds: frozenset[str]
-    changes: frozenset[str]
-    reads: frozenset[str]
-    imports: frozenset[str]
-
-    @classmethod
-    def of(cls, node: ast.stmt) -> _Statement:
-        """Look at a statement."""
-        begin = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
-        binds, reads = global_names(ast.unparse(node))
-        aliases = [a for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names]
-        imports = frozenset((alias.asname or alias.name).split(".")[0] for alias in aliases) & binds
-        return cls(begin, node.end_lineno or node.lineno, binds, _changed(node), reads, imports)
-
-    def touches(self, modules: frozenset[str]) -> frozenset[str]:
-        """Return what it binds or changes; what it sets in a module is not counted."""
-        return self.binds | (self.changes - modules)
-
-
-def _changed(node: ast.stmt) -> frozenset[str]:
-    """Return the names whose objects a statement changes: ``x[0] = 1``, ``x.y = 1``, ``x.append(1)``."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return frozenset()  # that happens when it is called
-    targets: list[ast.expr] = []
-    for item in ast.walk(node):
-        if isinstance(item, ast.Subscript | ast.Attribute) and not isinstance(item.ctx, ast.Load):
-            targets.append(item)
-        elif isinstance(item, ast.Expr) and isinstance(item.value, ast.Call):
-            targets.append(item.value.func)
-    roots = (_root(target) for target in targets if isinstance(target, ast.Subscript | ast.Attribute))
-    return frozenset(name for name in roots if name)
-
-
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Subscript | ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def global_names(source: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the global names that a module binds, and those that it reads anywhere, functions included."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes such as "\\w"
-            table = symtable.symtable(source, "<answer>", "exec")
-    except SyntaxError:  # what parses but does not compile, such as a double argument
-        return frozenset(), frozenset()
-    top = table.get_symbols()
-    binds = {symbol.get_name() for symbol in top if symbol.is_assigned() or symbol.is_imported()}
-    reads = {symbol.get_name() for symbol in top if symbol.is_referenced()}
-    inner = list(table.get_children())
-    while inner:
-        scope = inner.pop()
-        reads |= {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
-        inner.extend(scope.get_children())
-    return frozenset(binds), frozenset(reads)
-
-
 def _roots(problem: Problem) -> frozenset[str]:
-    """Return the function under test and what else its test takes from the answer (MBPP: ``Pair``)."""
+    """Return the function under test and what else its test takes from the answer (MBPP: `Pair`)."""
     binds, reads = global_names(problem.test)
     return frozenset({problem.entry_point}) | (reads - binds)
 
@@ -389,21 +252,3 @@ def _cuts(text: str) -> Iterator[str]:
 def _snippet_parses(code: str) -> bool:
     """Tell whether a snippet parses where it stands: at the top level or in a function."""
     return parses(code) or parses(f"def place():\n{code}\n    pass")
-
-
-def parses(code: str) -> bool:
-    """Tell whether Python reads a text as a module."""
-    return _tree(code) is not None
-
-
-def _tree(code: str) -> ast.Module | None:
-    try:
-        return _parse(code)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-
-
-def _parse(code: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(code)

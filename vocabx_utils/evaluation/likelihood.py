@@ -7,30 +7,22 @@ too small to solve problems. All tokenizers are scored on the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import reference_text
-from vocabx_utils.evaluation.slots import placement
 from vocabx_utils.resampling import paired_bootstrap
-from vocabx_utils.student import logit_transform
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import PreTrainedModel
-
-_HEAD_ROWS = 256  # positions whose logits are held at once
+from vocabx_utils.student import Student
 
 
 @dataclass(frozen=True)
 class Span:
-    """A text whose part from character ``start`` on is scored, given what stands before."""
+    """A text whose part from character `start` on is scored, given what stands before."""
 
     task_id: str
     text: str
@@ -60,39 +52,33 @@ class SpanScore:
 def reference_spans(
     problems: Iterable[Problem], tokenizers: Sequence[PreTrainedTokenizerBase], *, style: str = "thesis"
 ) -> list[Span]:
-    """Lay out prompt and reference solution of each problem for scoring by several tokenizers.
-
-    A token may straddle the end of the prompt (the line break and the indentation after it). Scoring
-    therefore starts at the last place, at or before the end of the prompt, where all tokenizers have a
-    boundary: every model is scored on the same bytes.
+    """Lay out prompt and reference solution of each problem for scoring by several tokenizers, see `shared_spans`.
 
     Args:
-        problems: The problems.
-        tokenizers: Tokenizers of all models that are compared.
-        style: Prompt style, see ``prompts.build_prompt``; the code start always stands before the reference.
-
-    Returns:
-        One span per problem.
+        problems: the problems.
+        tokenizers: those of all models that are compared.
+        style: of the prompt, see `prompts.build_prompt`; the code start always stands before the reference.
 
     Raises:
-        ValueError: No tokenizer, or a reference solution that is empty.
+        ValueError: no tokenizer, or a reference solution that is empty.
     """
     texts = ((problem.task_id, *reference_text(problem, tokenizers[0], style)) for problem in problems)
     return shared_spans(texts if tokenizers else (), tokenizers)
 
 
 def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[PreTrainedTokenizerBase]) -> list[Span]:
-    """Lay out any texts for scoring by several tokenizers, see ``reference_spans``.
+    """Lay out texts for scoring by several tokenizers.
+
+    A token may straddle the place from which a text is to be scored (after a prompt, the line break and the indentation
+    behind it). Scoring therefore starts at the last place, at or before it, where all tokenizers have a boundary: every
+    model is scored on the same bytes.
 
     Args:
-        texts: Name, text, and the character from which on it is to be scored.
-        tokenizers: Tokenizers of all models that are compared.
-
-    Returns:
-        One span per text.
+        texts: name, text, and the character from which on it is to be scored.
+        tokenizers: those of all models that are compared.
 
     Raises:
-        ValueError: No tokenizer, nothing to score in a text, or nothing before it.
+        ValueError: no tokenizer, nothing to score in a text, or nothing before it.
     """
     if not tokenizers:
         raise ValueError("expected at least one tokenizer")
@@ -106,7 +92,6 @@ def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[Pre
     return spans
 
 
-@torch.inference_mode()
 def score_spans(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -115,38 +100,37 @@ def score_spans(
     batch_tokens: int = 2048,
     max_tokens: int = 4096,
 ) -> list[SpanScore]:
-    """Score spans by one model.
+    """Score spans by one model, in their order.
 
     Args:
-        model: Causal language model.
-        tokenizer: Its tokenizer, with a boundary at the start of each span (see ``reference_spans``).
-        spans: What to score.
-        batch_tokens: Tokens of one batch, padding included.
-        max_tokens: Longest context; the beginning of longer texts is left out.
+        model: causal language model.
+        tokenizer: its tokenizer, with a boundary at the start of each span (see `shared_spans`).
+        spans: what to score.
+        batch_tokens: tokens of one batch, padding included.
+        max_tokens: longest context; the beginning of longer texts is left out.
 
     Returns:
-        Scores in the order of the spans. Probabilities are over the ids that the tokenizer has, in float32.
+        Scores from probabilities over the ids that the tokenizer has, in float32.
 
     Raises:
-        ValueError: A span starts inside a token, has no token before it, or does not fit.
+        ValueError: a span starts inside a token, has no token before it, or does not fit.
     """
     items = [_Item.of(tokenizer, span, max_tokens) for span in spans]
-    usable = max(tokenizer.get_vocab().values()) + 1
-    bits = [0.0] * len(items)
-    for batch in _batches(items, batch_tokens):
-        for index, value in zip(batch, _nll(model, [items[i] for i in batch], usable), strict=True):
-            bits[index] = value / math.log(2)
+    rows = cast(Any, model.get_input_embeddings()).weight.shape[0]
+    reader = Student(model, min(rows, max(tokenizer.get_vocab().values()) + 1))
+    texts, starts = [item.ids for item in items], [item.first for item in items]
+    nats = reader.negative_log_likelihood(texts, starts, batch_tokens=batch_tokens)
     return [
-        SpanScore(span.task_id, value, span.size, len(item.ids) - item.first)
-        for span, item, value in zip(spans, items, bits, strict=True)
+        SpanScore(span.task_id, value / math.log(2), span.size, len(item.ids) - item.first)
+        for span, item, value in zip(spans, items, nats, strict=True)
     ]
 
 
 def corpus_bits_per_byte(scores: Iterable[SpanScore]) -> float:
-    """Return the bits of all spans over their bytes.
+    """Bits of all spans over their bytes.
 
     Raises:
-        ValueError: No span.
+        ValueError: no span.
     """
     rows = list(scores)
     if not rows:
@@ -160,21 +144,19 @@ def likelihood_table(
     """Compare the bits per byte of several models with those of a reference, paired by problem.
 
     Args:
-        scores: Scores by variant, of the same problems in the same order.
-        reference: Variant to compare with.
-        resamples: Bootstrap samples.
-        seed: Seed of the bootstrap.
+        scores: by variant, of the same problems in the same order.
+        reference: variant to compare with.
+        resamples: bootstrap samples.
+        seed: of the bootstrap.
 
     Returns:
-        One row per variant: bits per byte of all problems together, scored tokens, the difference to the
-        reference with paired bootstrap limits (bits per byte, negative is better), and the share of problems
-        on which the variant is better.
+        One row per variant: bits per byte of all problems together, scored tokens, the difference to the reference
+        with paired bootstrap limits (bits per byte, negative is better), and the share of problems on which the variant
+        is better.
 
     Raises:
-        ValueError: Unknown reference, or scores of different problems or bytes.
+        ValueError: unknown reference, or scores of different problems or bytes.
     """
-    import pandas as pd
-
     if reference not in scores:
         raise ValueError(f"the reference {reference!r} is not among {', '.join(scores)}")
     base = scores[reference]
@@ -203,13 +185,7 @@ def likelihood_table(
 def new_token_counts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
 ) -> list[tuple[int, int]]:
-    """Count new tokens and all tokens of prompt and reference solution of each problem.
-
-    Args:
-        problems: Problems of one benchmark.
-        tokenizer: Extended tokenizer.
-        first_new_id: First id that only the extended tokenizer has.
-    """
+    """Count new tokens (from `first_new_id` on) and all tokens of prompt and reference solution of each problem."""
     texts = (problem.complete_prompt + problem.reference for problem in problems)
     encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
     return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
@@ -221,37 +197,34 @@ def new_token_density(
     original: PreTrainedTokenizerBase,
     first_new_id: int,
 ) -> dict[str, float]:
-    """Count the new tokens in prompts and reference solutions (claim C15).
+    """Count the new tokens in prompts and reference solutions of one benchmark (claim C15).
 
     Args:
-        problems: Problems of one benchmark.
-        tokenizer: Extended tokenizer.
-        original: Original tokenizer.
-        first_new_id: First id that only the extended tokenizer has.
+        problems: of the benchmark.
+        tokenizer: extended tokenizer.
+        original: original tokenizer.
+        first_new_id: first id that only the extended tokenizer has.
 
     Returns:
-        ``tokens``, ``new_tokens``, ``density`` (new tokens of all tokens), ``reference_density`` (the same in
-        reference solutions alone), ``saved`` (share of the original tokens that the extension saves) and
-        ``problems_with_new`` (share of problems with at least one).
+        `tokens`, `new_tokens`, `density` (new tokens of all tokens), `reference_density` (the same in reference
+        solutions alone), `saved` (share of the original tokens that the extension saves) and `problems_with_new` (share
+        of problems with at least one).
 
     Raises:
-        ValueError: No problem.
+        ValueError: no problem.
     """
     if not problems:
         raise ValueError("expected at least one problem")
     counts = new_token_counts(problems, tokenizer, first_new_id)
     new, total, touched = sum(k for k, _ in counts), sum(n for _, n in counts), sum(k > 0 for k, _ in counts)
     before = sum(n for _, n in new_token_counts(problems, original, first_new_id))
-    reference_total = reference_new = 0
-    for problem in problems:
-        reference = tokenizer(problem.reference, add_special_tokens=False)["input_ids"]
-        reference_total += len(reference)
-        reference_new += sum(i >= first_new_id for i in reference)
+    references = [tokenizer(problem.reference, add_special_tokens=False)["input_ids"] for problem in problems]
+    reference_new = sum(i >= first_new_id for ids in references for i in ids)
     return {
         "tokens": total,
         "new_tokens": new,
         "density": new / total,
-        "reference_density": reference_new / max(1, reference_total),
+        "reference_density": reference_new / max(1, sum(map(len, references))),
         "saved": 1 - total / before,
         "problems_with_new": touched / len(problems),
     }
@@ -277,46 +250,8 @@ class _Item:
         return cls(tuple(ids[drop:]), first - drop)
 
 
-def _batches(items: Sequence[_Item], batch_tokens: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for index in sorted(range(len(items)), key=lambda i: -len(items[i].ids)):
-        if batch and len(items[batch[0]].ids) * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
-def _nll(model: PreTrainedModel, items: Sequence[_Item], usable: int) -> list[float]:
-    """Return the negative log-likelihood of the scored ids of each item, in nats, padded on the right."""
-    device, _ = placement(model)
-    ids = torch.zeros(len(items), max(len(item.ids) for item in items), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, item in enumerate(items):
-        ids[row, : len(item.ids)] = torch.tensor(item.ids)
-        mask[row, : len(item.ids)] = 1
-    body: Any = model.get_decoder()
-    hidden = body(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).last_hidden_state
-    return [
-        _item_nll(model, hidden[row, item.first - 1 : len(item.ids) - 1], ids[row, item.first : len(item.ids)], usable)
-        for row, item in enumerate(items)
-    ]
-
-
-def _item_nll(model: PreTrainedModel, hidden: Tensor, targets: Tensor, usable: int) -> float:
-    head: Any = model.get_output_embeddings()
-    transform = logit_transform(model.config)
-    total = 0.0
-    for start in range(0, len(targets), _HEAD_ROWS):
-        logits = transform.apply_(head(hidden[start : start + _HEAD_ROWS])[:, :usable].float())
-        wanted = targets[start : start + _HEAD_ROWS].to(logits.device)
-        total += float(torch.nn.functional.cross_entropy(logits, wanted, reduction="sum"))
-    return total
-
-
 def _boundaries(tokenizer: PreTrainedTokenizerBase, text: str) -> set[int]:
-    """Return the characters before which a token ends and behind which the next one starts."""
+    """Characters before which a token ends and behind which the next one starts."""
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     places = [(low, high) for low, high in offsets if high > low]
     following = [*places[1:], (len(text), len(text))]

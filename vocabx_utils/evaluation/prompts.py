@@ -1,7 +1,7 @@
 """From problem to prompt; `answers` reads the reply.
 
-Three formats: ``thesis`` (its instruction template, with the code start inside the answer block), ``chat``
-(the model's own chat template) and ``completion`` (the bare text, for base models; few-shot for MBPP).
+Three formats: `thesis` (its instruction template, with the code start inside the answer block), `chat`
+(the model's own chat template) and `completion` (the bare text, for base models; few-shot for MBPP).
 What stands at the beginning of the answer block is the *head*: nothing, an open fence, or an open fence and
 the first lines of the program.
 """
@@ -19,7 +19,7 @@ from vocabx_utils.evaluation.benchmarks import Problem
 
 PromptStyle = Literal["thesis", "chat", "completion"]
 Prefill = Literal["auto", "none", "fence", "code"]
-Variant = Literal["instruct", "complete"]
+Wording = Literal["instruct", "complete"]
 PROMPT_STYLES: tuple[str, ...] = get_args(PromptStyle)
 PREFILLS: tuple[str, ...] = get_args(Prefill)
 
@@ -57,7 +57,7 @@ class Prompt:
         kept: Part of the answer block that already belongs to the program.
         fenced: The answer block begins with an open code fence.
         stops: Texts after which nothing of the reply is used.
-        settings: Format in short form, such as ``"chat/fence"``, written into every sample.
+        settings: Format in short form, such as `"chat/fence"`, written into every sample.
     """
 
     task_id: str
@@ -75,34 +75,33 @@ def build_prompt(
     *,
     style: str = "chat",
     prefill: str = "auto",
-    variant: str = "instruct",
+    wording: str = "instruct",
     examples: Sequence[Problem] = (),
 ) -> Prompt:
     """Build the prompt of one problem.
 
     Args:
         problem: The problem.
-        tokenizer: Tokenizer of the model; with ``style="chat"`` its chat template is used.
-        style: ``"thesis"``, ``"chat"`` or ``"completion"``.
-        prefill: Head of the answer block: ``"none"``, ``"fence"``, ``"code"`` (fence and code start), or
-            ``"auto"``: ``"code"`` for the thesis's format; with ``"chat"`` what served Qwen2.5-Coder-0.5B best
-            of the three (``results/bench/answers.json``): ``"code"`` for DS-1000, ``"none"`` for BigCodeBench,
-            else ``"fence"``. That was seen on the problems which are reported; the official prompts of EvalPlus
-            and BigCodeBench are ``"fence"``.
-        variant: BigCodeBench only: ``"instruct"`` or ``"complete"``.
-        examples: MBPP with ``style="completion"`` only: the solved problems shown first.
+        tokenizer: Tokenizer of the model; with `style="chat"` its chat template is used.
+        style: `"thesis"`, `"chat"` or `"completion"`.
+        prefill: Head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
+            `"auto"`: `"code"` for the thesis's format; with `"chat"` what served Qwen2.5-Coder-0.5B best
+            of the three (`results/bench/answers.json`): `"code"` for DS-1000, `"none"` for BigCodeBench,
+            else `"fence"`. That was seen on the problems which are reported; the official prompts of EvalPlus
+            and BigCodeBench are `"fence"`.
+        wording: BigCodeBench only: `"instruct"` or `"complete"`.
+        examples: MBPP with `style="completion"` only: the solved problems shown first.
 
     Returns:
         The prompt. Its text ends where every usual continuation starts a new token, so that prompt and
         reply tokenize as the same text does in training; what was cut off is left to the model.
 
     Raises:
-        ValueError: Unknown style, prefill or variant, or a tokenizer without a chat template.
+        ValueError: Unknown style, prefill or wording, or a tokenizer without a chat template.
     """
+    settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
-    if variant not in get_args(Variant):
-        raise ValueError(f"unknown variant {variant!r}; expected one of {', '.join(get_args(Variant))}")
-    query, head, kept = _parts(problem, style, prefill, variant, examples)
+    query, head, kept = _parts(problem, style, prefill, wording, examples)
     if style == "completion":
         text = _bos(tokenizer) + query + head
     else:
@@ -121,12 +120,27 @@ def build_prompt(
         kept=kept[: max(0, len(kept) - cut)],
         fenced=style != "completion" and prefill != "none",
         stops=_stops(problem.benchmark, style, prefill),
-        settings=f"{style}/{prefill}" + (f"/{variant}" if problem.benchmark == "bigcodebench" else ""),
+        settings=settings,
     )
 
 
+def prompt_settings(benchmark: str, style: str, prefill: str = "auto", wording: str = "instruct") -> str:
+    """Return the format of a prompt in short form.
+
+    >>> prompt_settings("bigcodebench", "chat")
+    'chat/none/instruct'
+
+    Raises:
+        ValueError: Unknown style, prefill or wording.
+    """
+    if wording not in get_args(Wording):
+        raise ValueError(f"unknown wording {wording!r}; expected one of {', '.join(get_args(Wording))}")
+    short = f"{style}/{resolve_prefill(benchmark, style, prefill)}"
+    return f"{short}/{wording}" if benchmark == "bigcodebench" else short
+
+
 def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
-    """Replace ``"auto"`` by what the style uses on this benchmark, and check both names.
+    """Replace `"auto"` by what the style uses on this benchmark, and check both names.
 
     Raises:
         ValueError: Unknown style or prefill.
@@ -157,10 +171,10 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequenc
     Args:
         tokenizer: Fast tokenizer.
         text: The prompt.
-        probes: Usual continuations, such as ``"    x"``.
+        probes: Usual continuations, such as `"    x"`.
 
     Returns:
-        The longest prefix of ``text`` whose last tokens stay the same before every probe, and its ids. The
+        The longest prefix of `text` whose last tokens stay the same before every probe, and its ids. The
         whole text is returned where that would cost more than the last line.
     """
     kept, tail = text, _TAIL
@@ -203,7 +217,7 @@ def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: 
 
 
 def _parts(
-    problem: Problem, style: str, prefill: str, variant: str, examples: Sequence[Problem]
+    problem: Problem, style: str, prefill: str, wording: str, examples: Sequence[Problem]
 ) -> tuple[str, str, str]:
     """Return the query, the head of the answer block and the part of the head that is program."""
     if style == "completion":
@@ -212,7 +226,7 @@ def _parts(
         if problem.benchmark == "ds1000":
             return problem.complete_prompt, "", ""
         return "", problem.complete_prompt, problem.complete_prompt
-    query, start, kept = _PARTS[problem.benchmark](problem, style, prefill, variant)
+    query, start, kept = _PARTS[problem.benchmark](problem, style, prefill, wording)
     if prefill == "none":
         return query, "", ""
     lead = f"{_RESPONSE}\n" if style == "chat" and problem.benchmark != "ds1000" else ""
@@ -220,21 +234,21 @@ def _parts(
     return (query, head + start, kept) if prefill == "code" else (query, head, "")
 
 
-def _humaneval_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+def _humaneval_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
     fenced = f"{FENCE}\n{problem.prompt.strip()}\n{FENCE}"
     query = f"{_INSTRUCTION}\n{fenced}\n" if style == "chat" or prefill != "code" else _COMPLETE
     return query, problem.code_start, problem.code_start
 
 
-def _mbpp_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+def _mbpp_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
     tests = "\n".join(problem.metadata["test_list"])
     if style == "chat":
         return f'{_INSTRUCTION}\n{FENCE}\n"""\n{problem.prompt}\n{tests}\n"""\n{FENCE}\n', "", ""
     return f"{problem.prompt}\nThe code should pass these tests:\n{tests}", "", ""
 
 
-def _bigcodebench_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
-    complete = variant == "complete"
+def _bigcodebench_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
+    complete = wording == "complete"
     start = problem.complete_prompt if complete else problem.code_start
     if style == "chat":
         task = f"{FENCE}\n{problem.complete_prompt.strip()}\n{FENCE}" if complete else problem.prompt.strip()
@@ -246,7 +260,7 @@ def _bigcodebench_parts(problem: Problem, style: str, prefill: str, variant: str
     return query, start, start
 
 
-def _ds1000_parts(problem: Problem, style: str, prefill: str, variant: str) -> tuple[str, str, str]:
+def _ds1000_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
     question, context = ds1000_context(problem)
     if prefill != "code":
         return f"{_CONTINUE} Put it in a markdown code block.\n\n{problem.prompt.rstrip()}", "", ""
@@ -283,7 +297,7 @@ def ds1000_context(problem: Problem) -> tuple[str, str]:
 
 
 def _few_shot(problem: Problem, examples: Sequence[Problem]) -> str:
-    """Return the prompt of Austin et al. (2021): solved examples, then the task, up to ``[BEGIN]``."""
+    """Return the prompt of Austin et al. (2021): solved examples, then the task, up to `[BEGIN]`."""
     shown = [f"{_mbpp_task(example)}{example.reference.strip()}\n[DONE]\n\n" for example in examples]
     return "".join(shown) + _mbpp_task(problem)
 

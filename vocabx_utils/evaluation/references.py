@@ -7,106 +7,24 @@ import platform
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils.evaluation.benchmarks import KEPT_FOLDER, Problem, reference_answer
-from vocabx_utils.evaluation.environments import RECIPES, Environment, check_libraries, environment_for
-from vocabx_utils.evaluation.execution import (
-    STRICT_BENCHMARKS,
-    TIMEOUTS,
-    Job,
-    make_job,
-    one_benchmark,
-    reference_timeouts,
-    run_jobs,
-)
+from vocabx_utils.evaluation.benchmarks import Problem, one_benchmark
+from vocabx_utils.evaluation.environments import Environment, check_libraries, environment_for
+from vocabx_utils.evaluation.execution import Job, make_job, run_jobs
+from vocabx_utils.evaluation.kept import KeptList, reference_timeouts
 from vocabx_utils.evaluation.outcomes import Outcome
+from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.samples import Sample
 from vocabx_utils.evaluation.selftest import check_sandbox
-from vocabx_utils.runs import append_jsonl, iterate_jsonl, read_json, write_json
+from vocabx_utils.files import append_jsonl, iterate_jsonl
 
 LONGEST, FACTOR = 60.0, 5.0  # time limit: that of the benchmark, or five times the reference, at most 60 s
 FIRST_TIMEOUT = 60.0  # seconds for a reference whose time is not yet known
 _REASON_LIMIT = 160
-_NAMED = 5  # packages that a message spells out
-
-
-@dataclass(frozen=True)
-class KeptList:
-    """Problems whose reference passes, and why the others do not.
-
-    Attributes:
-        benchmark: Name of the benchmark.
-        kept: Ids, in the order of the benchmark.
-        dropped: Id to reason.
-        timeouts: Id to seconds, where five times the reference is more than the benchmark's usual limit.
-        not_strict: Id to reason: the reference passes, but not in strict mode (its values are not plain data).
-        environment: Interpreter and packages, and the sandbox.
-        seconds: Wall time of each of the passes over all references.
-    """
-
-    benchmark: str
-    kept: tuple[str, ...]
-    dropped: Mapping[str, str]
-    timeouts: Mapping[str, float]
-    not_strict: Mapping[str, str]
-    environment: Mapping[str, Any]
-    seconds: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Content of the kept file."""
-        return {
-            "benchmark": self.benchmark,
-            "n_kept": len(self.kept),
-            "n_total": len(self.kept) + len(self.dropped),
-            "kept": list(self.kept),
-            "dropped": dict(self.dropped),
-            "timeouts": dict(self.timeouts),
-            "not_strict": dict(self.not_strict),
-            "environment": dict(self.environment),
-        }
-
-
-class EnvironmentDiffersError(ValueError):
-    """An environment is not the one in which the list of the package was made."""
-
-
-def check_environment(benchmark: str, environment: Environment) -> None:
-    """Refuse an environment whose hash is not that of the package's list.
-
-    Raises:
-        EnvironmentDiffersError: It is another one; the message says in what, and what to do.
-    """
-    file = KEPT_FOLDER / f"{benchmark}.json"
-    recorded = read_json(file)["environment"] if file.is_file() else environment.describe()
-    if recorded["hash"] == environment.hash:
-        return
-    groups = [group for group in recorded["groups"] if group not in RECIPES[benchmark].default]
-    options = "".join(f" --with {group}" for group in groups)
-    build = f"build it with `vocabx eval-env build {benchmark}{options}`, or " if benchmark in RECIPES else ""
-    raise EnvironmentDiffersError(
-        f"the environment {environment.name} ({environment.hash}) is not the one of the list of {benchmark} "
-        f"({recorded['hash']}): {_differences(recorded, environment.describe())}. To check the list, {build}use "
-        "that Python and those packages; `--any-environment` makes a list of your own instead"
-    )
-
-
-def _differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Say in what two environments differ, the most telling facts first."""
-    parts = [
-        f"{key} {found[key] or 'none'} instead of {recorded[key] or 'none'}"
-        for key in ("python", "groups", "data")
-        if list(found[key]) != list(recorded[key])
-    ]
-    names = sorted(set(recorded["packages"].items()) ^ set(found["packages"].items()))
-    packages = list(dict.fromkeys(name for name, _ in names))
-    if packages:
-        more = f" and {len(packages) - _NAMED} more" if len(packages) > _NAMED else ""
-        parts.append(f"{len(packages)} package{'s' * (len(packages) > 1)} ({', '.join(packages[:_NAMED])}{more})")
-    return "; ".join(parts) or "its machine or the files of its data folders"
 
 
 def verify_references(
@@ -123,7 +41,7 @@ def verify_references(
         problems: Problems of one benchmark.
         environment: Where they run; None for that of the benchmark.
         workers: Programs at the same time.
-        modes: One entry for each pass: ``fresh`` (a jail for each program) or ``forked`` (warm jails).
+        modes: One entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
         record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
 
     Returns:
@@ -134,14 +52,14 @@ def verify_references(
         SandboxUnavailableError: There is no sandbox that holds.
         EnvironmentMissingError: The environment is not built, or lacks a library that a problem needs.
     """
-    benchmark = one_benchmark(problems)
-    environment = environment or environment_for(benchmark)
+    info = one_benchmark(problems)
+    environment = environment or environment_for(info.name)
     check_libraries(environment, [problem.library for problem in problems])
     known = _Record(record, environment.hash)
     backend = check_sandbox(environment.view)
 
     def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Outcome]:
-        desc, fast = f"{benchmark}, references, {what}", mode == "forked"
+        desc, fast = f"{info.name}, references, {what}", mode == "forked"
         label = f"{what}, {mode}"
         left = [job for job in jobs if (label, job.task_id) not in known.verdicts]
         for job, verdict, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
@@ -163,15 +81,15 @@ def verify_references(
         seconds.append(round(time.monotonic() - begin, 1))
     dropped = {name: drop_reason(runs, environment) for name, runs in verdicts.items() if not _all_pass(runs)}
     kept = tuple(name for name in verdicts if name not in dropped)
-    limits = {name: time_limit(verdicts[name], TIMEOUTS[benchmark]) for name in kept}
-    timeouts = {name: limit for name, limit in limits.items() if limit > TIMEOUTS[benchmark]}
+    limits = {name: time_limit(verdicts[name], info.timeout_s) for name in kept}
+    timeouts = {name: limit for name, limit in limits.items() if limit > info.timeout_s}
     not_strict = {}
-    if benchmark in STRICT_BENCHMARKS:
+    if info.strict:
         jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT, strict=True)
         strict = run([job for job in jobs if job.task_id not in dropped], "fresh", "strict")
         not_strict = {name: drop_reason([v], environment) for name, v in strict.items() if v.status != "pass"}
     facts = {**environment.describe(), "backend": backend, "modes": list(modes)}
-    return KeptList(benchmark, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
+    return KeptList(info.name, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
 
 
 class _Record:
@@ -199,45 +117,6 @@ class _Record:
         if self.path:
             row = {"run": run, "task_id": task_id, "env_hash": self.env_hash, "verdict": asdict(verdict)}
             append_jsonl(self.path, row)
-
-
-def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share: float = 1.0) -> list[Problem]:
-    """Choose some problems of a benchmark, spread evenly over it.
-
-    Args:
-        problems: All problems.
-        ids: Ids to choose; all if there are none.
-        share: Share of them to keep, in (0, 1].
-
-    Raises:
-        ValueError: An unknown id, or a share out of range.
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")
-    if unknown := sorted(set(ids) - {problem.task_id for problem in problems}):
-        raise ValueError(f"no such problem: {', '.join(unknown)}; an id looks like {problems[0].task_id}")
-    chosen = [problem for problem in problems if not ids or problem.task_id in ids]
-    count = max(1, round(share * len(chosen)))
-    return [chosen[number * len(chosen) // count] for number in range(count)]
-
-
-def compare_lists(found: KeptList) -> list[str]:
-    """Return one line for every problem on which a list and that of the package do not agree."""
-    file = KEPT_FOLDER / f"{found.benchmark}.json"
-    if not file.is_file():
-        return []
-    listed = read_json(file)
-    newly = [
-        f"{name} is dropped ({why}), the list keeps it"
-        for name, why in found.dropped.items()
-        if name not in listed["dropped"]
-    ]
-    again = [
-        f"{name} passes, the list drops it ({listed['dropped'][name]})"
-        for name in found.kept
-        if name in listed["dropped"]
-    ]
-    return newly + again
 
 
 def _all_pass(runs: Sequence[Outcome]) -> bool:
@@ -286,13 +165,6 @@ def drop_reason(runs: Sequence[Outcome], environment: Environment) -> str:
     return f"{label}{times}: {last}"[:_REASON_LIMIT]
 
 
-def write_kept(kept: KeptList, folder: str | Path) -> Path:
-    """Write a kept list as ``<benchmark>.json``; return its path."""
-    path = Path(folder) / f"{kept.benchmark}.json"
-    write_json(path, kept.to_dict())
-    return path
-
-
 def compare_modes(
     problems: Sequence[Problem],
     environment: Environment | None = None,
@@ -306,13 +178,13 @@ def compare_modes(
         problems: Problems of one benchmark, usually the kept ones.
         environment: Where they run.
         workers: Programs at the same time.
-        modes: Which of ``fresh`` and ``forked`` to run.
+        modes: Which of `fresh` and `forked` to run.
 
     Returns:
         Wall and CPU seconds and numbers of verdicts by mode, the ids whose verdicts differ, and what was used. CPU
         seconds are those of the programs themselves; unlike wall time they hardly grow on a busy machine.
     """
-    benchmark = one_benchmark(problems)
+    benchmark = one_benchmark(problems).name
     environment = environment or environment_for(benchmark)
     backend = check_sandbox(environment.view)
     jobs = reference_jobs(problems, environment, reference_timeouts(benchmark))

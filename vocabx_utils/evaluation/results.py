@@ -13,7 +13,8 @@ from typing import Any
 
 from vocabx_utils.evaluation.outcomes import Status
 from vocabx_utils.evaluation.samples import Sample
-from vocabx_utils.runs import append_jsonl, iterate_jsonl, show_path, write_json
+from vocabx_utils.files import append_jsonl, iterate_jsonl, write_json
+from vocabx_utils.paths import show_path
 
 
 class ResultsMismatchError(ValueError):
@@ -80,16 +81,16 @@ class ResultsFile:
     """An append-only results file. A torn last line, left by a killed run, is cut off when it is opened.
 
     Args:
-        path: The file; it need not exist.
+        path: The file; it need not exist. None holds the results in memory only.
 
     Raises:
         ValueError: A line that is not the last is no result; file and line are named.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = Path(path) if path is not None else None
         self.rows: dict[tuple[str, int], Result] = {}
-        if self.path.exists():
+        if self.path and self.path.exists():
             _cut_torn_line(self.path)
             for number, row in iterate_jsonl(self.path):
                 result = Result.from_dict(row, f"{self.path}, line {number}")
@@ -105,6 +106,8 @@ class ResultsFile:
         Raises:
             ResultsMismatchError: The file has results of another environment, or for other answers or limits.
         """
+        if self.path is None:
+            return
         others = sorted({row.env_hash for row in self.rows.values()} - {env_hash})
         remedy = f"choose another file, or remove {show_path(self.path)} to execute everything again"
         if others:
@@ -126,17 +129,21 @@ class ResultsFile:
         Raises:
             OSError: The disk is full or the file cannot be written; the message says what is kept.
         """
+        if self.path is not None:
+            self._append(self.path, result)
+        self.rows[result.task_id, result.sample] = result
+
+    def _append(self, path: Path, result: Result) -> None:
         try:
-            append_jsonl(self.path, result.to_dict())
+            append_jsonl(path, result.to_dict())
         except OSError as error:
             with contextlib.suppress(OSError):
-                _cut_torn_line(self.path)
+                _cut_torn_line(path)
             raise OSError(
                 error.errno,
-                f"could not write to {show_path(self.path)} ({error.strerror}); its {len(self.rows)} results are "
+                f"could not write to {show_path(path)} ({error.strerror}); its {len(self.rows)} results are "
                 "kept, and the same command continues after them",
             ) from error
-        self.rows[result.task_id, result.sample] = result
 
 
 def read_results(path: str | Path) -> list[Result]:
@@ -148,13 +155,31 @@ def read_results(path: str | Path) -> list[Result]:
     return [Result.from_dict(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
 
+def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
+    """Read stored evaluations at full size, such as those of `results/evaluation`.
+
+    Args:
+        folder: `MODEL/VARIANT/results_*.jsonl` below it; it need not exist.
+
+    Returns:
+        Results by model and variant; empty where there is nothing.
+
+    Raises:
+        ValueError: A line is no result; file and line are named.
+    """
+    found: dict[str, dict[str, list[Result]]] = {}
+    for path in sorted(folder.glob("*/*/results_*.jsonl")):
+        found.setdefault(path.parent.parent.name, {}).setdefault(path.parent.name, []).extend(read_results(path))
+    return found
+
+
 def write_official(results: Iterable[Result], samples: Iterable[Sample], path: str | Path) -> Path:
     """Write results in the shape of BigCodeBench's own evaluator.
 
     Args:
         results: Results.
         samples: Their answers.
-        path: The samples file beside which ``<name>_eval_results.json`` is written.
+        path: The samples file beside which `<name>_eval_results.json` is written.
 
     Returns:
         Path of the written file.

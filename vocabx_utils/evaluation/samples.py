@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.runs import iterate_jsonl
+from vocabx_utils.files import iterate_jsonl
 
 _NAMED = 10  # ids that an error message spells out
 
@@ -30,7 +30,7 @@ class Sample:
 
 
 def read_samples(path: str | Path) -> list[Sample]:
-    """Read a samples file: JSON Lines with ``task_id`` and ``solution`` (and ``sample``, from 0).
+    """Read a samples file: JSON Lines with `task_id` and `solution` (and `sample`, from 0).
 
     Raises:
         ValueError: A line is not such an object; file and line are named.
@@ -42,7 +42,7 @@ def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:
     """Read one row of a samples file.
 
     Args:
-        row: Mapping with ``task_id`` and ``solution``, or a sample, which is returned unchanged.
+        row: Mapping with `task_id` and `solution`, or a sample, which is returned unchanged.
         place: Where the row stands, for the message.
 
     Raises:

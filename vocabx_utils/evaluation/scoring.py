@@ -13,7 +13,7 @@ import numpy as np
 
 from vocabx_utils import statistics
 from vocabx_utils.evaluation.answers import looks_like_prose
-from vocabx_utils.evaluation.benchmarks import INFO
+from vocabx_utils.evaluation.benchmarks import INFO, benchmark_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +31,6 @@ FAILURE_CLASSES = (
     "crash",
     "refused",
 )
-_PREFIXES = {"HumanEval": "humaneval", "Mbpp": "mbpp", "BigCodeBench": "bigcodebench", "DS-1000": "ds1000"}
-_ORDER = ("bigcodebench", "ds1000", "humaneval", "mbpp")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
 
 
@@ -64,35 +62,11 @@ class Count:
         return self.passed / self.kept if self.kept else math.nan
 
 
-def benchmark_of(task_id: str) -> str:
-    """Return the benchmark of an official id.
-
-    Raises:
-        ValueError: The id belongs to none of the four.
-    """
-    name = _PREFIXES.get(task_id.split("/")[0])
-    if name is None:
-        raise ValueError(f"{task_id!r} is no id of {', '.join(info.title for info in INFO.values())}")
-    return name
-
-
-def split_by_benchmark(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Group rows of a samples file by the benchmark of their ids, in the order of the rows.
-
-    Raises:
-        ValueError: A row has no id of one of the four benchmarks.
-    """
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(benchmark_of(str(row.get("task_id", ""))), []).append(row)
-    return groups
-
-
 def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     """Return pass@k averaged over the problems.
 
     Raises:
-        ValueError: A problem has fewer than ``k`` answers, or there is none.
+        ValueError: A problem has fewer than `k` answers, or there is none.
     """
     answers: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -132,17 +106,15 @@ def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | 
     for task, verdict in verdicts(results).items():
         groups[benchmark_of(task)][task] = verdict
     counts: dict[str, Count] = {}
-    for name in _ORDER:
-        if name in groups:
-            found = groups[name]
-            valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
-            passed = sum(found[task] for task in valid)
-            counts[name] = Count(name, passed, len(valid), len(found), sum(found.values()))
+    for name, found in sorted(groups.items()):  # the alphabet's order is the table's
+        valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
+        passed = sum(found[task] for task in valid)
+        counts[name] = Count(name, passed, len(valid), len(found), sum(found.values()))
     return counts
 
 
 def exception_name(result: Result) -> str:
-    """Return the type of the exception that made an answer fail, or ``""``."""
+    """Return the type of the exception that made an answer fail, or `""`."""
     if result.exception:
         return str(result.exception).rsplit(".", 1)[-1]
     for text in result.details.values():
@@ -154,15 +126,15 @@ def exception_name(result: Result) -> str:
 def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
     """Name the way in which an answer failed.
 
-    An answer that was cut off at the token limit and does not compile is ``truncated``; natural language
-    instead of code, the commonest failure that the thesis reports, is ``no code``.
+    An answer that was cut off at the token limit and does not compile is `truncated`; natural language
+    instead of code, the commonest failure that the thesis reports, is `no code`.
 
     Args:
         result: Its result.
         sample: Its row in the samples file, which tells whether the answer was cut off.
 
     Returns:
-        ``""`` for a pass, else one of ``FAILURE_CLASSES``.
+        `""` for a pass, else one of `FAILURE_CLASSES`.
     """
     if result.passed:
         return ""
@@ -199,7 +171,7 @@ def failure_table(
         samples: Rows of the samples files by variant.
 
     Returns:
-        One row per variant: ``passed``, every class that occurs, and ``exceptions``, the commonest types.
+        One row per variant: `passed`, every class that occurs, and `exceptions`, the commonest types.
     """
     import pandas as pd
 
@@ -223,18 +195,18 @@ def results_table(
     kept: Mapping[str, Iterable[str]] | None = None,
     groups: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Lay out pass counts as the thesis does (its table ``combined_results``).
+    """Lay out pass counts as the thesis does (its table `combined_results`).
 
     Args:
-        results: Results by variant, see ``results.read_results``.
+        results: Results by variant, see `results.read_results`.
         reference: Variant that the p-values compare with; by default the one with the most passes, which the
             thesis chose, and which makes the p-values too small.
         kept: Kept ids by benchmark.
-        groups: Heading of each variant, such as ``"LoRA Finetuning"``.
+        groups: Heading of each variant, such as `"LoRA Finetuning"`.
 
     Returns:
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
-        passed/kept, the p-value of the two-proportion z-test, ``kept`` and ``total`` problems.
+        passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
 
     Raises:
         ResultsError: Variants answered different problems or ran in different environments; unknown reference.
@@ -276,12 +248,12 @@ def comparison_table(
 
     Returns:
         One row per other variant: pass rate with Wilson limits, difference to the reference with exact
-        limits (see ``statistics.paired_rate_difference``), problems that only one of the two passes,
+        limits (see `statistics.paired_rate_difference`), problems that only one of the two passes,
         p-values of the z-test and of the exact
         McNemar test, the latter also adjusted by Holm over the variants.
 
     Raises:
-        ResultsError: See ``results_table``.
+        ResultsError: See `results_table`.
     """
     import pandas as pd
 

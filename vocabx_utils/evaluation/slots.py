@@ -7,22 +7,20 @@ same code runs without graphs. Only the attention and the cache are replaced, th
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import AttentionInterface, Cache
 
+from vocabx_utils.batching import pad
+from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
 from vocabx_utils.models import cache_argument
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ATTENTION = "vocabx_slots"
 BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
 GRAPH_BLOCK = 256  # one graph is captured for each multiple of this
 
@@ -44,112 +42,6 @@ class Row:
 IsDone = Callable[[Row, int], bool]  # (row, number of new ids) -> the row is done
 
 
-class SlotCache(Cache):
-    """Keys and values of all slots, (slots, heads, length, width) per layer.
-
-    While ``prompt_slots`` is set, a forward pass stores prompts there and attends within itself only. Else
-    each of the first ``rows`` slots stores one key at its ``positions`` and reads the first ``length``.
-    """
-
-    def __init__(self, layers: int, slots: int, length: int) -> None:
-        super().__init__(layers=[])
-        self.capacity = (slots, length)
-        self.keys: list[Tensor | None] = [None] * layers
-        self.values: list[Tensor | None] = [None] * layers
-        self.prompt_slots: Tensor | None = None
-        self.positions: Tensor | None = None
-        self.rows = slots
-        self.length = length
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Store new keys and values of a layer and return those that attention reads."""
-        if self.keys[layer_idx] is None:
-            self.keys[layer_idx] = self._empty(key_states)
-            self.values[layer_idx] = self._empty(value_states)
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        assert keys is not None and values is not None
-        if self.prompt_slots is not None:
-            count = key_states.shape[2]
-            keys[self.prompt_slots, :, :count] = key_states
-            values[self.prompt_slots, :, :count] = value_states
-            return key_states, value_states
-        assert self.positions is not None
-        keys, values = keys[: self.rows], values[: self.rows]
-        place = self.positions[:, None, None, None]
-        keys.scatter_(2, place.expand_as(key_states), key_states)
-        values.scatter_(2, place.expand_as(value_states), value_states)
-        return keys[:, :, : self.length], values[:, :, : self.length]
-
-    def keep(self, slots: Tensor) -> None:
-        """Move the given slots to the front, in this order."""
-        for stored in (self.keys, self.values):
-            for layer in stored:
-                assert layer is not None
-                layer[: len(slots)] = layer[slots]
-        self.rows = len(slots)
-
-    def _empty(self, like: Tensor) -> Tensor:
-        slots, length = self.capacity
-        return like.new_zeros(slots, like.shape[1], length, like.shape[3])
-
-    def get_seq_length(self, layer_idx: int = 0, *args: Any, **kwargs: Any) -> int:
-        """Return 0: positions are always given explicitly."""
-        return 0
-
-    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
-        """Return length and offset for a causal mask among the new tokens."""
-        return int(query_length), 0
-
-    @property
-    def is_compileable(self) -> bool:
-        """Keep transformers from compiling anything by itself."""
-        return False
-
-
-def slot_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend causally within prompts, or with one query per slot to all its cached keys.
-
-    Query heads that share a key head are packed as queries of that head, so that keys are never repeated in
-    memory (seven-fold for Qwen2.5-0.5B).
-
-    Args:
-        module: Attention layer.
-        query: (rows, query heads, queries, width).
-        key: (rows, key heads, keys, width).
-        value: (rows, key heads, keys, width).
-        attention_mask: ``None`` for prompts, else additive, (rows, 1, 1, keys).
-        scaling: Factor of the scores.
-        kwargs: What other attention functions take.
-
-    Returns:
-        (rows, queries, query heads, width), and ``None`` for the weights.
-    """
-    rows, heads, queries, width = query.shape
-    groups = heads // key.shape[1]
-    attend = torch.nn.functional.scaled_dot_product_attention
-    if attention_mask is None:
-        if groups > 1:
-            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        output = attend(query, key, value, is_causal=True, scale=scaling)
-    else:
-        packed = query.reshape(rows, key.shape[1], groups, width)
-        mask = attention_mask.expand(rows, key.shape[1], groups, -1)
-        with _kernels(query.device):
-            output = attend(packed, key, value, attn_mask=mask, scale=scaling)
-        output = output.reshape(rows, heads, queries, width)
-    return output.transpose(1, 2).contiguous(), None
-
-
 class SlotDecoder:
     """Decodes many prompts greedily in a fixed number of slots.
 
@@ -157,7 +49,7 @@ class SlotDecoder:
         model: Causal language model in evaluation mode.
         slots: Most prompts in flight.
         length: Longest prompt and reply together, in tokens.
-        ids: Ids that may be generated are 0 to ``ids - 1``; the rows of the head behind them are padding.
+        ids: Ids that may be generated are 0 to `ids - 1`; the rows of the head behind them are padding.
         chunk: Steps between two looks at the replies.
         prompt_tokens: Most tokens, padding included, of one pass over prompts.
         graphs: Capture steps as CUDA graphs; by default where the model is on a GPU.
@@ -199,16 +91,16 @@ class SlotDecoder:
         Args:
             prompts: Token ids of each prompt.
             order: Indices of the prompts in the order in which they enter; longest first is fastest.
-            is_done: Called with a row and the number of its new ids; may shorten ``row.ids``.
+            is_done: Called with a row and the number of its new ids; may shorten `row.ids`.
             max_new_tokens: Rows end at this many ids.
 
         Returns:
-            Iterator over finished rows; ``row.ids`` holds the reply.
+            Iterator over finished rows; `row.ids` holds the reply.
         """
         waiting = list(reversed(order))
         active: list[Row | None] = [None] * self.slots
         self.cache.rows = self.slots
-        with _attention(self.model):
+        with slot_attention(self.model):
             while waiting or any(active):
                 yield from self._refill(prompts, waiting, active, is_done, max_new_tokens)
                 if not waiting:
@@ -260,15 +152,13 @@ class SlotDecoder:
 
     def _prompt_pass(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> list[int]:
         """Store the keys of prompts, padded on the right where causal attention never looks; return next ids."""
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, : len(prompt)] = torch.tensor(prompt)
+        ids, _ = pad(prompts)  # (B, T)
+        last_places = torch.tensor([len(prompt) - 1 for prompt in prompts], device=self.device)
         self.cache.prompt_slots = torch.tensor(slots, device=self.device)
         positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
         hidden = self._forward(ids.to(self.device), positions, None)
         self.cache.prompt_slots = None
-        last = hidden[torch.arange(len(prompts), device=self.device), lengths.to(self.device) - 1]
+        last = hidden[torch.arange(len(prompts), device=self.device), last_places]  # (B, D)
         return self.head(last)[:, : self.ids].argmax(-1).tolist()
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
@@ -282,7 +172,7 @@ class SlotDecoder:
         return output.last_hidden_state
 
     def _chunk(self, active: Sequence[Row | None]) -> list[list[int]]:
-        """Run ``chunk`` steps for all slots and return the new ids, (rows, chunk)."""
+        """Run `chunk` steps for all slots and return the new ids, (rows, chunk)."""
         rows = self.cache.rows
         tokens = [row.ids[-1] if row else 0 for row in active]
         positions = [row.position if row else 0 for row in active]
@@ -357,7 +247,7 @@ class SlotDecoder:
 
 
 def cache_bytes(model: PreTrainedModel, length: int) -> int:
-    """Return the bytes of keys and values of one slot with ``length`` tokens."""
+    """Return the bytes of keys and values of one slot with `length` tokens."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -376,24 +266,6 @@ def supports(model: PreTrainedModel) -> bool:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     backend = getattr(type(model), "_supports_attention_backend", False)
     return bool(backend) and kinds == {"full_attention"}
-
-
-@contextlib.contextmanager
-def _attention(model: PreTrainedModel) -> Iterator[None]:
-    AttentionInterface.register(ATTENTION, slot_attention)
-    before = model.config._attn_implementation
-    model.set_attn_implementation(ATTENTION)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def _kernels(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Keep to kernels that take a mask and can be captured in a graph without planning for each shape."""
-    if device.type != "cuda":
-        return contextlib.nullcontext()
-    return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def _rounded(value: int, step: int) -> int:

@@ -16,15 +16,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from vocabx_utils.analysis.rows import Matrix
 from vocabx_utils.figures import diagrams, losses, results, rows
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
 from vocabx_utils.figures.strips import aligned_strip, strip_from_pieces
 from vocabx_utils.figures.theme import Drawing, Format, note, save_figure, theme
-from vocabx_utils.runs import MissingStageError, Run, read_json, read_jsonl
+from vocabx_utils.files import read_json, read_jsonl
+from vocabx_utils.rows import Matrix
+from vocabx_utils.runs import MissingStageError, Run
 from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
-from vocabx_utils.vocabulary.alignment import align_ids, align_texts
-from vocabx_utils.vocabulary.boundaries import AlignedText
+from vocabx_utils.vocabulary.alignment import AlignedText, align_ids, align_texts
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 _LONGEST_LINE = 70
@@ -223,7 +223,7 @@ def _tokenization_process(run: Run) -> Drawing:
     extension = _extension(run)
     published = [piece for piece, _ in TOKENIZATION_TABLE], [number for _, number in TOKENIZATION_TABLE]
     ways: list[tuple[str, list[str], list[int], set[int]]] = [("thesis", *published, set())]
-    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.tokenizer)):
+    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.extended)):
         coded = tokenizer(_PROCESS_TEXT, add_special_tokens=False, return_offsets_mapping=True)
         pieces = [_PROCESS_TEXT[start:stop] for start, stop in coded["offset_mapping"]]
         new = {at for at, number in enumerate(coded["input_ids"]) if number >= extension.V}

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from vocabx_utils import thesis
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
-from vocabx_utils.analysis.rows import Matrix
 from vocabx_utils.analysis.similarity import POSITIONS
 from vocabx_utils.figures.theme import (
     Drawing,
@@ -27,6 +26,7 @@ from vocabx_utils.figures.theme import (
     whole_epochs,
 )
 from vocabx_utils.names import variant_label
+from vocabx_utils.rows import Matrix
 
 GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
 """Columns that sort the tokens into groups, in words."""

@@ -17,14 +17,10 @@ from itertools import pairwise
 import numpy as np
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, visible
-from vocabx_utils.vocabulary.alignment import (
-    AlignedText,
-    TokenizerPair,
-    align_boundaries,
-    align_text,
-    byte_table,
-    piece_ends,
-)
+from vocabx_utils.vocabulary.alignment import AlignedText, TokenizerPair, align_text
+from vocabx_utils.vocabulary.boundaries import align_boundaries
+from vocabx_utils.vocabulary.encoding import piece_ends
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 Point = tuple[int, int]
 """Bytes of the text before it, and a number among the points there: tokens without text take room too."""
@@ -245,7 +241,7 @@ def token_strip(extension: TokenizerPair, text: str, *, add_special_tokens: bool
     """Make the strip of a text, a few lines at most, under both tokenizers of an extension.
 
     Args:
-        extension: anything with `original` and `tokenizer`.
+        extension: anything with `original` and `extended`.
         text: the text.
         add_special_tokens: let both tokenizers add their own specials.
     """
@@ -254,13 +250,14 @@ def token_strip(extension: TokenizerPair, text: str, *, add_special_tokens: bool
 
 def aligned_strip(extension: TokenizerPair, aligned: AlignedText) -> Strip:
     """Make the strip of a text that this extension aligned already."""
-    tables = byte_table(extension.original), byte_table(extension.tokenizer)
+    both = extension.original, extension.extended
+    spellings = [spelling_of(tokenizer) for tokenizer in both]
     sides = (aligned.original_ids, aligned.extended_ids)
     pieces = [
-        [_shown(table.pieces[i], bool(table.special[i]), tokenizer, int(i)) for i in ids]
-        for table, ids, tokenizer in zip(tables, sides, (extension.original, extension.tokenizer), strict=True)
+        [_shown(spelling.raws[i], bool(spelling.is_control[i]), tokenizer, int(i)) for i in ids]
+        for spelling, ids, tokenizer in zip(spellings, sides, both, strict=True)
     ]
-    known = {int(i) for i in np.flatnonzero(tables[0].lengths >= 0)}
+    known = set(spellings[0].pieces)
     fresh = {j for j, i in enumerate(aligned.extended_ids.tolist()) if i not in known}
     return _strip(aligned, pieces, fresh)
 

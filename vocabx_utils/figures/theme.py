@@ -22,8 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from vocabx_utils.files import atomic_path, read_json, write_json
 from vocabx_utils.names import split_variant
-from vocabx_utils.runs import atomic_path, read_json, runs_root, write_json
+from vocabx_utils.paths import runs_root
 
 PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#56b4e9", "#949494")
 """seaborn's `colorblind` palette without its two lightest colours."""

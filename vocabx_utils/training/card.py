@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
 from vocabx_utils.models import PACKAGED
 
 __all__ = ["licence_of", "write_card"]
@@ -45,7 +45,7 @@ def write_card(facts: Mapping[str, Any], folder: Path | None = None) -> str:
             "origin": key["origin"],
             "new": key["new_ids"][1] - key["new_ids"][0],
             "trained": {stage: _TRAINED[stage] for stage in stages},
-            "results": {stage: runs.read_json(folder / stage / "result.json") for stage in stages},
+            "results": {stage: files.read_json(folder / stage / "result.json") for stage in stages},
             "bits": _bits_per_byte(folder, stages),
             "shared": _SHARED,
             "spell": lambda names: _spell(key, names),
@@ -64,7 +64,8 @@ def licence_of(base: str) -> str | None:
     if base in PACKAGED:
         return PACKAGED[base].licence
     folder = Path(base)
-    if base and (folder / "source.json").is_file() and (named := runs.read_json(folder / "source.json").get("licence")):
+    source = folder / "source.json"
+    if base and source.is_file() and (named := files.read_json(source).get("licence")):
         return str(named)
     if base and (folder / "README.md").is_file():
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
@@ -83,5 +84,5 @@ def _bits_per_byte(folder: Path, stages: list[str]) -> dict[str, tuple[float, fl
     places = [folder / "start" / "observed.json", folder / stages[-1] / "observed.json"] if stages else []
     if not places or not all(place.exists() for place in places):
         return {}
-    before, after = (runs.read_json(place).get("bits_per_byte", {}) for place in places)
+    before, after = (files.read_json(place).get("bits_per_byte", {}) for place in places)
     return {name: (before[name], after[name]) for name in before if name in after}

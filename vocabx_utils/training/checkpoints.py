@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from vocabx_utils import runs
+from vocabx_utils import files
 
 __all__ = ["Position", "load_checkpoint", "save_checkpoint"]
 
@@ -57,7 +57,7 @@ def save_checkpoint(
     place = [position.epoch, position.step, position.steps, position.skipped]
     tensors["place"] = torch.tensor(place, dtype=torch.int64)
     tensors["totals"], tensors["losses"] = position.totals, position.losses
-    runs.write_tensors(folder / FILE, tensors)
+    files.write_tensors(folder / FILE, tensors)
 
 
 def load_checkpoint(folder: Path, rows: dict[str, Tensor], optimizers: dict[str, Optimizer]) -> Position | None:
@@ -77,7 +77,7 @@ def load_checkpoint(folder: Path, rows: dict[str, Tensor], optimizers: dict[str,
     path = folder / FILE
     if not path.exists():
         return None
-    tensors = runs.read_tensors(path)
+    tensors = files.read_tensors(path)
     for name, parameter in rows.items():
         if name not in tensors or tensors[name].shape != parameter.shape:
             raise ValueError(f"{path} does not hold {name} of shape {tuple(parameter.shape)}: remove it to start anew")

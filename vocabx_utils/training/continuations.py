@@ -52,7 +52,7 @@ class Continuations:
     def summary(self) -> dict[str, float]:
         """Return counts and shares over all occurrences.
 
-        ``repeats`` counts students that say the second subtoken again, ``teacher_repeats`` teachers that do.
+        `repeats` counts students that say the second subtoken again, `teacher_repeats` teachers that do.
         """
         count = len(self.token)
         has = self.target >= 0

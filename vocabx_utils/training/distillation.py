@@ -22,9 +22,11 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from vocabx_utils import runs
+from vocabx_utils import files, paths, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.progress import progress
+from vocabx_utils.rows import write_epoch
 from vocabx_utils.training import validation
 from vocabx_utils.training.checkpoints import Position, load_checkpoint, save_checkpoint
 from vocabx_utils.training.examples import Batch, Example, ExampleSet, collate, epoch_batches, micro_batches
@@ -190,7 +192,7 @@ def train_variant(
     if (rows_checksum(base.input_rows), rows_checksum(base.head_rows)) != frozen:
         raise RowsNotTrainedError(f"{name}: rows of the original vocabulary changed; they must stay bit-identical")
     missing = _check_rows(variant, model.input_rows.detach().cpu(), rows, data.train)
-    metrics = runs.read_jsonl(folder / "metrics.jsonl")
+    metrics = files.read_jsonl(folder / "metrics.jsonl")
     _check_improved(variant, metrics, config)
     if group.leads:
         runs.finish(
@@ -222,7 +224,7 @@ def _claimed(
 
 def _finished(folder: Path) -> VariantResult:
     sealed = runs.read_provenance(folder)
-    metrics = runs.read_jsonl(folder / "metrics.jsonl")
+    metrics = files.read_jsonl(folder / "metrics.jsonl")
     return VariantResult(folder, metrics, sealed["without_examples"], sealed["skipped_steps"])
 
 
@@ -279,19 +281,19 @@ class Trainer:
         else:
             self.position = found
             if self.group.leads:
-                kept = [row for row in runs.read_jsonl(self.folder / "metrics.jsonl") if row["epoch"] < found.epoch]
-                runs.write_jsonl(self.folder / "metrics.jsonl", kept)
+                kept = [row for row in files.read_jsonl(self.folder / "metrics.jsonl") if row["epoch"] < found.epoch]
+                files.write_jsonl(self.folder / "metrics.jsonl", kept)
             self.group.barrier()
         if self.epochs == 0:
             return
-        with runs.progress(total=sum(self.cycles), desc=self.variant.name, unit="step") as bar:
+        with progress(total=sum(self.cycles), desc=self.variant.name, unit="step") as bar:
             bar.update(self.position.steps)
             while self.position.epoch <= self.epochs:
                 self._epoch(bar)
         if self.group.leads:
             names = ("input_loss", "head_loss")
             losses = [dict(zip(names, pair, strict=True)) for pair in self.position.losses.tolist()]
-            runs.write_jsonl(self.folder / "steps.jsonl", losses)
+            files.write_jsonl(self.folder / "steps.jsonl", losses)
 
     def _epoch(self, bar: Any) -> None:
         c, here = self.config, self.position
@@ -401,7 +403,7 @@ class Trainer:
                 raise NonFiniteLossError(
                     f"{self.variant.name}: loss {pair[:2].tolist()} (input side, head side) at step {number + 1} of "
                     f"epoch {epoch}, examples {indices} of the training set. The last good checkpoint in "
-                    f"{runs.show_path(self.folder)} stands; lower learning_rate ({self.config.learning_rate:g}) "
+                    f"{paths.show_path(self.folder)} stands; lower learning_rate ({self.config.learning_rate:g}) "
                     "or look at those examples, then run again under another run name."
                 )
         self.position.losses = torch.cat([self.position.losses, values[:, :2]])
@@ -423,9 +425,8 @@ class Trainer:
         train = (self.position.totals / steps).tolist() if epoch else [math.nan] * 3
         if not self.group.leads:
             return
-        name = f"epoch_{epoch:02d}.safetensors"
-        runs.write_tensors(self.folder / "rows" / name, self.rows)
-        runs.write_tensors(self.folder / "tokens" / name, per_token.tensors())
+        write_epoch(self.folder / "rows", epoch, self.rows)
+        write_epoch(self.folder / "tokens", epoch, per_token.tensors())
         row = {"epoch": epoch, "train_loss": train[0], "train_ce": train[1], **scores}
         objective, compared = self.variant.objective, int(self.facts.compared.sum())
         if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
@@ -435,7 +436,7 @@ class Trainer:
         row["seconds"] = round(seconds, 3)
         # JSON has no NaN: a mean over no position is null
         plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        runs.append_jsonl(self.folder / "metrics.jsonl", plain)
+        files.append_jsonl(self.folder / "metrics.jsonl", plain)
 
     def _validate(self, epoch: int) -> tuple[dict[str, float], validation.TokenScores]:
         """Evaluate; variants with the same first values share what that gives before training."""

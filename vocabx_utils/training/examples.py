@@ -9,7 +9,6 @@ Shapes: To original ids, Te extended ids, P pairs; the V first ids are the origi
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vocabx_utils.files import hash_bytes
 from vocabx_utils.training.objectives import ANCHORS, Anchor
 from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
 
@@ -100,13 +100,16 @@ class ExampleSet:
 
     def fingerprint(self) -> str:
         """SHA-256 over all ids and pairs: equal sets, and only they, share one."""
-        digest = hashlib.sha256(f"{self.vocab_size} {self.n_new}".encode())
-        for example in self.examples:
-            arrays = [example.original_ids, example.extended_ids, *(example.pairs[a] for a in ANCHORS)]
-            for array in arrays:
-                digest.update(np.int64(array.size).tobytes())
-                digest.update(np.ascontiguousarray(array, np.int64).tobytes())
-        return digest.hexdigest()
+
+        def parts() -> Iterator[bytes]:
+            yield f"{self.vocab_size} {self.n_new}".encode()
+            for example in self.examples:
+                arrays = [example.original_ids, example.extended_ids, *(example.pairs[a] for a in ANCHORS)]
+                for array in arrays:
+                    yield np.int64(array.size).tobytes()
+                    yield np.ascontiguousarray(array, np.int64).tobytes()
+
+        return hash_bytes(parts())
 
 
 def _boundaries(text: AlignedText) -> Ints:

@@ -5,13 +5,8 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import glob
-import json
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import locks, runs
+from vocabx_utils import files, folders
 from vocabx_utils.models import check_finite, quiet_transformers
 from vocabx_utils.portable import attention_for_release_4, check_portable, save_model, save_tokenizer
 from vocabx_utils.training.card import licence_of, write_card
@@ -77,7 +72,7 @@ def export_model(
     out = Path(out)
     refuse_existing(out)
     check_portable(variant.model.config)
-    with locks.writing(out), _scratch_beside(out) as scratch:
+    with folders.atomic_folder(out) as scratch:
         model: Any = variant.model
         if hasattr(model, "peft_config") and adapter == "separate":
             # in a folder of its own: transformers would load an adapter that lies beside the weights by itself
@@ -90,16 +85,12 @@ def export_model(
         plain = _pad_rows(model, variant.limit, pad_to) if pad_to else _with_config(model, rows)
         facts = _describe(variant, plain, probe)
         _write(plain, variant.tokenizer, scratch, variant.limit, shard_size)
-        runs.write_json(scratch / _FACTS, facts)
-        runs.write_text(scratch / "README.md", write_card(facts, variant.folder))
+        files.write_json(scratch / _FACTS, facts)
+        files.write_text(scratch / "README.md", write_card(facts, variant.folder))
         if verify:
             _verify(model, scratch, variant.limit)
             new = (str(variant.tokenizer.decode([i])) for i in variant.new_ids)
             _verify_tokenizer(variant.tokenizer, scratch, [probe, *new])
-        if out.exists():
-            out.rmdir()
-        scratch.chmod(0o755)
-        scratch.rename(out)
     return facts
 
 
@@ -112,7 +103,7 @@ def read_facts(folder: str | Path) -> Mapping[str, Any]:
     path = Path(folder) / _FACTS
     if not path.exists():
         raise ExportError(f"{folder} has no {_FACTS}: it was not written by `vocabx export`")
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    facts: dict[str, Any] = files.read_json(path)
     return facts
 
 
@@ -130,7 +121,7 @@ def _check(model: PreTrainedModel, limit: int, out: Path) -> None:
     """Refuse what could not be written whole."""
     check_finite(model)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    runs.require_space(out, size, "the exported model", "make room, or give a folder on another disk")
+    folders.require_space(out, size, "the exported model", "make room, or give a folder on another disk")
     rows = len(matrices_of(model)[1])
     if limit > rows:
         raise ExportError(
@@ -155,21 +146,6 @@ def _describe(variant: Start, plain: PreTrainedModel, probe: str) -> dict[str, A
         "transformers_4_attention": attention_for_release_4(plain.config),
         "probe_changed": _probe_changed(base.tokenizer, variant.tokenizer, probe) if base else None,
     }
-
-
-@contextlib.contextmanager
-def _scratch_beside(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out` to write into; what killed exports to `out` left there is removed.
-
-    The caller holds the lock of `out`, so nobody else works in such a folder.
-    """
-    for left in out.parent.glob(f".{glob.escape(out.name)}-????????"):
-        shutil.rmtree(left, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @torch.no_grad()

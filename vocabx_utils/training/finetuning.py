@@ -19,7 +19,7 @@ from accelerate import Accelerator, PartialState
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from vocabx_utils import runs
+from vocabx_utils import files, folders, runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import check_finite
 from vocabx_utils.training import resume, stages
@@ -146,7 +146,7 @@ def fine_tune(
             model, ran = _finish_stage(model, stage, *shared, loss)
             if ran and config.sharded:
                 break  # weights that were sharded do not come back together: the next launch does the next stage
-            loss = runs.read_json(folder / stage.key / "result.json")["validation_loss"]
+            loss = files.read_json(folder / stage.key / "result.json")["validation_loss"]
         done = [stage.key for stage in plan if (folder / stage.key / "result.json").exists()]
         if processes.is_main_process and len(done) == len(plan):
             counts = train.occurrences(new_ids.start, len(new_ids))
@@ -238,7 +238,7 @@ def run_stage(
     frozen_before = stages.checksums(tuned)
     if accelerator.is_main_process:
         _require_space(tuned, stage, folder)
-        runs.write_json(folder / "trainable.json", stages.trainable_table(tuned).to_dict("records"))
+        files.write_json(folder / "trainable.json", stages.trainable_table(tuned).to_dict("records"))
     _prepare(model, config, stage)
     loop = Loop(accelerator, tuned, stage, train, validation, folder, config, start_loss)
     if config.sharded:  # now that each process holds its part only
@@ -288,7 +288,7 @@ def _finish_stage(
     _observe(stage.key, trained, place, observe, processes)
     processes.wait_for_everyone()
     if processes.is_main_process:
-        runs.write_json(place / "result.json", vars(result))
+        files.write_json(place / "result.json", vars(result))
         (place / resume.FILE).unlink(missing_ok=True)
     processes.wait_for_everyone()
     return trained, True
@@ -314,17 +314,17 @@ def _observe(name: str, model: Any, place: Path, observe: Observe | None, proces
     path = place / "observed.json"
     if observe is not None and processes.is_main_process and not path.exists():
         place.mkdir(parents=True, exist_ok=True)
-        runs.write_json(path, observe(name, model))
+        files.write_json(path, observe(name, model))
 
 
 def _read_back(folder: Path, keys: list[str]) -> FineTuned:
     import pandas as pd
 
     keys = [key for key in keys if (folder / key / "result.json").exists()]
-    records = [record for key in keys for record in runs.read_jsonl(folder / key / "losses.jsonl")]
-    results = [runs.read_json(folder / key / "result.json") for key in keys]
+    records = [record for key in keys for record in files.read_jsonl(folder / key / "losses.jsonl")]
+    results = [files.read_json(folder / key / "result.json") for key in keys]
     seen = {key: folder / key / "observed.json" for key in ["start", *keys]}
-    observed = {key: runs.read_json(path) for key, path in seen.items() if path.exists()}
+    observed = {key: files.read_json(path) for key, path in seen.items() if path.exists()}
     return FineTuned(folder, pd.DataFrame(records), pd.DataFrame(results), observed)
 
 
@@ -408,4 +408,4 @@ if __name__ == "__main__":
 def _require_space(tuned: Tuned, stage: stages.Stage, folder: Path) -> None:
     """Refuse a stage whose files would not fit: a checkpoint of weights and two moments, and the result beside it."""
     moved = sum(p.numel() * p.element_size() for p in tuned.parameters() if p.requires_grad)
-    runs.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")
+    folders.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import corpus, runs
+from vocabx_utils import corpus, files
 from vocabx_utils.training.batches import Example, collate, plan_epoch
 from vocabx_utils.training.fullhead import token_losses
 from vocabx_utils.training.stages import matrices_of
@@ -260,7 +260,7 @@ def _cut_lines(text: str, max_chars: int) -> str:
 
 
 def _alpaca(path: Path, lang: str, shortest: int = 200) -> list[str]:
-    rows = (row for _, row in runs.iterate_jsonl(path, allow_torn=False))
+    rows = (row for _, row in files.iterate_jsonl(path, allow_torn=False))
     return [row["answer"] for row in rows if row["lang"] == lang and len(row["answer"]) >= shortest]
 
 

@@ -13,8 +13,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.progress import progress
 from vocabx_utils.training import resume, stages
 from vocabx_utils.training.batches import ExampleSet, Step, collate, plan_epoch
 from vocabx_utils.training.tuned import Tuned
@@ -148,7 +149,7 @@ class Loop:
         title = f"{self.folder.parent.name} {self.stage.key}: {self.stage.title}"
         if not self.accelerator.is_main_process:
             return flat[first:]
-        return runs.progress(flat[first:], desc=title, unit="step")
+        return progress(flat[first:], desc=title, unit="step")
 
     def _step(self, step: Step, number: int, epoch: int) -> dict[str, Any]:
         """One optimiser step over all batches of ``step``, each token weighing the same."""
@@ -224,27 +225,27 @@ class Loop:
     def _write(self, record: dict[str, Any]) -> None:
         self.records.append(record)
         if self.accelerator.is_main_process:
-            runs.append_jsonl(self.folder / "losses.jsonl", record)
+            files.append_jsonl(self.folder / "losses.jsonl", record)
 
     def _save(self, step: int) -> None:
         tensors = resume.gather(self.module, self.optimiser)
         if self.accelerator.is_main_process:
             tensors["progress"] = torch.tensor([step])
-            runs.write_tensors(self.folder / resume.FILE, tensors)
+            files.write_tensors(self.folder / resume.FILE, tensors)
 
     def _resume(self) -> int:
         """Load the checkpoint, forget what was logged after it, and return the number of finished steps."""
         path = self.folder / resume.FILE
-        records = runs.read_jsonl(self.folder / "losses.jsonl") if (self.folder / "losses.jsonl").exists() else []
+        records = files.read_jsonl(self.folder / "losses.jsonl") if (self.folder / "losses.jsonl").exists() else []
         if not path.exists():
             records = []
         else:
-            tensors = runs.read_tensors(path)
+            tensors = files.read_tensors(path)
             step = int(tensors.pop("progress"))
             records = [record for record in records if record["step"] <= step]
             resume.restore(self.module, self.optimiser, tensors)
         if self.accelerator.is_main_process:
-            runs.write_jsonl(self.folder / "losses.jsonl", records)
+            files.write_jsonl(self.folder / "losses.jsonl", records)
         self.accelerator.wait_for_everyone()
         self.records = records
         return step if path.exists() else 0

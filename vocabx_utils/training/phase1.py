@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from vocabx_utils import runs
+from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
 from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
+from vocabx_utils.rows import epoch_files, read_epoch
 from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
 from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
 from vocabx_utils.training.extended import ExtendedModel
@@ -22,7 +23,7 @@ from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.auxiliary import require_focus
+from vocabx_utils.vocabulary.initialization import require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 __all__ = ["Phase1Stage", "final_model", "prepare_phase1", "token_table", "train_stage"]
@@ -142,7 +143,7 @@ def train_stage(stage: Phase1Stage, config: Phase1Config, *, group: Group | None
     Returns:
         Results by variant name.
     """
-    tokenizer = stage.extension.tokenizer
+    tokenizer = stage.extension.extended
 
     def spell(token: int) -> str:
         return str(tokenizer.convert_ids_to_tokens(token))
@@ -172,8 +173,7 @@ def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> E
         variant: a finished variant.
         epoch: which epoch, the last by default.
     """
-    files = runs.epoch_files(stage.folder / variant / "rows")
-    rows = runs.read_tensors(files[max(files) if epoch is None else epoch])
+    rows = read_epoch(stage.folder / variant / "rows", epoch)
     return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
 
 
@@ -190,9 +190,9 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         input row over the norm of its start).
     """
     folder = stage.folder / variant
-    tokens, rows = runs.epoch_files(folder / "tokens"), runs.epoch_files(folder / "rows")
-    start, end = (runs.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
-    before, after = (runs.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
+    tokens, rows = epoch_files(folder / "tokens"), epoch_files(folder / "rows")
+    start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
+    before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -70,7 +70,7 @@ def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) ->
         runs.MissingStageError: notebook 01 has not run.
     """
     chosen = (
-        _densest(run_texts(run, split, extension.tokenizer), extension.tokenizer, extension.V, count, config.max_length)
+        _densest(run_texts(run, split, extension.extended), extension.extended, extension.V, count, config.max_length)
         for split, count in (("train", config.train_texts), ("validation", config.validation_texts))
     )
     train, validation = chosen

@@ -1,6 +1,6 @@
 """What each stage leaves on disk, and how it is put back.
 
-a    embeddings.safetensors: ``input`` and ``head``, both (R, D)
+a    embeddings.safetensors: `input` and `head`, both (R, D)
 b    adapter/: a plain peft adapter (LoRA only), and beside it new_rows.safetensors with the N new rows of both
      matrices. peft alone would save either no row or both whole matrices, depending on how the base was named
 c    blocks.safetensors: the tensors of the half that moved, under their own names
@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from vocabx_utils import runs
+from vocabx_utils import files
 from vocabx_utils.training.stages import Stage, block_prefix, blocks_of, check_extended, matrices_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["load_adapter", "load_stage", "new_rows_of", "save_adapter", "save_sh
 
 
 def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]:
-    """Copies of the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
+    """Copy the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
     rows = slice(new_ids.start, new_ids.stop)
     input_rows, head_rows = (matrix.detach()[rows].clone() for matrix in matrices_of(model))
     return input_rows, head_rows
@@ -41,12 +41,12 @@ def save_sharded(
     """Write the tensors that a sharded stage moved, from their gathered copies.
 
     Args:
-        model: the trained model, its own tensors sharded; for stage "b" the peft model.
+        model: its own tensors sharded; for stage b the peft model.
         stage: decides what is written.
         folder: the stage's folder.
-        state: trainable tensors by name within ``Tuned``.
-        new_ids: ids of the new tokens.
-        rows: new input and head rows (N, D) at the end of the stage.
+        state: trainable tensors by name within the module that trained.
+        new_ids: of the new tokens.
+        rows: new input and head rows, both (N, D), at the end of the stage.
     """
     named = {name.removeprefix("tuned."): tensor.to(rows[0].dtype) for name, tensor in state.items()}
     if stage.key == "b":
@@ -55,9 +55,9 @@ def save_sharded(
     elif stage.key == "a":
         input_name, head_name = _matrix_names(model)
         tensors = {"input": named[input_name], "head": named[head_name]}
-        runs.write_tensors(folder / "embeddings.safetensors", tensors)
+        files.write_tensors(folder / "embeddings.safetensors", tensors)
     else:
-        runs.write_tensors(folder / "blocks.safetensors", named)
+        files.write_tensors(folder / "blocks.safetensors", named)
 
 
 def save_stage(
@@ -66,18 +66,18 @@ def save_stage(
     """Write the tensors that a stage moved.
 
     Args:
-        model: the trained model; for stage "b" the peft model.
+        model: for stage b the peft model.
         stage: decides what is written.
         folder: the stage's folder.
-        new_ids: ids of the new tokens.
-        refreeze: whether the first half was frozen again in stage "c2".
+        new_ids: of the new tokens.
+        refreeze: whether the first half was frozen again in stage c2.
     """
     if stage.key == "b":
         save_adapter(model, folder / "adapter", new_ids=new_ids)  # type: ignore[arg-type]
         return
     if stage.key == "a":
         tensors = dict(zip(("input", "head"), matrices_of(model), strict=True))
-        runs.write_tensors(folder / "embeddings.safetensors", tensors)
+        files.write_tensors(folder / "embeddings.safetensors", tensors)
         return
     prefix = block_prefix(model)  # type: ignore[arg-type]
     blocks = blocks_of(model)  # type: ignore[arg-type]
@@ -88,19 +88,14 @@ def save_stage(
         for number in chosen
         for name, parameter in blocks[number].named_parameters()
     }
-    runs.write_tensors(folder / "blocks.safetensors", tensors)
+    files.write_tensors(folder / "blocks.safetensors", tensors)
 
 
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTrainedModel | PeftModel:
-    """Put a finished stage's tensors into the model that the stage started from.
-
-    Args:
-        model: plain untied model; changed in place.
-        folder: the stage's folder.
-        new_ids: ids of the new tokens.
+    """Put a finished stage's tensors into the model that the stage started from, in place.
 
     Returns:
-        The model, wrapped by peft after stage "b".
+        The model, wrapped by peft after stage b.
 
     Raises:
         ValueError: the stored tensors have other shapes than the model's.
@@ -109,10 +104,10 @@ def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTr
     if (folder / "adapter").is_dir():
         return load_adapter(model, folder / "adapter", new_ids=new_ids)
     if (folder / "embeddings.safetensors").exists():
-        stored = runs.read_tensors(folder / "embeddings.safetensors")
+        stored = files.read_tensors(folder / "embeddings.safetensors")
         targets = dict(zip(("input", "head"), matrices_of(model), strict=True))
     elif (folder / "blocks.safetensors").exists():
-        stored = runs.read_tensors(folder / "blocks.safetensors")
+        stored = files.read_tensors(folder / "blocks.safetensors")
         targets = dict(model.named_parameters())
     else:
         raise FileNotFoundError(f"{folder} holds no finished stage: no adapter, embeddings or blocks")
@@ -134,19 +129,16 @@ def save_adapter(
     base: str | None = None,
     state: dict[str, Tensor] | None = None,
     rows: tuple[Tensor, Tensor] | None = None,
-) -> dict[str, int]:
+) -> None:
     """Write a LoRA adapter with the new rows beside it.
 
     Args:
-        model: peft model with the adapter "default".
+        model: peft model with the adapter `default`.
         folder: made when missing.
-        new_ids: ids of the new tokens.
+        new_ids: of the new tokens.
         base: name or folder of the base to write into the adapter's configuration.
         state: gathered adapter weights, where the model's own are sharded.
         rows: new rows of both matrices, likewise.
-
-    Returns:
-        Bytes of the adapter's and of the rows' file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if base is not None:
@@ -154,7 +146,7 @@ def save_adapter(
     model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
     (folder / "README.md").unlink(missing_ok=True)
     adapter = folder / "adapter_model.safetensors"  # once more, as peft does, but synced and with a checksum
-    runs.write_tensors(adapter, runs.read_tensors(adapter), {"format": "pt"})
+    files.write_tensors(adapter, files.read_tensors(adapter), {"format": "pt"})
     inner = model.get_base_model()
     input_rows, head_rows = rows or new_rows_of(inner, new_ids)  # type: ignore[arg-type]
     tensors = {
@@ -163,17 +155,16 @@ def save_adapter(
         "first_id": torch.tensor([new_ids.start]),
         "base_shape": torch.tensor(matrices_of(inner)[0].shape),
     }
-    runs.write_tensors(folder / "new_rows.safetensors", tensors)
-    return {name: (folder / name).stat().st_size for name in ("adapter_model.safetensors", "new_rows.safetensors")}
+    files.write_tensors(folder / "new_rows.safetensors", tensors)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PeftModel:
-    """Put an adapter and its new rows on an extended base.
+    """Put an adapter and its new rows on an extended base, in place.
 
     Args:
         model: plain untied model whose matrices already have the new rows.
-        folder: what ``save_adapter`` wrote.
-        new_ids: ids of the new tokens.
+        folder: what `save_adapter` wrote.
+        new_ids: of the new tokens.
 
     Returns:
         The peft model, adapter active, frozen.
@@ -186,7 +177,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
 
     if not (folder / "adapter_config.json").exists():
         raise FileNotFoundError(f"{folder} holds no adapter_config.json; export or train stage b first")
-    rows = runs.read_tensors(folder / "new_rows.safetensors")
+    rows = files.read_tensors(folder / "new_rows.safetensors")
     count, first = len(rows["input_rows"]), int(rows["first_id"])
     have, head = matrices_of(model)
     if count and len(have) < first + count:
@@ -215,7 +206,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Pef
 
 def _check_adapter_names(model: PreTrainedModel, folder: Path) -> None:
     """Compare shapes before peft does, to say in words that the base is another one."""
-    stored = runs.read_tensors(folder / "adapter_model.safetensors")
+    stored = files.read_tensors(folder / "adapter_model.safetensors")
     modules = dict(model.named_modules())
     for name, tensor in stored.items():
         if ".lora_A." not in name:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -24,7 +24,6 @@ from transformers.pytorch_utils import Conv1D
 from vocabx_utils.config import FineTuneConfig
 
 if TYPE_CHECKING:
-    import pandas as pd
     from peft import PeftModel
 
 Schedule = Literal["linear", "constant"]
@@ -52,7 +51,7 @@ class Stage:
     """One stage: what moves, for how long, how fast.
 
     Attributes:
-        key: "a", "b", "c1" or "c2".
+        key: `a`, `b`, `c1` or `c2`.
         title: for tables and progress.
         epochs: passes over the training texts.
         learning_rate: peak rate of AdamW.
@@ -79,20 +78,14 @@ class Stage:
 
 def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
     """Spell out the stages that a configuration names, "c" as its two halves."""
-    plan = []
-    for key in config.stages:
-        if key == "a":
-            plan.append(
-                Stage("a", "whole embedding and head", config.a_epochs, config.a_rate, config.a_warmup, "linear")
-            )
-        elif key == "b":
-            title = f"LoRA rank {config.lora_rank}"
-            plan.append(Stage("b", title, config.b_epochs, config.b_rate, config.b_warmup, "constant"))
-        else:
-            for half, name in (("c1", "first"), ("c2", "second")):
-                title = f"{name} half of the blocks"
-                plan.append(Stage(half, title, config.c_epochs, config.c_rate, config.c_warmup, "constant"))
-    return tuple(plan)
+    half = "half of the blocks"
+    c = config.c_epochs, config.c_rate, config.c_warmup
+    known = {
+        "a": [Stage("a", "whole embedding and head", config.a_epochs, config.a_rate, config.a_warmup, "linear")],
+        "b": [Stage("b", f"LoRA rank {config.lora_rank}", config.b_epochs, config.b_rate, config.b_warmup, "constant")],
+        "c": [Stage("c1", f"first {half}", *c, "constant"), Stage("c2", f"second {half}", *c, "constant")],
+    }
+    return tuple(stage for key in config.stages for stage in known[key])
 
 
 def open_stage(
@@ -101,16 +94,16 @@ def open_stage(
     """Free exactly the tensors of a stage, in float32, and freeze the rest.
 
     Args:
-        model: plain untied model; for "b" it is wrapped by peft in place.
-        stage: the stage to open.
-        config: LoRA settings, and whether the first half is frozen again in "c2".
-        new_ids: ids of the new tokens; empty for the base model.
+        model: plain untied model; for stage b it is wrapped by peft in place.
+        stage: what moves.
+        config: LoRA settings, and whether the first half is frozen again in c2.
+        new_ids: of the new tokens; empty for the base model.
 
     Returns:
-        The model to train: ``model`` itself, or the peft model around it.
+        The model to train: `model` itself, or the peft model around it.
 
     Raises:
-        ValueError: when the matrices do not reach the new ids, are tied, or the LoRA pattern matches nothing.
+        ValueError: the matrices do not reach the new ids or are tied, or the LoRA pattern matches nothing.
     """
     check_extended(model, new_ids)
     model.requires_grad_(False)
@@ -143,12 +136,12 @@ def check_extended(model: PreTrainedModel, new_ids: range) -> None:
 
 
 def matrices_of(model: Any) -> tuple[nn.Parameter, nn.Parameter]:
-    """Input embedding and head (R, D) of a plain model, or of the one inside a peft wrapper."""
+    """Return input embedding and head, both (R, D), of a plain model or of the one inside a peft wrapper."""
     return model.get_input_embeddings().weight, model.get_output_embeddings().weight
 
 
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer blocks of a decoder, in order: its one list of as many modules as the configuration has layers.
+    """Return the blocks of a decoder, in order: its one list of as many modules as the configuration has layers.
 
     Families name that list differently (`layers`, `h`, `blocks`), so it is found by its length.
 
@@ -159,12 +152,12 @@ def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def block_prefix(model: PreTrainedModel) -> str:
-    """Name of the list of blocks within the model, `model.layers` for example."""
+    """Name the list of blocks within the model, `model.layers` for example."""
     return _block_list(model)[0]
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Names of the linear layers inside the blocks, GPT-2's `Conv1D` included."""
+    """Name the linear layers inside the blocks, GPT-2's `Conv1D` included."""
     inside = f"{block_prefix(model)}."
     kinds = (nn.Linear, Conv1D)
     return [name for name, module in model.named_modules() if isinstance(module, kinds) and name.startswith(inside)]
@@ -211,9 +204,7 @@ def compile_blocks(model: PreTrainedModel) -> None:
 
 
 def trainable_table(model: nn.Module) -> pd.DataFrame:
-    """Trainable tensors by group: group, tensors, parameters, dtype. Layer numbers are folded into ``*``."""
-    import pandas as pd
-
+    """List trainable tensors by group: group, tensors, parameters, dtype. Layer numbers are folded into `*`."""
     rows: dict[tuple[str, str], list[int]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -226,38 +217,30 @@ def trainable_table(model: nn.Module) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def checksums(model: nn.Module, *, frozen_only: bool = True) -> dict[str, tuple[int, int]]:
-    """Fingerprint of the bits of each tensor, computed where the tensor lies.
-
-    Args:
-        model: any module; buffers count as frozen.
-        frozen_only: leave trainable tensors out.
+def checksums(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies.
 
     Returns:
-        Name to two integers (a plain and a position-weighted sum of the bit patterns, modulo 2^64).
+        Name to two integers: a plain and a position-weighted sum of the bit patterns, modulo 2^64.
     """
-    tensors: Iterable[tuple[str, Tensor]] = [
-        (name, parameter)
-        for name, parameter in model.named_parameters()
-        if not (frozen_only and parameter.requires_grad)
-    ]
-    return {name: _checksum(tensor) for name, tensor in [*tensors, *model.named_buffers()]}
+    frozen: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    return {name: _checksum(tensor) for name, tensor in [*frozen, *model.named_buffers()]}
 
 
 def moved(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
-    """Names whose bits differ, or that exist on one side only."""
+    """Name the tensors whose bits differ, or that exist on one side only."""
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
 
 def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list[int]:
-    """Numbers of new rows (0 … N-1) that had training examples and did not change.
+    """Return the numbers of new rows (0 … N-1) that had training examples and did not change.
 
     Args:
-        before: rows (N, D) at the start of a stage that trains them.
-        after: rows (N, D) at its end.
+        before: (N, D) at the start of a stage that trains them.
+        after: (N, D) at its end.
         occurrences: how often each new token stands in the training texts, int64 (N,).
     """
-    still = (before.float() == after.float()).all(dim=1).cpu().numpy()
+    still = (before.float() == after.float()).all(dim=1).cpu().numpy()  # (N,)
     return [int(number) for number in np.flatnonzero(still & (occurrences > 0))]
 
 

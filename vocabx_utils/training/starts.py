@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import corpus, runs
+from vocabx_utils import corpus, files, paths, runs
 from vocabx_utils.models import (
     DEFAULT_MODEL,
     BaseModel,
@@ -26,6 +26,7 @@ from vocabx_utils.models import (
     require_tokenizer,
     with_extra_rows,
 )
+from vocabx_utils.rows import read_history
 from vocabx_utils.training.stage_files import load_stage
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -102,7 +103,7 @@ def from_rows(
     require_tokenizer(base, extension.original, made)
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     new_ids = range(extension.V, extension.V + extension.N)
-    return Start(model, extension.tokenizer, new_ids, base, _origin(base, **origin))
+    return Start(model, extension.extended, new_ids, base, _origin(base, **origin))
 
 
 def load_variant(
@@ -127,7 +128,7 @@ def load_variant(
         ValueError: the base model is another one.
     """
     folder = run.require(STAGE, f"{variant}/{'provenance' if upto is None else 'key'}.json").parent
-    key = runs.read_json(folder / "key.json")
+    key = files.read_json(folder / "key.json")
     origin = key["origin"]
     base = base or load_base_model(origin["model"], dtype=origin["dtype"])
     if origin["fingerprint"] != base.fingerprint:
@@ -191,7 +192,7 @@ def run_texts(
     """
     pairs = corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"), limit)
     facts = run.folder / "01_tokenizer_extension" / "corpus.json"
-    template: Any = runs.read_json(facts).get("template", "thesis") if facts.exists() else "thesis"
+    template: Any = files.read_json(facts).get("template", "thesis") if facts.exists() else "thesis"
     return [corpus.render(pair, template, tokenizer) for pair in pairs]
 
 
@@ -205,26 +206,21 @@ def _from_phase1(
     run: runs.Run, phase1: str, base: BaseModel, extension: Extension, *, epoch: int | None = None
 ) -> Start:
     """The extended model with the rows that a phase-1 variant learned, those of its last epoch by default."""
-    folder = run.require("03", f"{phase1}/rows")
-    found = runs.epoch_files(folder)
-    if not found:
-        raise runs.MissingStageError(f"{runs.show_path(folder)} holds no epoch: run notebook 03 first")
-    wanted = max(found) if epoch is None else epoch
-    path = found.get(wanted) or run.require("03", f"{phase1}/rows/epoch_{wanted:02d}.safetensors")
-    rows = runs.read_tensors(path)
+    path = read_history(run, phase1).file(epoch)
+    rows = files.read_tensors(path)
     if len(rows["input_rows"]) != extension.N:
         raise ValueError(
-            f"{runs.show_path(path)} holds {len(rows['input_rows'])} rows, the extension has {extension.N} new "
+            f"{paths.show_path(path)} holds {len(rows['input_rows'])} rows, the extension has {extension.N} new "
             "tokens: notebook 01 was run again since; run notebook 03 again too"
         )
-    origin = {"kind": "phase1", "phase1": phase1, "rows": path.name, "digest": runs.file_digest(path)[:16]}
+    origin = {"kind": "phase1", "phase1": phase1, "rows": path.name, "digest": files.file_digest(path)[:16]}
     return from_rows(base, extension, rows["input_rows"], rows["head_rows"], made=extension_name(run), **origin)
 
 
 def _from_branch(run: runs.Run, variant: str, stage: str, base: BaseModel, extension: Extension | None) -> Start:
     """The model after a finished stage of another variant of notebook 04."""
     loaded = load_variant(run, variant, base, extension, upto=stage)
-    digest = runs.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
+    digest = files.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
     origin = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
     return replace(loaded, model=_merged(loaded.model), origin=origin)
 

@@ -8,7 +8,6 @@ checksum. It is used only for exactly that, and made again where its content is 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vocabx_utils import locks, runs
+from vocabx_utils import files, folders, locks, paths
 from vocabx_utils.models import BaseModel
+from vocabx_utils.progress import progress
 from vocabx_utils.student import logit_transform
 from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
 from vocabx_utils.training.extended import rows_checksum
@@ -116,20 +116,20 @@ def teacher_cache(
                 _reserve(folder, total, width, base.dtype, tell)
             barrier()
             nats = _fill(base, examples, rows, folder / "states.bin", layer, token_budget, rank, world)
-            runs.write_json(folder / f"score_{rank:04d}.json", {"nats": nats})
+            files.write_json(folder / f"score_{rank:04d}.json", {"nats": nats})
             barrier()
             if rank == 0:
-                scores = [runs.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
-                digest = runs.file_digest(folder / "states.bin")
+                scores = [files.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
+                digest = files.file_digest(folder / "states.bin")
                 made = {"rows": total, "base_nats": float(sum(scores)), "sha256": digest}
-                runs.write_json(folder / "key.json", key | made)
+                files.write_json(folder / "key.json", key | made)
         barrier()
     stored: Any = np.memmap(folder / "states.bin", dtype=_STORED[base.dtype], mode="c", shape=(total, width))
     states = torch.from_numpy(stored)
     if base.dtype == torch.bfloat16:
         states = states.view(torch.bfloat16)
     targets = sum(len(e.original_ids) - 1 for e in examples.examples)
-    nats = runs.read_json(folder / "key.json")["base_nats"]
+    nats = files.read_json(folder / "key.json")["base_nats"]
     prefixes = Prefixes(base, examples, token_budget=token_budget, limit=prefix_bytes)
     return TeacherCache(tuple(rows), states, nats, targets, prefixes)
 
@@ -160,7 +160,7 @@ def _weights_checksum(base: BaseModel) -> str:
         rows_checksum(state[name].reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
         for name in sorted(state)
     ]
-    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+    return files.hash_bytes([repr(sums).encode()])[:16]
 
 
 def _check_ids(base: BaseModel, examples: ExampleSet) -> None:
@@ -182,9 +182,9 @@ def _drop_damaged(folder: Path, key: dict[str, Any], tell: Callable[[str], None]
     if not _valid(folder, key):
         return
     states = folder / "states.bin"
-    if states.exists() and runs.file_digest(states) == runs.read_json(folder / "key.json").get("sha256"):
+    if states.exists() and files.file_digest(states) == files.read_json(folder / "key.json").get("sha256"):
         return
-    tell(f"teacher cache: {runs.show_path(states)} is not what was written (checksum); it is made again")
+    tell(f"teacher cache: {paths.show_path(states)} is not what was written (checksum); it is made again")
     (folder / "key.json").unlink()
 
 
@@ -193,7 +193,7 @@ def _valid(folder: Path, key: dict[str, Any]) -> bool:
     if not path.exists():
         return False
     try:
-        found = runs.read_json(path)
+        found = files.read_json(path)
     except ValueError:
         return False
     return all(found.get(name) == value for name, value in key.items())
@@ -206,7 +206,7 @@ def _reserve(folder: Path, total: int, width: int, dtype: torch.dtype, tell: Cal
     (folder / "key.json").unlink(missing_ok=True)  # first: a half-written file must not look finished
     (folder / "states.bin").unlink(missing_ok=True)
     remedy = "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
-    free = runs.require_space(folder, size, "the teacher cache", remedy)
+    free = folders.require_space(folder, size, "the teacher cache", remedy)
     tell(f"teacher cache: {total:,} positions x {width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
     with (folder / "states.bin").open("wb") as file:
         file.truncate(size)
@@ -230,7 +230,7 @@ def _fill(
     nats = 0.0
     with path.open("r+b", buffering=0) as file:
         parts = list(micro_batches(lengths, share, token_budget))
-        for part in runs.progress(parts, desc="teacher", unit="batch"):
+        for part in progress(parts, desc="teacher", unit="batch"):
             batch = [examples.examples[i] for i in part]
             ids = _padded(batch).to(base.device)
             output = base.model.base_model(

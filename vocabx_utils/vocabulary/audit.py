@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from vocabx_utils.source_tree import Document
-from vocabx_utils.vocabulary.families import family_of
-from vocabx_utils.vocabulary.tokens import (
-    Extension,
-    NewToken,
-    encode_all,
-    encode_each,
-    round_trip_failures,
-    unreachable,
-)
+from vocabx_utils.vocabulary.checks import round_trip_failures, unreachable
+from vocabx_utils.vocabulary.encoding import encode_all, encode_each
+from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,15 +79,11 @@ class Audit:
         import pandas as pd
 
         words = self.changed_words["word"].tolist()
+        broken = [text for text, _, _ in self.round_trips]
         rows = [
             ("tokens no text can produce", len(self.unreachable), None, _examples(t.text for t in self.unreachable)),
             ("old words whose ids change", len(words), self.words_checked, _examples(words)),
-            (
-                "round-trip failures",
-                len(self.round_trips),
-                self.texts_checked,
-                _examples(text for text, _, _ in self.round_trips),
-            ),
+            ("round-trip failures", len(broken), self.texts_checked, _examples(broken)),
             ("ids of the converter's check text change", int(self.check_changed), 1, ""),
         ]
         if self.missing is not None:
@@ -156,22 +147,18 @@ def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
     """
     import pandas as pd
 
-    family = family_of(extension.original)
+    spelling = spelling_of(extension.original)
     words = []
-    for i in sorted(set(family.pieces) - family.specials):
+    for i in sorted(set(spelling.pieces) - spelling.added_ids):
         try:
-            words.append(family.raw_of(i).decode())
+            words.append(spelling.raw_of(i).decode())
         except UnicodeDecodeError:
             continue  # part of a character: no text by itself
-    before, after = (encode_all(t, words) for t in (extension.original, extension.extended))
+    both = extension.original, extension.extended
     rows = [
-        (
-            w,
-            " | ".join(extension.original.convert_ids_to_tokens(b)),
-            " | ".join(extension.extended.convert_ids_to_tokens(a)),
-        )
-        for w, b, a in zip(words, before, after, strict=True)
-        if a != b
+        (word, *(" | ".join(t.convert_ids_to_tokens(ids)) for t, ids in zip(both, sides, strict=True)))
+        for word, *sides in zip(words, *(encode_all(t, words) for t in both), strict=True)
+        if sides[0] != sides[1]
     ]
     return pd.DataFrame(rows, columns=["word", "before", "after"]), len(words)
 
@@ -214,6 +201,6 @@ def _with_tokens(extension: Extension, limit: int = 200) -> list[str]:
     return [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:limit]]
 
 
-def _examples(texts: object, limit: int = 5) -> str:
-    listed = [repr(t) for t in texts]  # type: ignore[attr-defined]
+def _examples(texts: Iterable[str], limit: int = 5) -> str:
+    listed = [repr(t) for t in texts]
     return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")

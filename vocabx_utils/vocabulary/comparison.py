@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vocabx_utils.corpus import (
     QUICK_PACKAGES,
+    CorpusError,
     data_path,
     pairs_from_jsonl,
     pairs_from_packages,
@@ -18,7 +19,9 @@ from vocabx_utils.corpus import (
     split_pairs,
 )
 from vocabx_utils.vocabulary.audit import gains
-from vocabx_utils.vocabulary.tokens import FewerTokensWarning, Proposal, extend_tokenizer, select_tokens
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.options import STRATEGIES, Strategy, TokenOptions
+from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, select_tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,8 +73,6 @@ def comparison_corpora(
 
 
 def _halves(pairs: Sequence[Pair], max_bytes: int | None, seed: int) -> Halves:
-    from vocabx_utils.corpus import CorpusError
-
     half = len(pairs) // 2
     while True:
         try:
@@ -119,44 +120,28 @@ def compare_strategies(
     """
     import pandas as pd
 
+    options = TokenOptions(min_count=min_count, keep_whitespace=False)
     rows = []
     for name, halves in corpora.items():
-        for strategy in ("added", "merges"):
-            proposals, seconds = _choose(halves, tokenizer, max(sizes), strategy, min_count)
+        for strategy in STRATEGIES:
+            start = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FewerTokensWarning)  # shows in the column `found`
+                # Both are greedy, so the choice for a smaller number is the beginning of that for a larger one.
+                proposals = select_tokens(halves.chosen_on, tokenizer, max(sizes), strategy, options)
+            seconds = round(time.perf_counter() - start, 2)
             for n in sizes:
-                rows.append(
-                    {"corpus": name, "strategy": strategy, "n": n}
-                    | _measure(proposals[:n], tokenizer, strategy, halves)
-                    | {"seconds": round(seconds, 2)}
-                )
+                row = {"corpus": name, "strategy": strategy, "n": n}
+                rows.append(row | _measure(proposals[:n], tokenizer, strategy, halves) | {"seconds": seconds})
     return pd.DataFrame(rows)
 
 
-def _choose(
-    halves: Halves, tokenizer: PreTrainedTokenizerFast, n: int, strategy: str, min_count: int
-) -> tuple[list[Proposal], float]:
-    start = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewerTokensWarning)  # shows in the column `found`
-        # Both are greedy, so the choice for a smaller number is the beginning of that for a larger one.
-        proposals = select_tokens(
-            halves.chosen_on,
-            tokenizer,
-            n,
-            strategy=strategy,  # type: ignore[arg-type]
-            min_count=min_count,
-            keep_whitespace=False,
-        )
-    return proposals, time.perf_counter() - start
-
-
 def _measure(
-    proposals: list[Proposal], tokenizer: PreTrainedTokenizerFast, strategy: str, halves: Halves
+    proposals: list[Proposal], tokenizer: PreTrainedTokenizerFast, strategy: Strategy, halves: Halves
 ) -> dict[str, Any]:
-    extension = extend_tokenizer(tokenizer, proposals, strategy=strategy)  # type: ignore[arg-type]
+    extension = add_tokens(tokenizer, proposals, strategy)
     gain = gains(extension, {"all": halves.measured_on}).iloc[0]
-    counts = extension.count(halves.measured_on)
-    chosen = extension.count(halves.chosen_on)
+    counts, chosen = (extension.count(texts) for texts in (halves.measured_on, halves.chosen_on))
     return {
         "found": extension.N,
         "tokens_before": int(gain.tokens_before),

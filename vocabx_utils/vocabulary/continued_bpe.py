@@ -14,35 +14,12 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
-from vocabx_utils.runs import progress
-from vocabx_utils.vocabulary.families import Family
+from vocabx_utils.progress import progress
+from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, TokenOptions
+from vocabx_utils.vocabulary.spelling import Spelling
 from vocabx_utils.vocabulary.wordtable import WordTable, joinable
 
 Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class MergeOptions:
-    """What may become a token.
-
-    Attributes:
-        min_count: fewest occurrences of a pair.
-        max_bytes: longest token, in UTF-8 bytes.
-        across_digits: let digits be joined to digits and to letters.
-        keep_whitespace: let tokens be pure whitespace.
-        exclude: byte strings that must not become tokens.
-        min_files: fewest texts that a pair stands in; more than 1 needs a table that was counted with as many.
-        count_steps: whether tokens that the corpus does not show, being steps towards longer ones, count among
-            those wanted.
-    """
-
-    min_count: int = 2
-    max_bytes: int = 32
-    across_digits: bool = False
-    keep_whitespace: bool = False
-    exclude: frozenset[bytes] = frozenset()
-    min_files: int = 1
-    count_steps: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,12 +58,14 @@ class LearnedMerges:
         return [i for i in self.pieces if not self.shown.get(i)]
 
 
-def learn_merges(table: WordTable, family: Family, n: int, options: MergeOptions | None = None) -> LearnedMerges:
+def learn_merges(
+    table: WordTable, spelling: Spelling, n: int, options: TokenOptions = DEFAULT_OPTIONS
+) -> LearnedMerges:
     """Learn up to `n` new tokens from a corpus.
 
     Args:
         table: the corpus, from `count_words`.
-        family: of the original tokenizer.
+        spelling: of the original tokenizer.
         n: tokens wanted, 1 or more.
         options: what may become a token.
 
@@ -94,7 +73,7 @@ def learn_merges(table: WordTable, family: Family, n: int, options: MergeOptions
         At most `n` tokens with their merges, and the steps that they need where `count_steps` is off. Equal counts
         are settled by byte order, so the result depends neither on the order of the texts nor on hashing.
     """
-    return _Learner(table, family, options or MergeOptions()).run(n)
+    return _Learner(table, spelling, options).run(n)
 
 
 @dataclass
@@ -102,8 +81,8 @@ class _Learner:
     """Pair counts that are kept up to date: a merge touches only the words that hold its pair."""
 
     table: WordTable
-    family: Family
-    options: MergeOptions
+    spelling: Spelling
+    options: TokenOptions
     words: list[list[int]] = field(init=False)
     pair_counts: dict[Pair, int] = field(init=False, default_factory=dict)
     where: dict[Pair, set[int]] = field(init=False, default_factory=dict)
@@ -119,12 +98,13 @@ class _Learner:
         self.words = [list(word) for word in self.table.words]
         self.made: set[str] = set()
         self.allowed: dict[Pair, bool] = {}
+        self.barred = self.options.barred(self.spelling)
         for index in range(len(self.words)):
             self._count(index, +1)
         for pair in self.pair_counts:
             self._offer(pair)
         heapq.heapify(self.heap)
-        self.whole = self._whole_words() if self.family.ignores_merges else {}
+        self.whole = self._whole_words() if self.spelling.ignores_merges else {}
 
     def run(self, n: int) -> LearnedMerges:
         exhausted = False
@@ -146,7 +126,7 @@ class _Learner:
         return len(self.pieces) if self.options.count_steps else sum(map(bool, self.shown.values()))
 
     def _piece(self, i: int) -> str:
-        return self.pieces.get(i) or self.family.pieces[i]
+        return self.pieces.get(i) or self.spelling.pieces[i]
 
     def _allows(self, pair: Pair) -> bool:
         if pair not in self.allowed:
@@ -156,14 +136,14 @@ class _Learner:
     def _judge(self, left: str, right: str) -> bool:
         options, piece = self.options, left + right
         # A merge that makes an old piece would give old ids to text that had others before.
-        if piece in self.family.vocab:
+        if piece in self.spelling.vocab:
             return False
-        if not joinable(left, right, self.family, across_digits=options.across_digits):
+        if not joinable(left, right, self.spelling, across_digits=options.across_digits):
             return False
-        raw = self.family.raw(piece)
-        if len(raw) > options.max_bytes or raw in options.exclude:
+        raw = self.spelling.raw(piece)
+        if len(raw) > options.max_bytes or raw in self.barred:
             return False
-        return options.keep_whitespace or not raw.isspace()
+        return bool(options.keep_whitespace) or not raw.isspace()
 
     def _pairs(self, word: list[int]) -> Counter[Pair]:
         """Pairs of a word as often as merging them would happen: three equal tokens hold their pair once."""
@@ -190,7 +170,7 @@ class _Learner:
     def _offer(self, pair: Pair) -> None:
         count = self.pair_counts.get(pair, 0)
         if count >= self.options.min_count and self._allows(pair):
-            left, right = (self.family.raw(self._piece(i)) for i in pair)
+            left, right = (self.spelling.raw(self._piece(i)) for i in pair)
             self.heap.append((-count, left + right, left, pair))
 
     def _push(self, pair: Pair) -> None:
@@ -228,7 +208,7 @@ class _Learner:
         piece = self._piece(pair[0]) + self._piece(pair[1])
         assert piece not in self.made, f"two pairs make {piece!r}"
         self.made.add(piece)
-        new = self.family.first_free_id + len(self.pieces)
+        new = self.spelling.first_free_id + len(self.pieces)
         self.pieces[new] = piece
         self.parts[new] = tuple(p for i in pair for p in self.parts.get(i, (i,)))
         self.merges.append(Merge(*pair, new, self.pair_counts[pair]))
@@ -255,7 +235,7 @@ class _Learner:
 
     def _replace(self, index: int, word: list[int]) -> set[Pair]:
         """Put a word in place of what it was; returns its pairs."""
-        times, first = self.table.counts[index], self.family.first_free_id
+        times, first = self.table.counts[index], self.spelling.first_free_id
         self._count(index, -1)
         for sign, tokens in ((-times, self.words[index]), (times, word)):
             for i in tokens:

@@ -1,22 +1,29 @@
-"""First values of the new rows.
+"""First values of the new rows, float32 on the CPU.
 
-Input rows: ``random``, ``mean``, ``first``, ``last``, ``align`` (Yamaguchi et al. 2024) and ``focus`` (Dobler & de
-Melo 2023). Head rows: ``random``, ``mean``, ``first`` (the thesis). Rows are float32 on the CPU.
+Input rows: `random`, `mean`, `first` and `last` of a token's subtokens, and two that are learned from domain text:
+
+* `align`: Yamaguchi, Villavicencio and Aletras, "How can we effectively expand the vocabulary of LLMs with 0.01GB of
+  target language text?", 2024.
+* `focus`: Dobler and de Melo, "FOCUS: effective embedding initialization for monolingual specialization of multilingual
+  models", 2023.
+
+Head rows: `random`, `mean`, `first` (the thesis).
 
 Shapes: V original ids, N new tokens, D width.
 """
 
 from __future__ import annotations
 
+import importlib.util
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vocabx_utils.models import BaseModel
-
-__all__ = ["HEAD_METHODS", "INPUT_METHODS", "SubtokenLike", "head_rows", "input_rows"]
 
 InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
 HeadMethod = Literal["random", "mean", "first"]
@@ -25,7 +32,7 @@ HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 
 
 class SubtokenLike(Protocol):
-    """What this module needs of `vocabx_utils.vocabulary.tokens.NewToken`."""
+    """What this module needs of a `vocabulary.tokens.NewToken`."""
 
     @property
     def id(self) -> int: ...
@@ -43,50 +50,42 @@ def input_rows(
     aligned: Iterable[Any] | None = None,
     spell: Callable[[int], str] = str,
 ) -> Tensor:
-    """Return first values of the new embedding rows.
+    """Return first values of the new embedding rows, (N, D).
 
     Args:
         method: one of `INPUT_METHODS`.
         base: the base model.
         tokens: the N new tokens, in order of id.
-        generator: CPU generator; used by ``random`` and to seed ``focus``.
-        aligned: texts under both tokenizers (`AlignedText`), needed by ``align`` and ``focus``.
-        spell: the extended tokenizer's text of an id, for ``focus``.
-
-    Returns:
-        (N, D) float32.
+        generator: CPU generator; used by `random` and to seed `focus`.
+        aligned: texts under both tokenizers (`AlignedText`), needed by `align` and `focus`.
+        spell: the extended tokenizer's text of an id, for `focus`.
 
     Raises:
         ValueError: unknown method, or a method that needs texts was given none.
     """
     if method not in INPUT_METHODS:
         raise ValueError(f"input rows {method!r}: expected one of {', '.join(INPUT_METHODS)}")
-    matrix = base.input_rows[: base.vocab_size]
-    if method in ("align", "focus"):
-        if aligned is None:
-            raise ValueError(f"input rows {method!r} are computed from texts: pass aligned=...")
-        from vocabx_utils.vocabulary import auxiliary
-
-        if method == "align":
-            return auxiliary.align_rows(matrix, tokens, aligned)
-        return auxiliary.focus_rows(matrix, tokens, aligned, spell, seed=generator.initial_seed() % 2**31)
-    return _from_subtokens(method, matrix, tokens, generator)
+    matrix = base.input_rows[: base.vocab_size]  # (V, D)
+    if method not in ("align", "focus"):
+        return _from_subtokens(method, matrix, tokens, generator)
+    if aligned is None:
+        raise ValueError(f"input rows {method!r} are computed from texts: pass aligned=...")
+    if method == "align":
+        return align_rows(matrix, tokens, aligned)
+    return _focus_rows(matrix, tokens, aligned, spell, generator.initial_seed() % 2**31)
 
 
 def head_rows(method: str, base: BaseModel, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
-    """Return first values of the new head rows.
+    """Return first values of the new head rows, (N, D).
 
-    ``first`` gives a new token the logit of its first subtoken, which the model already predicts at that place
+    `first` gives a new token the logit of its first subtoken, which the model already predicts at that place
     (thesis, section on the head).
 
     Args:
         method: one of `HEAD_METHODS`.
         base: the base model.
         tokens: the N new tokens, in order of id.
-        generator: CPU generator for ``random``.
-
-    Returns:
-        (N, D) float32.
+        generator: CPU generator for `random`.
 
     Raises:
         ValueError: unknown method.
@@ -98,27 +97,100 @@ def head_rows(method: str, base: BaseModel, tokens: Sequence[SubtokenLike], gene
 
 def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
     if method == "random":
-        return random_rows(matrix, len(tokens), generator)
-    rows = torch.empty(len(tokens), matrix.shape[1])
+        # normal, with the mean and deviation of all entries; a float32 mean over 1e8 of them loses digits
+        mean, deviation = float(matrix.double().mean()), float(matrix.double().std())
+        return torch.randn(len(tokens), matrix.shape[1], generator=generator) * deviation + mean
+    rows = torch.empty(len(tokens), matrix.shape[1])  # (N, D)
     for place, token in enumerate(tokens):
         if not token.subtokens:
             raise ValueError(f"new token {token.id} has no subtokens under the original tokenizer")
-        own = matrix[list(token.subtokens)].float().cpu()
+        own = matrix[list(token.subtokens)].float().cpu()  # (K, D)
         rows[place] = own.mean(0) if method == "mean" else own[0 if method == "first" else -1]
     return rows
 
 
-def random_rows(matrix: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw rows from a normal distribution with the mean and standard deviation of all entries of a matrix.
+def align_rows(matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable[Any]) -> Tensor:
+    """Average the subtoken means of every tuple seen for a token, weighted by how often it was seen: (N, D).
 
     Args:
-        matrix: (V, D) original rows, padding rows excluded.
-        count: N.
-        generator: CPU generator.
-
-    Returns:
-        (N, D) float32.
+        matrix: (V, D) original embedding rows.
+        tokens: the N new tokens; one that no text holds falls back to the mean of its subtokens.
+        aligned: texts under both tokenizers.
     """
-    # float64: a float32 mean over 1e8 entries loses digits.
-    mean, deviation = float(matrix.double().mean()), float(matrix.double().std())
-    return torch.randn(count, matrix.shape[1], generator=generator) * deviation + mean
+    seen = original_tuples(aligned, min((token.id for token in tokens), default=0))
+    rows = torch.empty(len(tokens), matrix.shape[1])  # (N, D)
+    for place, token in enumerate(tokens):
+        tuples = seen.get(token.id) or Counter({tuple(token.subtokens): 1})
+        means = torch.stack([matrix[list(ids)].float().cpu().mean(0) for ids in tuples])  # (tuples, D)
+        weights = torch.tensor(list(tuples.values()), dtype=torch.float32)
+        rows[place] = (weights / weights.sum()) @ means
+    return rows
+
+
+def original_tuples(aligned: Iterable[Any], first_new_id: int) -> dict[int, Counter[tuple[int, ...]]]:
+    """Count, for every new token, the tuples of original tokens that cover its bytes in the texts.
+
+    With appended merges a token always covers its own subtokens; a token added to the tokenizer can cover several
+    different tuples, and parts of its neighbours.
+    """
+    found: dict[int, Counter[tuple[int, ...]]] = {}
+    for text in aligned:
+        ids, ends = np.asarray(text.extended_ids), np.asarray(text.extended_ends)
+        original, original_ends = np.asarray(text.original_ids), np.asarray(text.original_ends)
+        for at in np.flatnonzero(ids >= first_new_id):
+            start = ends[at - 1] if at else 0
+            # every original token that overlaps the bytes (start, ends[at]]; specials have no bytes and fall out
+            low = np.searchsorted(original_ends, start, side="right")
+            high = np.searchsorted(original_ends, ends[at], side="left") + 1
+            cover = tuple(int(i) for i in original[low:high])
+            found.setdefault(int(ids[at]), Counter())[cover] += 1
+    return found
+
+
+def require_focus() -> None:
+    """Refuse to begin where the packages that FOCUS needs are missing.
+
+    Raises:
+        RuntimeError: names them.
+    """
+    missing = [name for name in ("gensim", "entmax") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RuntimeError(f"focus needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+
+
+def _focus_rows(
+    matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable[Any], spell: Callable[[int], str], seed: int
+) -> Tensor:
+    """Combine original rows by sparsemax weights over similarities of auxiliary vectors: (N, D).
+
+    The auxiliary vectors are FastText's, trained on the domain text under the extended tokenizer; original tokens that
+    occur in that text are the overlap. FastText uses character n-grams of what `spell` gives; with `str`, the digits
+    of the id, they are switched off. Four things are ours and not the authors' (their package `deepfocus`), because
+    our texts are far smaller than theirs: skip-gram instead of CBOW, five negative samples instead of ten, tokens from
+    their first occurrence on instead of their tenth, and the mean of the subtokens, where they draw from a normal
+    distribution, for a token without an auxiliary vector.
+    """
+    require_focus()
+    from entmax import sparsemax
+    from gensim.models import FastText
+
+    first_new = min((token.id for token in tokens), default=0)
+    texts = [[int(i) for i in text.extended_ids] for text in aligned]
+    names = {i: spell(i) for i in sorted({i for ids in texts for i in ids})}
+    vectors = FastText(
+        [[names[i] for i in ids] for ids in texts],
+        vector_size=100, window=5, min_count=1, epochs=3, sg=1, workers=1, seed=seed, max_n=0 if spell is str else 6,
+    ).wv  # fmt: skip
+    known = [i for i in names if i < first_new]
+    if not known:
+        raise ValueError("no original token occurs in the texts, so there is nothing to combine")
+    overlap = torch.nn.functional.normalize(torch.tensor(vectors[[names[i] for i in known]]), dim=1)  # (known, 100)
+    sources = matrix[known].float().cpu()  # (known, D)
+    rows = torch.empty(len(tokens), matrix.shape[1])  # (N, D)
+    for place, token in enumerate(tokens):
+        if token.id not in names:
+            rows[place] = matrix[list(token.subtokens)].float().cpu().mean(0)
+            continue
+        vector = torch.nn.functional.normalize(torch.tensor(vectors[names[token.id]]), dim=0)
+        rows[place] = sparsemax(overlap @ vector, dim=0) @ sources
+    return rows

@@ -1,8 +1,9 @@
 """The thesis's token mapping: walk two token sequences, look ahead when they part.
 
-Kept to the letter as a reference (Algorithm "Token Sequence Mapping", `alg:token-mapping`), because results
-of the thesis rest on it. It compares tokens, not text, so a repeated token can make it re-synchronise too
-early; `wrong_pairs` counts that. Everything else in this project uses `alignment.align_boundaries`.
+Kept to the letter as a reference (Algorithm "Token Sequence Mapping", `alg:token-mapping`), because results of the
+thesis rest on it. It compares tokens, not text: when a token of a divergent span comes again soon after, it may take
+the two for each other, and every pair that it then records joins two different places of the text. `check_lookahead`
+counts that on whole corpora. Everything else in this project uses byte ends (`alignment`).
 """
 
 from __future__ import annotations
@@ -12,27 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-KindArray = npt.NDArray[np.int8]
-Anchor = Literal["first", "last", "none"]
+from vocabx_utils.vocabulary.alignment import IDENTICAL, MERGED, AlignedText, Anchor, KindArray, check_anchor
+from vocabx_utils.vocabulary.spelling import IntArray
+
 Order = Literal["sum", "original", "extended"]
-
-IDENTICAL = 0
-MERGED = 1
-ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
 ORDERS: tuple[Order, ...] = ("sum", "original", "extended")
-
-
-def check_anchor(anchor: str) -> None:
-    """Refuse an anchor that is not one of `ANCHORS`.
-
-    Raises:
-        ValueError: names the value given and the values expected.
-    """
-    if anchor not in ANCHORS:
-        raise ValueError(f"anchor={anchor!r} is unknown; use one of {', '.join(ANCHORS)}")
 
 
 @dataclass(frozen=True)
@@ -156,3 +142,66 @@ def wrong_pairs(mapping: TokenMapping, original_ends: IntArray, extended_ends: I
     pairs = np.array(mapping.similar, dtype=np.int64)
     wrong = np.asarray(original_ends)[pairs[:, 0]] != np.asarray(extended_ends)[pairs[:, 1]]
     return [(int(i), int(j)) for i, j in pairs[wrong]]
+
+
+@dataclass(frozen=True)
+class WrongPair:
+    """A pair of equal tokens at two different places of a text.
+
+    Attributes:
+        text: which text.
+        original: position i in O.
+        extended: position j in E.
+        partner: the position in O that has read the same text as j, or None if there is none.
+    """
+
+    text: int
+    original: int
+    extended: int
+    partner: int | None
+
+
+@dataclass(frozen=True)
+class LookaheadCheck:
+    """What the look-ahead algorithm does on a corpus, under one reading of "smallest offsets".
+
+    Attributes:
+        order: the reading, see `map_token_sequences`.
+        similar: pairs of equal tokens that it records.
+        wrong: those that join two different places.
+        missed: pairs of identical tokens at the same place that it does not record.
+    """
+
+    order: Order
+    similar: int
+    wrong: tuple[WrongPair, ...]
+    missed: int
+
+    @property
+    def texts(self) -> int:
+        """Number of texts with a wrong pair."""
+        return len({pair.text for pair in self.wrong})
+
+
+def check_lookahead(aligned: Sequence[AlignedText], lookahead: int = 20, order: Order = "sum") -> LookaheadCheck:
+    """Run the look-ahead algorithm over aligned texts and compare its pairs with the exact ones.
+
+    Args:
+        aligned: aligned texts.
+        lookahead: largest offset tried, in tokens.
+        order: the reading of "smallest offsets".
+
+    Returns:
+        Counts and the wrong pairs, in the order of the texts.
+    """
+    similar, missed = 0, 0
+    wrong: list[WrongPair] = []
+    for n, text in enumerate(aligned):
+        mapping = map_token_sequences(text.original_ids.tolist(), text.extended_ids.tolist(), lookahead, order)
+        partner = {j: i for i, j in text.boundaries.tolist()}
+        found = wrong_pairs(mapping, text.original_ends, text.extended_ends)
+        wrong += [WrongPair(n, i, j, partner.get(j)) for i, j in found]
+        similar += len(mapping.similar)
+        exact = {(i, j) for i, j in text.boundaries[text.kind == IDENTICAL].tolist()}
+        missed += len(exact.difference(mapping.similar))
+    return LookaheadCheck(order, similar, tuple(wrong), missed)

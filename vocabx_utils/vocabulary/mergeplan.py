@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from vocabx_utils.vocabulary.families import Family, TokenizerError
 from vocabx_utils.vocabulary.proposals import Proposal
+from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
 
 @dataclass
@@ -15,20 +15,20 @@ class MergePlan:
     """New pieces and merges, built up in order.
 
     Attributes:
-        family: of the original tokenizer.
+        spelling: of the original tokenizer.
         pieces: new pieces in the order of their ids.
         merges: pairs of pieces, in order.
         subtokens: original ids that each new piece replaces.
     """
 
-    family: Family
+    spelling: Spelling
     pieces: list[str] = field(default_factory=list)
     merges: list[tuple[str, str]] = field(default_factory=list)
     subtokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def knows(self, piece: str) -> bool:
         """Whether a piece is in the original vocabulary or among the new ones."""
-        return piece in self.subtokens or piece in self.family.vocab
+        return piece in self.subtokens or piece in self.spelling.vocab
 
     def add(self, left: str, right: str) -> None:
         """Append a merge, and its piece if that is new."""
@@ -42,7 +42,7 @@ class MergePlan:
 
     def symbols(self, piece: str) -> list[str]:
         """Pieces that one pre-token becomes under the original merges and the new ones so far."""
-        out = [self.family.pieces[i] for i in self.family.tokenize_piece(piece)]
+        out = [self.spelling.pieces[i] for i in self.spelling.tokenize_piece(piece)]
         while len(out) > 1:
             ranked = [(self._ranks[pair], k) for k, pair in enumerate(_neighbours(out)) if pair in self._ranks]
             if not ranked:
@@ -64,7 +64,7 @@ class MergePlan:
         while len(out) > 1:
             free = [k for k, (a, b) in enumerate(_neighbours(out)) if self._may_join(a, b)]
             if not free:
-                text = self.family.raw(piece).decode("utf-8", "replace")
+                text = self.spelling.raw(piece).decode("utf-8", "replace")
                 raise TokenizerError(
                     f"{text!r} cannot become one token by merges: the original tokenizer reads it as {out}, and "
                     "joining any two of these makes a token that it has already, or joins a byte piece. "
@@ -75,24 +75,24 @@ class MergePlan:
             out = self.symbols(piece)
 
     def _may_join(self, left: str, right: str) -> bool:
-        if left + right in self.family.vocab:
+        if left + right in self.spelling.vocab:
             return False
-        if self.family.kind == "byte-level":
+        if self.spelling.kind == "byte-level":
             return True
         return not (left.startswith("<0x") or right.startswith("<0x"))
 
     def _parts(self, piece: str) -> tuple[int, ...]:
-        return self.subtokens.get(piece) or (self.family.vocab[piece],)
+        return self.subtokens.get(piece) or (self.spelling.vocab[piece],)
 
     def __post_init__(self) -> None:
         self._ranks: dict[tuple[str, str], int] = {}
 
 
-def plan_merges(family: Family, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
+def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
     """Order the merges of learned proposals and of plain texts.
 
     Args:
-        family: of the original tokenizer.
+        spelling: of the original tokenizer.
         proposals: from `select_tokens`, in any order; merges whose parts were not passed on are made up for.
         texts: further tokens as text.
 
@@ -104,24 +104,24 @@ def plan_merges(family: Family, proposals: Iterable[Proposal], texts: Sequence[s
         TokenizerError: a text cannot become one token.
     """
     chosen = sorted(proposals, key=lambda p: (p.rank, p.raw))
-    plan = MergePlan(family)
+    plan = MergePlan(spelling)
     steps = sorted({step for p in chosen for step in p.merges})
     for _, left, right in steps:
-        if plan.knows(left) and plan.knows(right) and left + right not in family.vocab:
+        if plan.knows(left) and plan.knows(right) and left + right not in spelling.vocab:
             plan.add(left, right)
-    rest = [_piece_of(p, family) for p in chosen if _piece_of(p, family) not in plan.subtokens]
-    rest += [family.piece(text) for text in texts]
+    rest = [_piece_of(p, spelling) for p in chosen if _piece_of(p, spelling) not in plan.subtokens]
+    rest += [spelling.piece(text) for text in texts]
     wanted = set(rest)
-    for piece in sorted(wanted, key=lambda piece: (len(family.raw(piece)), family.raw(piece))):
+    for piece in sorted(wanted, key=lambda piece: (len(spelling.raw(piece)), spelling.raw(piece))):
         plan.reach(piece, wanted)
     return plan
 
 
-def _piece_of(proposal: Proposal, family: Family) -> str:
+def _piece_of(proposal: Proposal, spelling: Spelling) -> str:
     """The piece of a proposal; bytes that are no whole characters can only be spelt by its merges."""
     if proposal.merges:
         return proposal.merges[0][1] + proposal.merges[0][2]
-    return family.piece(proposal.text)
+    return spelling.piece(proposal.text)
 
 
 def _neighbours(symbols: list[str]) -> list[tuple[str, str]]:

@@ -6,17 +6,17 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, MergeOptions, learn_merges
-from vocabx_utils.vocabulary.families import SPACE_MARK, Family, TokenizerError, family_of
+from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
+from vocabx_utils.vocabulary.encoding import encode_each
+from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
+from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
-
-Strategy = Literal["added", "merges"]
 
 
 class FewerTokensWarning(UserWarning):
@@ -48,16 +48,9 @@ def select_tokens(
     texts: Iterable[str],
     tokenizer: PreTrainedTokenizerFast,
     n: int,
-    *,
     strategy: Strategy = "merges",
-    min_count: int = 2,
-    max_bytes: int = 32,
-    across_digits: bool = False,
-    keep_whitespace: bool | None = None,
-    exclude: Iterable[str | bytes] = (),
-    min_files: int = 1,
-    count_steps: bool = True,
-    fresh_vocab_size: int | None = None,
+    options: TokenOptions = DEFAULT_OPTIONS,
+    *,
     table: WordTable | None = None,
 ) -> list[Proposal]:
     """Propose new tokens for a corpus.
@@ -68,17 +61,7 @@ def select_tokens(
         n: tokens wanted, 1 or more.
         strategy: `added` is the thesis's algorithm: a fresh BPE on the corpus, its most frequent tokens that are
             neither numbers nor substrings of original tokens. `merges` is ours: continued BPE.
-        min_count: fewest occurrences in the corpus.
-        max_bytes: longest token in UTF-8 bytes (the thesis names no limit: `added` uses it only when below 32).
-        across_digits: let merges join digits (`merges` only).
-        keep_whitespace: propose pure whitespace too; None is yes for `added` (the thesis names no such step), no
-            for `merges`.
-        exclude: texts that must not be proposed; `Ġword` and `▁word` mean the word with its leading space.
-        min_files: fewest texts that a token stands in when it is chosen.
-        count_steps: whether `n` counts tokens that the corpus never shows, being steps of merges towards longer
-            ones. If not, the steps come on top (`merges` only; they have `count` 0).
-        fresh_vocab_size: size of the fresh BPE (`added` only), which the thesis does not state; the default is the
-            larger of 8,000 and 16·n.
+        options: what may become a token.
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
 
     Returns:
@@ -88,71 +71,41 @@ def select_tokens(
     Raises:
         TokenizerError: the tokenizer cannot be extended, `n` is below 1, or the corpus holds no text.
     """
-    if n < 1:
-        raise TokenizerError(f"n is {n}; expected 1 or more new tokens.")
-    if min_count < 1 or max_bytes < 2 or min_files < 1:
-        raise TokenizerError(
-            f"min_count is {min_count}, max_bytes {max_bytes} and min_files {min_files}; expected at least 1, 2 and 1."
-        )
+    if not isinstance(n, int) or n < 1:
+        raise TokenizerError(f"n is {n!r}; expected 1 or more new tokens.")
+    if isinstance(texts, str):
+        raise TokenizerError(f"texts is one string of {len(texts)} characters; expected a list of texts.")
     documents = [text for text in texts if text]
     if not documents:
         raise TokenizerError("The corpus holds no text. Check the folder and the pattern it was read with.")
-    family = family_of(tokenizer)
-    check_strategy(strategy, family)
-    barred = frozenset(family.spaced_form(e).encode() if isinstance(e, str) else e for e in exclude)
+    spelling = spelling_of(tokenizer)
+    check_strategy(strategy, spelling)
     if strategy == "added":
-        keep = True if keep_whitespace is None else keep_whitespace
-        limit = max_bytes if max_bytes < 32 else None
-        size = fresh_vocab_size or max(8_000, 16 * n)
-        found = _thesis_selection(documents, family, n, size, min_count, min_files, limit, keep, barred)
+        found = _thesis_selection(documents, spelling, n, options)
     else:
-        options = MergeOptions(
-            min_count, max_bytes, across_digits, bool(keep_whitespace), barred, min_files, count_steps
-        )
-        table = table or count_words(documents, family, across_digits=across_digits, files_kept=min_files)
-        found = proposals_from_merges(learn_merges(table, family, n, options), family)
-    offered = sum(count_steps or p.count > 0 for p in found)
+        learned = learn_merges(table or count_words(documents, spelling, options), spelling, n, options)
+        found = proposals_from_merges(learned, spelling)
+    offered = sum(options.count_steps or p.count > 0 for p in found)
     if offered < n:
-        spread = f" and stand in {min_files} files or more" if min_files > 1 else ""
+        spread = f" and stand in {options.min_files} files or more" if options.min_files > 1 else ""
         warnings.warn(
-            f"The corpus offers {offered} new tokens that occur {min_count} times or more{spread}; {n} were asked for.",
+            f"The corpus offers {offered} new tokens that occur {options.min_count} times or more{spread}; "
+            f"{n} were asked for.",
             FewerTokensWarning,
             stacklevel=2,
         )
     return found
 
 
-def check_strategy(strategy: str, family: Family) -> None:
-    """Check that a strategy exists and that texts come back under it.
-
-    Raises:
-        TokenizerError: they do not, and why.
-    """
-    if strategy not in ("added", "merges"):
-        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges'.")
-    if strategy == "merges":
-        return
-    if family.segment_prefix == "unless_space":
-        raise TokenizerError(
-            "This tokenizer puts a space before each stretch of text between added tokens that has none, so `f(x)` "
-            "with a new added token f would come back as `f (x)`. Use strategy 'merges', which has no such loss."
-        )
-    if family.segment_prefix == "added" and family.rewrites:
-        raise TokenizerError(
-            "This tokenizer's normaliser both changes characters and puts a space before each stretch of text, which "
-            "cannot be told apart behind an added token. Use strategy 'merges'."
-        )
-
-
-def proposals_from_merges(learned: LearnedMerges, family: Family) -> list[Proposal]:
+def proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Proposal]:
     """Turn learned merges into proposals, in order of birth."""
 
     def piece(i: int) -> str:
-        return learned.pieces.get(i) or family.pieces[i]
+        return learned.pieces.get(i) or spelling.pieces[i]
 
     proposals = []
     for rank, merge in enumerate(learned.merges):
-        raw = family.raw(piece(merge.result))
+        raw = spelling.raw(piece(merge.result))
         text, shown = raw.decode("utf-8", "replace"), learned.shown.get(merge.result, 0)
         steps = ((rank, piece(merge.left), piece(merge.right)),)
         proposals.append(Proposal(text, raw, shown, learned.parts[merge.result], rank, steps))
@@ -162,78 +115,51 @@ def proposals_from_merges(learned: LearnedMerges, family: Family) -> list[Propos
 # --- the thesis's algorithm "Vocabulary Expansion for Tokenizer" -------------------------------------------
 
 
-def _thesis_selection(
-    texts: Sequence[str],
-    family: Family,
-    n: int,
-    fresh_vocab_size: int,
-    min_count: int,
-    min_files: int,
-    max_bytes: int | None,
-    keep_whitespace: bool,
-    exclude: frozenset[bytes],
-) -> list[Proposal]:
-    if family.kind == "sentencepiece" and family.rewrites:
-        texts = [family.normalise(text) for text in texts]
-    fresh = train_fresh_bpe(texts, family, fresh_vocab_size)
-    counts, files = _occurrences(texts, fresh, family)
-    old = OldTexts(family)
+def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options: TokenOptions) -> list[Proposal]:
+    if spelling.kind == "sentencepiece" and spelling.rewrites:
+        texts = [spelling.normalise(text) for text in texts]
+    fresh = train_fresh_bpe(texts, spelling, options.fresh_vocab_size or max(8_000, 16 * n))
+    counts, files = _occurrences(texts, fresh, spelling)
+    barred = options.barred(spelling)
+    longest = options.max_bytes if options.max_bytes < 32 else None
     chosen: list[Proposal] = []
     for raw, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if len(chosen) == n or count < min_count:
+        if len(chosen) == n or count < options.min_count:
             break
         try:
             text = raw.decode()
         except UnicodeDecodeError:  # part of a character: an added token can only hold whole ones
             continue
-        if is_number(text) or raw in exclude or files[raw] < min_files or (max_bytes and len(raw) > max_bytes):
+        if _is_number(text) or raw in barred or files[raw] < options.min_files or (longest and len(raw) > longest):
             continue
-        if not keep_whitespace and text.isspace():
+        if options.keep_whitespace is False and text.isspace():
             continue
-        if old.contains(text) or family.piece(text) in family.vocab or text in family.vocab:
+        if spelling.inside_a_token(text) or spelling.piece(text) in spelling.vocab or text in spelling.vocab:
             continue
-        chosen.append(Proposal(text, raw, count, family.subtokens(text), len(chosen)))
+        chosen.append(Proposal(text, raw, count, spelling.subtokens(text), len(chosen)))
     return chosen
 
 
-def is_number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     """Whether a token is just a number, as in the thesis's examples 12 and 31."""
     return bool(text.strip()) and text.strip().replace(".", "").isnumeric()
 
 
-class OldTexts:
-    """The texts of all original tokens, to look substrings up in."""
-
-    def __init__(self, family: Family) -> None:
-        # A noncharacter between them keeps a candidate from matching across two tokens.
-        texts = (family.raw_of(i).decode("utf-8", "replace") for i in family.pieces)
-        self._joined = "\ufdd0".join(texts)
-
-    def contains(self, text: str) -> bool:
-        """Whether `text` is a substring of an original token (or one itself)."""
-        return text in self._joined
-
-
-def train_fresh_bpe(texts: Sequence[str], family: Family, vocab_size: int) -> Tokenizer:
-    """Train a BPE from nothing with the original normaliser and pre-tokenizer.
+def train_fresh_bpe(texts: Sequence[str], spelling: Spelling, vocab_size: int) -> Tokenizer:
+    """Train a BPE from nothing, of `vocab_size` entries, with the original normaliser and pre-tokenizer.
 
     SentencePiece-style tokenizers have no pre-tokenizer; theirs was a split at spaces when they were trained, and
     at line ends, since lines were sentences. The same is done here, and letters, digits and signs are kept apart as
     continued merges keep them (see `wordtable.joinable`): a token `s.` would cut every plural before a full stop.
-
-    Args:
-        texts: documents.
-        family: of the original tokenizer.
-        vocab_size: entries of the fresh tokenizer, its alphabet included.
     """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     fresh = Tokenizer(models.BPE())
     alphabet: list[str] = []
-    if family.kind == "byte-level":
-        fresh.pre_tokenizer = family.backend.pre_tokenizer
-        if family.backend.normalizer is not None:
-            fresh.normalizer = family.backend.normalizer
+    if spelling.kind == "byte-level":
+        fresh.pre_tokenizer = spelling.backend.pre_tokenizer
+        if spelling.backend.normalizer is not None:
+            fresh.normalizer = spelling.backend.normalizer
         alphabet = pre_tokenizers.ByteLevel.alphabet()
     else:
         lines = pre_tokenizers.Split(Regex(r"[\r\n]+"), "isolated")
@@ -247,13 +173,12 @@ def train_fresh_bpe(texts: Sequence[str], family: Family, vocab_size: int) -> To
     return fresh
 
 
-def _occurrences(texts: Sequence[str], fresh: Tokenizer, family: Family) -> tuple[Counter[bytes], Counter[bytes]]:
+def _occurrences(texts: Sequence[str], fresh: Tokenizer, spelling: Spelling) -> tuple[Counter[bytes], Counter[bytes]]:
     """How often each token occurs, and in how many texts."""
     counts: Counter[int] = Counter()
     files: Counter[int] = Counter()
-    for start in range(0, len(texts), 256):
-        for encoding in fresh.encode_batch(list(texts[start : start + 256]), add_special_tokens=False):
-            counts.update(encoding.ids)
-            files.update(set(encoding.ids))
-    raw = {i: family.raw(piece) for piece, i in fresh.get_vocab().items()}
+    for ids in encode_each(fresh, texts):
+        counts.update(ids)
+        files.update(set(ids))
+    raw = {i: spelling.raw(piece) for piece, i in fresh.get_vocab().items()}
     return Counter({raw[i]: n for i, n in counts.items()}), Counter({raw[i]: n for i, n in files.items()})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vocabx_utils.tokenizer_files import FILE, plain_tokenizer
-from vocabx_utils.vocabulary.families import Family
+from vocabx_utils.vocabulary.spelling import Spelling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -25,45 +25,45 @@ if TYPE_CHECKING:
 _OPEN, _CLOSE = "\ufdd1", "\ufdd0"
 
 
-def merged_layout(family: Family, pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def merged_layout(spelling: Spelling, pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Layout with new pieces at ids V, V + 1, … and their merges behind the original ones.
 
     Args:
-        family: of the original tokenizer.
+        spelling: of the original tokenizer.
         pieces: new pieces in the order of their ids.
         merges: pairs of pieces, in order.
     """
-    layout = _with_added_tokens_in_vocab(family)
+    layout = _with_added_tokens_in_vocab(spelling)
     model = layout["model"]
-    model["vocab"] |= {piece: family.first_free_id + k for k, piece in enumerate(pieces)}
+    model["vocab"] |= {piece: spelling.first_free_id + k for k, piece in enumerate(pieces)}
     old_as_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
     model["merges"] = model["merges"] + [f"{a} {b}" if old_as_text else [a, b] for a, b in merges]
     return layout
 
 
-def added_layout(family: Family, texts: Mapping[str, bool]) -> dict[str, Any]:
+def added_layout(spelling: Spelling, texts: Mapping[str, bool]) -> dict[str, Any]:
     """Layout with new added tokens at ids V, V + 1, …, not special.
 
     They are matched before normalisation, unless the normaliser changes characters: NFC joins a mark with the letter
     before it, which it cannot once the letter is cut out inside an added token.
 
     Args:
-        family: of the original tokenizer.
+        spelling: of the original tokenizer.
         texts: text of each token in the order of ids, and whether it may match only where it is a whole word.
     """
-    layout = _with_added_tokens_in_vocab(family)
+    layout = _with_added_tokens_in_vocab(spelling)
     for k, (text, single_word) in enumerate(texts.items()):
-        token_id = family.first_free_id + k
+        token_id = spelling.first_free_id + k
         layout["model"]["vocab"][text] = token_id
         entry = {"id": token_id, "content": text, "single_word": single_word}
-        entry |= {"lstrip": False, "rstrip": False, "normalized": family.rewrites, "special": False}
+        entry |= {"lstrip": False, "rstrip": False, "normalized": spelling.rewrites, "special": False}
         layout["added_tokens"].append(entry)
-    layout["decoder"] = _decoder_for_added(family, list(texts))
+    layout["decoder"] = _decoder_for_added(spelling, list(texts))
     return layout
 
 
-def _with_added_tokens_in_vocab(family: Family) -> dict[str, Any]:
-    layout = copy.copy(family.layout)
+def _with_added_tokens_in_vocab(spelling: Spelling) -> dict[str, Any]:
+    layout = copy.copy(spelling.layout)
     layout["model"] = dict(layout["model"])
     layout["added_tokens"] = sorted(layout["added_tokens"], key=lambda t: t["id"])
     vocab = dict(layout["model"]["vocab"])
@@ -73,7 +73,7 @@ def _with_added_tokens_in_vocab(family: Family) -> dict[str, Any]:
     return layout
 
 
-def _decoder_for_added(family: Family, texts: list[str]) -> dict[str, Any] | None:
+def _decoder_for_added(spelling: Spelling, texts: list[str]) -> dict[str, Any] | None:
     """The decoder, made exact for added tokens.
 
     Two things go wrong in the plain one. Byte-level decoding reads every token as byte symbols, so `đem` comes out
@@ -81,29 +81,29 @@ def _decoder_for_added(family: Family, texts: list[str]) -> dict[str, Any] | Non
     tokenizers put a space mark in front of whatever follows an added token: the token is fenced so that this space
     (and no other) can be taken out again, and the one put in that the original shows behind its own added tokens.
     """
-    decoder = family.layout["decoder"]
+    decoder = spelling.layout["decoder"]
     steps = decoder["decoders"] if decoder and decoder["type"] == "Sequence" else [decoder] if decoder else []
-    if family.kind == "byte-level":
-        respelt = {t: family.piece(t) for t in texts if not t.isascii() and family.raw(t) != t.encode()}
+    if spelling.kind == "byte-level":
+        respelt = {t: spelling.piece(t) for t in texts if not t.isascii() and spelling.raw(t) != t.encode()}
         if not respelt:
             return decoder
         return _sequence([_replace(rf"\A{re.escape(t)}\z", piece) for t, piece in respelt.items()] + steps)
-    if family.segment_prefix != "added" or not texts:
+    if spelling.segment_prefix != "added" or not texts:
         return decoder
     any_text = "|".join(map(re.escape, texts))
     fence = [_replace(rf"\A(?=(?:{any_text})\z)", _OPEN), _replace(rf"\A{_OPEN}(?m:.*)\K\z", _CLOSE)]
-    unfence = [_replace(f"{_CLOSE} ", ""), *_spaces_behind(family), _replace(f"[{_OPEN}{_CLOSE}]", "")]
+    unfence = [_replace(f"{_CLOSE} ", ""), *_spaces_behind(spelling), _replace(f"[{_OPEN}{_CLOSE}]", "")]
     return _sequence(fence + steps + unfence)
 
 
-def _spaces_behind(family: Family) -> list[dict[str, Any]]:
+def _spaces_behind(spelling: Spelling) -> list[dict[str, Any]]:
     """Steps that put a space between an original added token and a new one, as the original shows it.
 
     A token with `rstrip` has taken the spaces of the text: there the new token's own is the one.
     """
     steps = []
     for takes_spaces, ahead in ((False, ""), (True, "(?! )")):
-        old = [re.escape(t["content"]) for t in family.layout["added_tokens"] if t["rstrip"] is takes_spaces]
+        old = [re.escape(t["content"]) for t in spelling.layout["added_tokens"] if t["rstrip"] is takes_spaces]
         if old:
             steps.append(_replace(rf"(?:{'|'.join(old)})\K{_OPEN}{ahead}", f" {_OPEN}"))
     return steps

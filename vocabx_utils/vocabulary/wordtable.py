@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vocabx_utils.runs import progress
-from vocabx_utils.vocabulary.families import SPACE_MARK, Family, is_digit
+from vocabx_utils.progress import progress
+from vocabx_utils.vocabulary.encoding import text_batches
+from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, TokenOptions
+from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Encoding
 
 _LONGEST = 512  # tokens; a longer pre-token (a data blob on one line) is counted in parts
-_BATCH = 1_000_000  # characters tokenized at a time, which bounds memory
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class WordTable:
     files_kept: int = 1
 
 
-def joinable(left: str, right: str, family: Family, *, across_digits: bool = False) -> bool:
+def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool = False) -> bool:
     """Whether a merge may put two neighbouring pieces together, judged at their junction alone.
 
     Byte-level tokenizers have a pre-tokenizer that keeps words, digits and signs apart. SentencePiece-style ones
@@ -51,11 +52,11 @@ def joinable(left: str, right: str, family: Family, *, across_digits: bool = Fal
     Args:
         left: piece on the left.
         right: piece on the right.
-        family: how pieces spell text.
+        spelling: of both.
         across_digits: let a digit be joined to anything.
     """
-    if family.kind == "byte-level":
-        return across_digits or not (_edge_is_digit(left, -1, family) or _edge_is_digit(right, 0, family))
+    if spelling.kind == "byte-level":
+        return across_digits or not (_edge_is_digit(left, -1, spelling) or _edge_is_digit(right, 0, spelling))
     if left.startswith("<0x") or right.startswith("<0x"):
         return False
     if right.startswith(SPACE_MARK):
@@ -68,12 +69,17 @@ def joinable(left: str, right: str, family: Family, *, across_digits: bool = Fal
     return first == last
 
 
-def _edge_is_digit(piece: str, edge: int, family: Family) -> bool:
+def _edge_is_digit(piece: str, edge: int, spelling: Spelling) -> bool:
     symbol = piece[edge]
     if symbol.isascii():
         return symbol.isdigit()
-    text = family.raw(piece).decode("utf-8", "ignore")
+    text = spelling.raw(piece).decode("utf-8", "ignore")
     return bool(text) and is_digit(text[edge])
+
+
+def is_digit(char: str) -> bool:
+    """Whether a character is numeric (Unicode N)."""
+    return _char_class(char) == "digit"
 
 
 def _char_class(char: str) -> str:
@@ -81,26 +87,23 @@ def _char_class(char: str) -> str:
     return {"L": "letter", "M": "letter", "N": "digit"}.get(category, "sign")
 
 
-def count_words(texts: Sequence[str], family: Family, *, across_digits: bool = False, files_kept: int = 1) -> WordTable:
+def count_words(texts: Sequence[str], spelling: Spelling, options: TokenOptions = DEFAULT_OPTIONS) -> WordTable:
     """Tokenize a corpus and count its distinct stretches.
 
     Args:
         texts: documents.
-        family: of the original tokenizer.
-        across_digits: see `joinable`.
-        files_kept: see `WordTable`.
+        spelling: of the original tokenizer.
+        options: `across_digits` and `min_files`, which is how many texts of each stretch are told apart.
 
     Returns:
         Words in order of first appearance; with a pre-tokenizer, a word is a whole pre-token.
     """
-    backend = family.backend
-    backend.no_truncation()
-    backend.no_padding()
     counter: Counter[bytes] = Counter()
     files: dict[bytes, tuple[int, ...]] = {}
     tokens = n_bytes = 0
-    cuts = _Cuts(family, across_digits)
-    for number, encoding in enumerate(_encoded(texts, backend)):
+    files_kept = options.min_files
+    cuts = _Cuts(spelling, options.across_digits)
+    for number, encoding in enumerate(_encoded(texts, spelling)):
         n_bytes += len(texts[number].encode("utf-8", "replace"))
         ids = np.asarray(encoding.ids, dtype=np.int32)
         tokens += len(ids)
@@ -116,28 +119,26 @@ def count_words(texts: Sequence[str], family: Family, *, across_digits: bool = F
     return WordTable(words, list(counter.values()), tokens, n_bytes, [*files.values()], files_kept)
 
 
-def _encoded(texts: Sequence[str], backend: Tokenizer) -> Iterator[Encoding]:
+def _encoded(texts: Sequence[str], spelling: Spelling) -> Iterator[Encoding]:
     with progress(total=sum(map(len, texts)), desc="tokenize", unit="char", delay=10) as bar:
-        for batch in batches(texts):
-            yield from backend.encode_batch(batch, add_special_tokens=False)
+        for batch in text_batches(texts):
+            yield from spelling.backend.encode_batch(batch, add_special_tokens=False)
             bar.update(sum(map(len, batch)))
 
 
 class _Cuts:
     """Where a token sequence is cut: between pre-tokens, around added tokens, and where nothing may be joined."""
 
-    def __init__(self, family: Family, across_digits: bool) -> None:
-        self.family = family
+    def __init__(self, spelling: Spelling, across_digits: bool) -> None:
+        self.spelling = spelling
         self.across_digits = across_digits
-        self.special = np.zeros(family.first_free_id, dtype=bool)
-        self.special[list(family.specials)] = True
         self.known: dict[int, bool] = {}
 
     def stretches(self, ids: np.ndarray, words: np.ndarray) -> Iterator[bytes]:
         if len(ids) < 2:
             return
-        cut = (words[1:] != words[:-1]) | self.special[ids[1:]] | self.special[ids[:-1]]
-        if self.family.kind == "sentencepiece":
+        cut = (words[1:] != words[:-1]) | self.spelling.is_added[ids[1:]] | self.spelling.is_added[ids[:-1]]
+        if self.spelling.kind == "sentencepiece":
             cut |= ~self._joinable(ids)
         ends = np.flatnonzero(np.append(cut, True)) + 1
         starts = np.append(0, ends[:-1])
@@ -149,23 +150,9 @@ class _Cuts:
     def _joinable(self, ids: np.ndarray) -> np.ndarray:
         codes = ids[:-1].astype(np.int64) << 32 | ids[1:]
         unique, inverse = np.unique(codes, return_inverse=True)
-        pieces, known = self.family.pieces, self.known
+        pieces, known = self.spelling.pieces, self.known
         for code in unique.tolist():
             if code not in known:
                 left, right = pieces[code >> 32], pieces[code & 0xFFFFFFFF]
-                known[code] = joinable(left, right, self.family, across_digits=self.across_digits)
+                known[code] = joinable(left, right, self.spelling, across_digits=self.across_digits)
         return np.asarray([known[c] for c in unique.tolist()], dtype=bool)[inverse]
-
-
-def batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Put texts together until they are worth a call of the tokenizer, and no more: ids take a multiple of them."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -1,0 +1,57 @@
+"""One kind of verdict: every claim has a name and a rule, and the box names each claim once."""
+
+import inspect
+
+import pytest
+
+from vocabx_utils import claims, thesis
+from vocabx_utils.claims import losses, rows
+from vocabx_utils.claims.verdict import signed, told
+from vocabx_utils.intervals import Interval
+
+
+@pytest.mark.parametrize("claim", thesis.CLAIMS)
+def test_every_claim_has_a_judge_a_name_and_a_rule(claim: str) -> None:
+    judge = getattr(claims, f"judge_{claim.lower()}")
+    assert judge.__doc__.startswith(f"{claim}: ")
+    verdict = claims.Verdict(claim, "cannot tell", "no numbers")
+    assert verdict.name.startswith(f"{claim} ") and len(verdict.rule.split()) > 5
+    assert str(verdict) == f"{verdict.name}: CANNOT TELL\n   no numbers"
+    assert verdict.to_dict() == {"claim": verdict.name, "answer": "cannot tell", "reason": "no numbers"}
+
+
+def test_the_rules_in_words_name_the_limits_in_the_code() -> None:
+    words = {claim: claims.Verdict(claim, "cannot tell", "").rule for claim in ("C5", "C6", "C11", "C13")}
+    assert rows.STILL == rows.FEW == 0.1
+    assert "a tenth" in words["C5"] and "the tenth" in words["C6"]
+    assert f"{100 * rows.ENOUGH:.0f} %" in words["C6"] and f"below {losses.HALF}" in words["C13"]
+    assert f"above {inspect.signature(claims.judge_c11).parameters['poor'].default}" in words["C11"]
+
+
+def test_the_box_has_a_row_a_claim() -> None:
+    verdict = claims.Verdict("C4", "confirmed", "seen")
+    box = claims.box([verdict])
+    assert box.count("\n") == 2
+    assert f"| C4 | {thesis.CLAIMS['C4']} | {verdict.rule} | **confirmed** | seen |" in box
+
+
+def test_agreement_names_every_claim_once_under_its_verdict() -> None:
+    verdicts = [
+        claims.Verdict("C4", "cannot tell", ""),
+        claims.Verdict("C5", "confirmed", ""),
+        claims.Verdict("C6", "not confirmed", ""),
+    ]
+    agrees, differs, open_ = claims.agreement(verdicts).splitlines()
+    assert agrees.startswith("- **Agrees with the thesis:**")
+    assert "(C5)" in agrees
+    assert differs.startswith("- **Does not agree with the thesis:**")
+    assert "(C6)" in differs
+    assert "(C4)" in open_
+    assert claims.agreement(verdicts[:1]).splitlines()[0].endswith("nothing.")
+
+
+def test_intervals_in_words() -> None:
+    inf = float("inf")
+    assert told(Interval(0.5, -inf, inf), 1, "settings") == "0.500 (one run, no interval)"
+    assert told(Interval(0.5, -inf, inf), 2, "sizes") == "0.500 (n = 2 sizes, too few for an interval)"
+    assert signed(Interval(1, 0, 3), -1) == Interval(-1, -3, 0)

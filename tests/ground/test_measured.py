@@ -1,0 +1,63 @@
+"""What was measured at full size is grouped by what may be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vocabx_utils import files
+from vocabx_utils import measured as bench
+
+
+def measured(variant: str, kl_last: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """One line of results/phase1, as far as the claims read it."""
+    usual = {"model": "M", "corpus": "python", "schedule": "ours", "strategy": "added", "n": 800, "new_share": 0.02}
+    return {"name": variant, "variant": variant, "kl_last": kl_last, **usual, **changes}
+
+
+def test_measurements_are_compared_only_within_a_setting() -> None:
+    rows = [
+        measured("mean_untrained"), measured("align_untrained"), measured("mean_kl_last", 0.2),
+        measured("mean_kl_last", 0.3, schedule="thesis"),
+        measured("mean_kl_last", 0.4, strategy="merges"), measured("mean_kl_last", 0.5, n=100),
+        measured("mean_kl_last", 0.6, corpus="headers"),
+    ]  # fmt: skip
+    found = {
+        title: {name: row["kl_last"] for name, row in variants.items()}
+        for title, variants in bench.by_setting(rows).items()
+    }
+    assert found == {
+        "M, python": {"mean_untrained": 1.0, "align_untrained": 1.0, "mean_kl_last": 0.2},
+        "M, python, thesis schedule": {"mean_untrained": 1.0, "mean_kl_last": 0.3},
+        "M, python, merges": {"mean_kl_last": 0.4},
+        "M, python, N = 100": {"mean_kl_last": 0.5},
+        "M, headers": {"mean_kl_last": 0.6},
+    }
+
+
+def test_the_line_over_lambda_holds_what_differs_in_lambda_alone() -> None:
+    names = ("mean_kl_last_ce0.3", "mean_kl_last", "mean_kl_last_ce3", "mean_kl_last_t2", "mean_kl_last_ce0.3_w4",
+             "mean_kl_first", "random_kl_last", "mean_ce", "mean_untrained", "mean_hidden_last")  # fmt: skip
+    rows = {name: {"kl_last": float(at), "bpb": 1.0} for at, name in enumerate(names)}
+    assert bench.ce_line(rows) == [(0.0, 1.0, 1.0), (0.3, 0.0, 1.0), (3.0, 2.0, 1.0)]
+
+
+def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
+    rows = [measured("mean_untrained", 2.0), measured("mean_kl_last", 0.5)]
+    assert bench.sweep(rows) == {}
+    rows += [measured("mean_kl_last", 0.1, n=100, new_share=0.01)]
+    assert bench.sweep(rows) == {}
+    rows += [measured("mean_untrained", 1.0, n=100), measured("mean_kl_last", 9.0, n=400, schedule="thesis")]
+    found = bench.sweep(rows)
+    assert list(found) == ["M, python"] and list(found["M, python"]) == [100, 800]
+    assert found["M, python"][100] == pytest.approx({"share": 0.01, "untrained": 1.0, "trained": 0.1, "kept": 0.9})
+    assert found["M, python"][800]["kept"] == pytest.approx(0.75)
+
+
+def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
+    files.append_jsonl(tmp_path / "a.jsonl", {"name": "x", "kl_last": 1.0})
+    files.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
+    assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
+    assert bench.read_bench(tmp_path / "nothing") == []

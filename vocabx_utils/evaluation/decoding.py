@@ -1,0 +1,270 @@
+"""Replies of a model to prompts: greedy, batched, independent of batch size and order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from vocabx_utils.batching import like_length, pad
+from vocabx_utils.evaluation import slots as slot_engine
+from vocabx_utils.evaluation.answers import find_stop
+from vocabx_utils.evaluation.prompts import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Finish = Literal["eos", "stop", "length"]
+Engine = Literal["auto", "slots", "plain"]
+_END_TOKENS = ("<|im_end|>", "<|EOT|>", "<|endoftext|>", "<|eot_id|>")
+_TAIL = 24  # ids decoded to look for a stop text; longer than any stop text
+_CHUNK = 8  # steps of plain generation between two looks at the replies
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A reply.
+
+    Attributes:
+        text: Text after the prompt, without end token, cut where a stop text or the closing fence ends it.
+        ids: Its token ids, an end token included.
+        finish: `"eos"`: the model ended it; `"stop"`: a stop text or closing fence came;
+            `"length"`: the limit was reached, so the answer may be truncated.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    finish: Finish
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int = 448,
+    batch_size: int | None = None,
+    engine: Engine = "auto",
+    on_done: Callable[[int, Completion], None] = lambda index, reply: None,
+) -> list[Completion]:
+    """Answer prompts greedily.
+
+    Args:
+        model: Causal language model; the original one, or one with extra rows.
+        tokenizer: Its tokenizer.
+        prompts: The prompts; each must hold at least one token.
+        max_new_tokens: Longest reply, in tokens.
+        batch_size: Prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
+            a GPU.
+        engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
+            left padding, for models whose attention cannot be replaced; `"auto"` chooses.
+        on_done: Called with index and reply as each reply ends.
+
+    Returns:
+        Replies in the order of the prompts.
+
+    Raises:
+        ValueError: An empty prompt, or a limit that is not positive.
+    """
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")
+    empty = [prompt.task_id for prompt in prompts if not prompt.ids]
+    if empty:
+        raise ValueError(f"{len(empty)} prompts have no token, the first is that of {empty[0]}")
+    if not prompts:
+        return []
+    if engine == "auto":
+        engine = "slots" if slot_engine.supports(model) else "plain"
+    run = _by_slots if engine == "slots" else _plain
+    replies: dict[int, Completion] = {}
+    for index, reply in run(model, tokenizer, prompts, max_new_tokens, batch_size):
+        replies[index] = reply
+        on_done(index, reply)
+    return [replies[index] for index in range(len(prompts))]
+
+
+def default_batch_size(model: PreTrainedModel, length: int) -> int:
+    """Return 8 on the CPU, else the prompts of `length` tokens that half the free memory holds, at most 512."""
+    device, _ = slot_engine.placement(model)
+    if device.type != "cuda":
+        return 8
+    free, _ = torch.cuda.mem_get_info(device)
+    fitting = int(0.5 * free / slot_engine.cache_bytes(model, length))
+    return max(1, min(512, fitting // 32 * 32 or fitting))
+
+
+def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the ids that end a reply: the tokenizer's and those of the generation settings."""
+    ids = {tokenizer.eos_token_id}
+    for config in (getattr(model, "generation_config", None), model.config):
+        value = getattr(config, "eos_token_id", None)
+        ids.update(value if isinstance(value, list | tuple) else [value])
+    vocabulary = tokenizer.get_vocab()
+    ids.update(vocabulary.get(name) for name in _END_TOKENS)
+    return frozenset(i for i in ids if isinstance(i, int))
+
+
+def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], ids: Sequence[int]) -> str:
+    """Decode a reply together with the end of its prompt and cut by text; special tokens are left out.
+
+    Decoded alone, a reply loses its leading space with SentencePiece tokenizers, and with it the indentation
+    of a function body.
+    """
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    context = list(prompt_ids[-8:])
+    before = str(tokenizer.decode(context, **options))
+    both = str(tokenizer.decode(context + list(ids), **options))
+    if both.startswith(before):
+        return both[len(before) :]
+    # The prompt's last character is completed by the reply; such a prompt is not made by `build_prompt`.
+    return str(tokenizer.decode(list(ids), **options))
+
+
+@dataclass(frozen=True)
+class ReplyReader:
+    """Finds where replies end, in text and in ids.
+
+    Attributes:
+        tokenizer: Tokenizer of the model.
+        ends: Ids that end a reply.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    ends: frozenset[int]
+
+    def finish(self, ids: list[int], new: int, prompt: Prompt) -> Finish | None:
+        """Look at the newest ids; cut `ids` after an end token."""
+        at = next((i for i in range(len(ids) - new, len(ids)) if ids[i] in self.ends), None)
+        if at is not None:
+            del ids[at + 1 :]
+            return "eos"
+        return "stop" if self.stop_met(ids, new, prompt) else None
+
+    def stop_met(self, ids: Sequence[int], new: int, prompt: Prompt) -> bool:
+        """Tell whether a stop text came with the newest ids."""
+        tail = str(self.tokenizer.decode(list(ids[-(new + _TAIL) :]), skip_special_tokens=True))
+        if "`" not in tail and not any(stop in tail for stop in prompt.stops):
+            return False
+        return find_stop(completion_text(self.tokenizer, prompt.ids, ids), prompt) is not None
+
+    def completion(self, ids: Sequence[int], finish: Finish, prompt: Prompt) -> Completion:
+        """Make the reply; one with a stop text is cut to the first ids that hold the text before it.
+
+        Rows are looked at every few steps, so ids after a stop text are accidents of when that was.
+        """
+        text = completion_text(self.tokenizer, prompt.ids, ids)
+        if (end := find_stop(text, prompt)) is not None:
+            finish, text = "stop", text[:end]
+            ids = ids[: self._ids_within(prompt, ids, len(text))]
+        return Completion(text, tuple(ids), finish)
+
+    def shortened(self, ids: Sequence[int], prompt: Prompt, step: int = _CHUNK) -> Completion:
+        """Read a reply that may be padded or run on after its stop text, `step` ids at a time."""
+        kept: list[int] = []
+        for start in range(0, len(ids), step):
+            new = ids[start : start + step]
+            kept.extend(new)
+            finish = self.finish(kept, len(new), prompt)
+            if finish is not None:
+                return self.completion(kept, finish, prompt)
+        return self.completion(kept, "length", prompt)
+
+    def _ids_within(self, prompt: Prompt, ids: Sequence[int], characters: int) -> int:
+        """Return the fewest ids whose text has at least so many characters (binary search)."""
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if len(completion_text(self.tokenizer, prompt.ids, ids[:middle])) >= characters:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def _by_slots(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    batch_size: int | None,
+) -> Iterator[tuple[int, Completion]]:
+    longest = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
+    size = min(batch_size or default_batch_size(model, longest), len(prompts))
+    decoder = slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
+    reader = ReplyReader(tokenizer, end_ids(model, tokenizer))
+    finishes: dict[int, Finish] = {}
+
+    def is_done(row: slot_engine.Row, new: int) -> bool:
+        finish = reader.finish(row.ids, new, prompts[row.index])
+        if finish is not None:
+            finishes[row.index] = finish
+        return finish is not None
+
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index].ids))
+    for row in decoder.decode([prompt.ids for prompt in prompts], order, is_done, max_new_tokens):
+        yield row.index, reader.completion(row.ids, finishes.get(row.index, "length"), prompts[row.index])
+
+
+def _plain(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    batch_size: int | None,
+) -> Iterator[tuple[int, Completion]]:
+    """Answer by `model.generate` with left padding, batches of similar length."""
+    device, _ = slot_engine.placement(model)
+    reader = ReplyReader(tokenizer, end_ids(model, tokenizer))
+    filler = min(reader.ends, default=0)
+    # The checkpoint's own settings may ask for sampling or a repetition penalty (Qwen2.5: 1.1).
+    settings = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=50,
+        repetition_penalty=1.0,
+        pad_token_id=filler,
+        eos_token_id=sorted(reader.ends),
+        suppress_tokens=list(range(_usable_ids(model, tokenizer), _head_rows(model))) or None,
+    )
+    size = batch_size or (8 if device.type != "cuda" else 192)
+    for batch in like_length([len(prompt.ids) for prompt in prompts], count=size, longest_first=True):
+        ids, mask = pad([prompts[index].ids for index in batch], left=True, value=filler)  # (B, T)
+        stops = _Stops([prompts[index] for index in batch], reader, ids.shape[1])
+        output = cast(Any, model).generate(
+            ids.to(device),
+            attention_mask=mask.to(device),
+            generation_config=settings,
+            stopping_criteria=[stops],
+        )  # (B, T + new)
+        for index, reply in zip(batch, output[:, ids.shape[1] :].tolist(), strict=True):
+            yield index, reader.shortened(reply, prompts[index])
+
+
+class _Stops:
+    """Stopping criterion of `model.generate`: which rows have met a stop text (looked at every few steps)."""
+
+    def __init__(self, prompts: Sequence[Prompt], reader: ReplyReader, width: int) -> None:
+        self.prompts, self.reader, self.width = prompts, reader, width
+        self.done = torch.zeros(len(prompts), dtype=torch.bool)
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        new = input_ids.shape[1] - self.width
+        if new and new % _CHUNK == 0:
+            for row, prompt in enumerate(self.prompts):
+                if not self.done[row]:
+                    self.done[row] = self.reader.stop_met(input_ids[row, self.width :].tolist(), _CHUNK, prompt)
+        return self.done.to(input_ids.device)
+
+
+def _usable_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many ids the tokenizer has; head rows behind them are padding and never generated."""
+    return min(_head_rows(model), max(tokenizer.get_vocab().values()) + 1)
+
+
+def _head_rows(model: PreTrainedModel) -> int:
+    return cast(torch.Tensor, cast(Any, model.get_output_embeddings()).weight).shape[0]

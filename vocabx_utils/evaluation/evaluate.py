@@ -1,0 +1,80 @@
+"""Execute a list of answers, and get a table back: the shortest way through the wing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
+from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.kept import kept_ids
+from vocabx_utils.evaluation.samples import parse_sample
+from vocabx_utils.evaluation.scoring import failure_class
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def evaluate_answers(
+    benchmark: str | Sequence[Problem],
+    answers: Mapping[str, str] | Iterable[Mapping[str, Any]],
+    *,
+    workers: int = 2,
+    strict: bool = True,
+    fast: bool = False,
+) -> pd.DataFrame:
+    """Execute answers to a benchmark in the sandbox and tell which pass.
+
+    Args:
+        benchmark: Its name, or problems of it.
+        answers: Code by id of the problem, or rows with `task_id` and `solution`, such as those of
+            `generation.sample_answers`. Problems without an answer are left out.
+        workers: Programs at the same time.
+        strict: Compare values outside the answer's process where the tests allow that, see `execution.execute`.
+        fast: Fork in warm jails instead of starting a fresh jail for each answer.
+
+    Returns:
+        One row an answer, in the order of the benchmark: `task_id`, `sample`, `passed`, `failure` (a class of
+        `scoring.FAILURE_CLASSES`, empty for a pass), `exception`, `kept` (whether the reference solution passes, so
+        that the problem counts), `seconds`, `details`.
+
+    Raises:
+        ValueError: No answers, or answers that do not fit the problems.
+        BenchmarkUnavailableError: No source of the benchmark can be reached.
+        SandboxUnavailableError: There is no sandbox that holds; nothing was executed.
+        EnvironmentMissingError: The environment of the benchmark is not built or lacks a library.
+
+    >>> answers = {"HumanEval/53": "def add(x, y):\\n    return x + y", "HumanEval/34": "def unique(l):\\n    return l"}
+    >>> table = evaluate_answers("humaneval", answers)
+    >>> table[["task_id", "passed", "failure"]].values.tolist()
+    [['HumanEval/34', False, 'wrong answer'], ['HumanEval/53', True, '']]
+    """
+    import pandas as pd
+
+    if isinstance(answers, Mapping):
+        answers = [{"task_id": task, "solution": solution} for task, solution in answers.items()]
+    rows = {}
+    for number, row in enumerate(answers, 1):
+        sample = parse_sample(row, f"answer {number}")
+        rows[sample.task_id, sample.sample] = row
+    if not rows:
+        raise ValueError("expected at least one answer, got none")
+    problems = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
+    answered = {task for task, _ in rows}
+    asked = [problem for problem in problems if problem.task_id in answered] or problems
+    results = execute(rows.values(), asked, workers=workers, strict=strict, fast=fast)
+    kept = kept_ids({problem.benchmark for problem in asked})
+    by_task = {problem.task_id: problem.benchmark for problem in asked}
+    return pd.DataFrame(
+        {
+            "task_id": result.task_id,
+            "sample": result.sample,
+            "passed": result.passed,
+            "failure": failure_class(result, rows[result.task_id, result.sample]),
+            "exception": result.exception,
+            "kept": result.task_id in kept.get(by_task[result.task_id], by_task),
+            "seconds": result.seconds,
+            "details": "\n".join(result.details.values()),
+        }
+        for result in results
+    )

@@ -1,0 +1,156 @@
+"""Kept lists: the problems whose reference solution passes, why the others are dropped, and where that was found.
+
+The lists of the package lie in `kept/`; scoring counts their problems only, and execution takes its time limits and
+its exceptions from strict mode from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vocabx_utils.evaluation.benchmarks import INFO, Problem, load_benchmark, one_benchmark
+from vocabx_utils.evaluation.environments import RECIPES, Environment
+from vocabx_utils.files import read_json, write_json
+
+KEPT_FOLDER = Path(__file__).parent / "kept"
+_NAMED = 5  # packages that a message spells out
+
+
+@dataclass(frozen=True)
+class KeptList:
+    """Problems whose reference passes, and why the others do not.
+
+    Attributes:
+        benchmark: Name of the benchmark.
+        kept: Ids, in the order of the benchmark.
+        dropped: Id to reason.
+        timeouts: Id to seconds, where five times the reference is more than the benchmark's usual limit.
+        not_strict: Id to reason: the reference passes, but not in strict mode (its values are not plain data).
+        environment: Interpreter and packages, and the sandbox.
+        seconds: Wall time of each of the passes over all references.
+    """
+
+    benchmark: str
+    kept: tuple[str, ...]
+    dropped: Mapping[str, str]
+    timeouts: Mapping[str, float]
+    not_strict: Mapping[str, str]
+    environment: Mapping[str, Any]
+    seconds: tuple[float, ...] = ()
+
+    @classmethod
+    def read(cls, benchmark: str) -> KeptList | None:
+        """Read the package's list, None where it has none (`vocabx eval verify-references` writes one)."""
+        file = KEPT_FOLDER / f"{benchmark}.json"
+        if not file.is_file():
+            return None
+        content = read_json(file)
+        parts = [content.get(name, {}) for name in ("dropped", "timeouts", "not_strict", "environment")]
+        return cls(benchmark, tuple(content["kept"]), *parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Content of the kept file."""
+        return {
+            "benchmark": self.benchmark,
+            "n_kept": len(self.kept),
+            "n_total": len(self.kept) + len(self.dropped),
+            "kept": list(self.kept),
+            "dropped": dict(self.dropped),
+            "timeouts": dict(self.timeouts),
+            "not_strict": dict(self.not_strict),
+            "environment": dict(self.environment),
+        }
+
+    def write(self, folder: str | Path) -> Path:
+        """Write `<benchmark>.json` into a folder; return its path."""
+        path = Path(folder) / f"{self.benchmark}.json"
+        write_json(path, self.to_dict())
+        return path
+
+    def compare(self, other: KeptList) -> list[str]:
+        """Return one line for every problem of this list on which another, that of the package, does not agree."""
+        newly = [
+            f"{name} is dropped ({why}), the list keeps it"
+            for name, why in self.dropped.items()
+            if name not in other.dropped
+        ]
+        again = [
+            f"{name} passes, the list drops it ({other.dropped[name]})" for name in self.kept if name in other.dropped
+        ]
+        return newly + again
+
+
+def kept_ids(benchmarks: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the ids of the kept problems of each benchmark that has a list."""
+    lists = {name: KeptList.read(name) for name in benchmarks}
+    return {name: frozenset(found.kept) for name, found in lists.items() if found}
+
+
+def kept_problems(benchmark: str) -> list[Problem]:
+    """Read the kept problems of a benchmark.
+
+    Raises:
+        ValueError: It has no list.
+        BenchmarkUnavailableError: No source of it can be reached.
+    """
+    kept = kept_ids([benchmark])
+    if not kept:
+        raise ValueError(f"no kept list of {benchmark}: run `vocabx eval verify-references {benchmark}` first")
+    return [problem for problem in load_benchmark(benchmark) if problem.task_id in kept[benchmark]]
+
+
+def reference_timeouts(benchmark: str) -> Callable[[str], float]:
+    """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
+    kept = KeptList.read(benchmark)
+    special = kept.timeouts if kept else {}
+    return lambda task_id: float(special.get(task_id, INFO[benchmark].timeout_s))
+
+
+def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
+    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
+    info = one_benchmark(problems)
+    kept = KeptList.read(info.name)
+    spared = set(kept.not_strict) if kept else set()
+    return frozenset(problem.task_id for problem in problems) - spared if info.strict else frozenset()
+
+
+class EnvironmentDiffersError(ValueError):
+    """An environment is not the one in which the list of the package was made."""
+
+
+def check_environment(benchmark: str, environment: Environment) -> None:
+    """Refuse an environment whose hash is not that of the package's list.
+
+    Raises:
+        EnvironmentDiffersError: It is another one; the message says in what, and what to do.
+    """
+    kept = KeptList.read(benchmark)
+    recorded = kept.environment if kept else environment.describe()
+    if recorded["hash"] == environment.hash:
+        return
+    groups = [group for group in recorded["groups"] if group not in RECIPES[benchmark].default]
+    options = "".join(f" --with {group}" for group in groups)
+    build = f"build it with `vocabx eval-env build {benchmark}{options}`, or " if benchmark in RECIPES else ""
+    raise EnvironmentDiffersError(
+        f"the environment {environment.name} ({environment.hash}) is not the one of the list of {benchmark} "
+        f"({recorded['hash']}): {_differences(recorded, environment.describe())}. To check the list, {build}use "
+        "that Python and those packages; `--any-environment` makes a list of your own instead"
+    )
+
+
+def _differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Say in what two environments differ, the most telling facts first."""
+    parts = [
+        f"{key} {found[key] or 'none'} instead of {recorded[key] or 'none'}"
+        for key in ("python", "groups", "data")
+        if list(found[key]) != list(recorded[key])
+    ]
+    names = sorted(set(recorded["packages"].items()) ^ set(found["packages"].items()))
+    packages = list(dict.fromkeys(name for name, _ in names))
+    if packages:
+        more = f" and {len(packages) - _NAMED} more" if len(packages) > _NAMED else ""
+        parts.append(f"{len(packages)} package{'s' * (len(packages) > 1)} ({', '.join(packages[:_NAMED])}{more})")
+    return "; ".join(parts) or "its machine or the files of its data folders"

@@ -1,0 +1,130 @@
+"""What the scripts in `tests/bench` measured at full size: `results/phase1` and `results/finetune` of the checkout.
+
+Nothing is there where the package was installed without a checkout; readers then find nothing, and say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from vocabx_utils import files
+
+__all__ = ["by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
+
+_THESIS_TOKENS = 800  # N of every measurement that does not name another number
+_CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
+
+
+def read_bench(folder: Path) -> list[dict[str, Any]]:
+    """Read what `tests/bench/anchors.py` measured, one mapping a variant; empty where there is nothing."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        rows += files.read_jsonl(path)
+    for path in sorted(folder.glob("*.json")):
+        content = files.read_json(path)
+        rows += content if isinstance(content, list) else content.get("variants", [])
+    return [row for row in rows if "name" in row and "kl_last" in row]
+
+
+def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Group measured variants by what may be compared: model, corpus, schedule, strategy and N.
+
+    Untrained variants know no schedule: they stand beside those with the same first values under every schedule.
+
+    Returns:
+        By setting, such as `SmolLM2-135M-Instruct, python` or `..., thesis schedule, N = 100`: rows by variant.
+        What is as usual (schedule `ours`, added tokens, N = 800) is not named.
+    """
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    untrained = [row for row in rows if row["variant"].endswith("_untrained")]
+    for row in rows:
+        found.setdefault(_setting(row, row["schedule"]), {})[row["variant"]] = row
+    for row in untrained:
+        scheduled = found.get(_setting(row, "thesis"), {})
+        if any(name.startswith(row["variant"].removesuffix("untrained")) for name in scheduled):
+            scheduled.setdefault(row["variant"], row)
+    return found
+
+
+def _setting(row: Mapping[str, Any], schedule: str) -> str:
+    unusual = {
+        f"{schedule} schedule": schedule != "ours",
+        str(row["strategy"]): row["strategy"] != "added",
+        f"N = {row['n']}": row["n"] != _THESIS_TOKENS,
+    }
+    return ", ".join([row["model"], row["corpus"], *(words for words, said in unusual.items() if said)])
+
+
+def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, float]]:
+    """Take the variants that differ in lambda alone: mean init, KL at the last subtoken plus lambda times CE.
+
+    Args:
+        rows: final numbers by variant.
+
+    Returns:
+        Lambda, KL at the last subtoken (nats), bits per byte; by lambda.
+    """
+    named = ((_CE_LINE.fullmatch(name), row) for name, row in rows.items())
+    return sorted((float(found[1] or 0), float(row["kl_last"]), float(row["bpb"])) for found, row in named if found)
+
+
+def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
+    """Put measurements with several N beside each other, for claim C12.
+
+    Args:
+        rows: of `read_bench`.
+
+    Returns:
+        By model and corpus, by N: `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and
+        `kept`, the share of it that KL training removes. One N alone makes no sweep and is left out.
+    """
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
+        if {"mean_untrained", "mean_kl_last"} <= variants.keys():
+            start, end = variants["mean_untrained"], variants["mean_kl_last"]
+            gain = {"share": end["new_share"], "untrained": start["kl_last"], "trained": end["kl_last"]}
+            gain["kept"] = 1 - end["kl_last"] / start["kl_last"]
+            title = _setting({**end, "n": _THESIS_TOKENS}, "ours")
+            found.setdefault(title, {})[int(end["n"])] = gain
+    return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
+
+
+def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read what `tests/bench/finetune.py` measured: finished variants by model; empty where there is nothing."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        variants = files.read_json(path).get("variants", {})  # a file of throughputs has none
+        finished = {name: variant for name, variant in variants.items() if "observed" in variant}
+        if finished:
+            found[path.stem] = finished
+    return found
+
+
+def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """What each stage cost, and bits per byte by text set before the first and after each.
+
+    Args:
+        variants: one model's of `read_finetuning`.
+
+    Returns:
+        By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), then one
+        column for each text set.
+    """
+    rows: dict[tuple[str, str], dict[str, float | None]] = {}
+    for name, variant in variants.items():
+        costs = {stage["stage"]: stage for stage in variant["stages"]}
+        for key, seen in variant["observed"].items():
+            stage = costs.get(key, {})
+            rows[name, key] = {
+                "seconds": stage.get("seconds"),
+                "tokens/s": stage.get("tokens_per_s"),
+                "peak GB": stage["peak_bytes"] / 1e9 if stage else None,
+                "validation loss": stage.get("validation_loss"),
+                **seen["bits_per_byte"],
+            }
+    return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis(["variant", "stage"])

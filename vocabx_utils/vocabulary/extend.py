@@ -1,0 +1,231 @@
+"""Extend a tokenizer: by tokens that are chosen on texts, or by tokens that are given."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from vocabx_utils.vocabulary import surgery
+from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
+from vocabx_utils.vocabulary.mergeplan import plan_merges
+from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
+from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, select_tokens
+from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken
+from vocabx_utils.vocabulary.wordtable import count_words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def extend_tokenizer(
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Sequence[str],
+    n: int,
+    strategy: Strategy = "merges",
+    options: TokenOptions = DEFAULT_OPTIONS,
+    *,
+    training_texts: Sequence[str] | None = None,
+    min_train_count: int = 4,
+) -> Extension:
+    """Extend a tokenizer by exactly `n` tokens of a domain, each of which the training texts show often enough.
+
+    Tokens that are too rare there (steps of merges included) are barred and the choice is made again.
+
+    Args:
+        tokenizer: the original tokenizer; it is left as it is.
+        texts: what tokens are chosen on.
+        n: new tokens.
+        strategy: `merges` appends merges, `added` makes added tokens; see `add_tokens`.
+        options: what may become a token.
+        training_texts: what rows will be trained on; the same texts if not given.
+        min_train_count: fewest occurrences there.
+
+    Returns:
+        An extension of `n` tokens; its report lists what was barred.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be extended, or the texts do not offer so many tokens.
+
+    Example:
+        >>> from vocabx_utils.models import load_tokenizer
+        >>> texts = ["df.groupby('city').mean(skipna=True)", "df.groupby('year').sum(skipna=False)"] * 2
+        >>> extension = extend_tokenizer(load_tokenizer("smollm2-135m"), texts, n=1, strategy="merges")
+        >>> extension.original.tokenize("mean(skipna=True)")
+        ['mean', '(', 'skip', 'na', '=', 'True', ')']
+        >>> extension.extended.tokenize("mean(skipna=True)")
+        ['mean', '(', 'skipna', '=', 'True', ')']
+    """
+    table = None
+    if strategy == "merges":
+        table = count_words([t for t in texts if t], spelling_of(tokenizer), options)
+    barred: set[bytes] = set()
+    while True:
+        allowed = replace(options, exclude=options.exclude | barred)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewerTokensWarning)
+            proposals = select_tokens(texts, tokenizer, n, strategy, allowed, table=table)
+        if len(proposals) < n:
+            raise TokenizerError(
+                f"{n} new tokens were asked for; the texts offer {len(proposals)} that occur {min_train_count} times "
+                "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
+            )
+        extension = add_tokens(tokenizer, proposals, strategy)
+        counts = extension.count(texts if training_texts is None else training_texts)
+        rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
+        if not rare:
+            left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)
+            return replace(extension, report={**extension.report, "too_rare_in_training": left_out})
+        barred |= rare
+
+
+def add_tokens(
+    tokenizer: PreTrainedTokenizerFast, new_tokens: Iterable[str | Proposal], strategy: Strategy = "merges"
+) -> Extension:
+    """Extend a tokenizer by given tokens.
+
+    Args:
+        tokenizer: the original tokenizer; it is left as it is.
+        new_tokens: texts, or proposals of `select_tokens`, in any order; the order does not change the result. A
+            leading space is part of a token: ` groupby` is the word inside a line, `groupby` the one behind a
+            bracket. The spellings `Ġgroupby` and `▁groupby` mean the former.
+        strategy: `merges` appends merges; longer tokens may need further tokens as steps, which are marked
+            `wanted=False`. `added` makes added tokens, which are cut out of a text before anything else reads it: the
+            leftmost first, of those that begin at one place the longest, and none that overlaps an earlier one. A
+            token inside original tokens matches whole words only; where the longest fails on that, no shorter one
+            is tried. They are not special, and match the text as it is written, or as the normaliser leaves it
+            where that changes characters (NFC).
+
+    Returns:
+        The extension, its new ids V, V + 1, …
+
+    Raises:
+        TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be
+            produced by no text, or keeps text from coming back. The message lists the tokens.
+    """
+    spelling = spelling_of(tokenizer)
+    check_strategy(strategy, spelling)
+    asked = _sort_inputs(new_tokens, spelling)
+    _refuse_known(spelling, asked)
+    layout, tokens, given, further = (_by_added_tokens if strategy == "added" else _by_merges)(spelling, asked)
+    report = {"requested": len(asked.proposals) + len(asked.texts), "notes": asked.notes} | further
+    extended = surgery.build(layout, tokenizer)
+    extension = Extension(tokenizer, extended, tuple(tokens), strategy, spelling.first_free_id, report)
+    check_reachable(extension, given)
+    check_round_trips(extension)
+    return extension
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What was asked for: proposals by rank, further tokens as text by length, notes on how they were read."""
+
+    proposals: list[Proposal]
+    texts: list[str]
+    notes: list[str]
+
+
+# What a strategy makes: the layout, the new tokens, those of them that a text must produce, entries of the report.
+_Made = tuple[dict[str, Any], list[NewToken], list[NewToken], dict[str, Any]]
+
+
+def _sort_inputs(new_tokens: Iterable[str | Proposal], spelling: Spelling) -> _Asked:
+    if isinstance(new_tokens, str):
+        raise TokenizerError(f"new_tokens is the string {new_tokens!r}; expected a list of strings or proposals.")
+    proposals: dict[bytes, Proposal] = {}
+    texts: set[str] = set()
+    notes: list[str] = []
+    for token in new_tokens:
+        if isinstance(token, Proposal):
+            proposals.setdefault(token.raw, token)
+            continue
+        if not isinstance(token, str) or not token:
+            raise TokenizerError(f"A proposed token is {token!r}; expected text of one character or more.")
+        text = spelling.spaced_form(token)
+        if text != token:
+            notes.append(f"{token!r} was read as {text!r}, the word with its leading space.")
+        written = text
+        if spelling.rewrites and (text := spelling.normalise(written)) != written:
+            notes.append(f"{written!r} was read as {text!r}, its form under the tokenizer's normaliser.")
+        if not text:
+            raise TokenizerError(f"The tokenizer's normaliser leaves nothing of {token!r}: no text can show it.")
+        texts.add(text)
+    texts -= {p.text for p in proposals.values() if p.raw == p.text.encode("utf-8", "replace")}
+    ordered = sorted(proposals.values(), key=lambda p: (p.rank, p.raw))
+    return _Asked(ordered, sorted(texts, key=lambda t: (len(t.encode()), t.encode())), sorted(notes))
+
+
+def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
+    contents = {spelling.pieces[i] for i in spelling.added_ids}
+    known = [t for t in asked.texts if spelling.piece(t) in spelling.vocab or t in contents]
+    known += [p.text for p in asked.proposals if not p.merges and spelling.piece(p.text) in spelling.vocab]
+    if known:
+        raise TokenizerError(
+            f"The original tokenizer has {', '.join(map(repr, known))} already. Leave "
+            f"{'it' if len(known) == 1 else 'them'} out."
+        )
+
+
+# --- strategy `merges` -------------------------------------------------------------------------------------
+
+
+def _by_merges(spelling: Spelling, asked: _Asked) -> _Made:
+    _refuse_crossing(spelling, [*asked.texts, *(p.text for p in asked.proposals if not p.merges)])
+    plan = plan_merges(spelling, asked.proposals, asked.texts)
+    counts = {p.raw: p.count for p in asked.proposals}
+    given = {spelling.raw(spelling.piece(t)) for t in asked.texts} | {p.raw for p in asked.proposals if not p.merges}
+    wanted = given | {raw for raw, count in counts.items() if count}
+    tokens = []
+    for token_id, piece in enumerate(plan.pieces, spelling.first_free_id):
+        raw = spelling.raw(piece)
+        text = raw.decode("utf-8", "replace")
+        tokens.append(NewToken(token_id, text, raw, plan.subtokens[piece], counts.get(raw, 0), raw in wanted))
+    layout = surgery.merged_layout(spelling, plan.pieces, plan.merges)
+    further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens)}
+    return layout, tokens, [t for t in tokens if t.raw in given], further
+
+
+def _refuse_crossing(spelling: Spelling, texts: Iterable[str]) -> None:
+    crossing = [(t, parts) for t in texts if len(parts := spelling.split(t)) != 1]
+    if crossing:
+        listed = "; ".join(f"{t!r} is cut into {parts}" for t, parts in crossing)
+        raise TokenizerError(
+            f"Merges cannot cross the cuts of the original pre-tokenizer: {listed}. "
+            "Propose the parts, or use strategy 'added'."
+        )
+
+
+# --- strategy `added` --------------------------------------------------------------------------------------
+
+
+def _by_added_tokens(spelling: Spelling, asked: _Asked) -> _Made:
+    if broken := [p.raw for p in asked.proposals if p.text.encode("utf-8", "replace") != p.raw]:
+        raise TokenizerError(f"Added tokens hold whole characters; these bytes do not: {broken}. Use 'merges'.")
+    counts = {p.text: p.count for p in asked.proposals}
+    words = _whole_words(spelling, [*counts, *asked.texts])
+    tokens = [
+        NewToken(token_id, text, text.encode(), spelling.subtokens(text), counts.get(text, 0))
+        for token_id, text in enumerate(words, spelling.first_free_id)
+    ]
+    further = {
+        "whole_words_only": [t for t, single in words.items() if single],
+        "without_leading_space": sum(not t[0].isspace() for t in words),
+    }
+    return surgery.added_layout(spelling, words), tokens, tokens, further
+
+
+def _whole_words(spelling: Spelling, texts: list[str]) -> dict[str, bool]:
+    """For each text, whether it must match whole words only, so that no original token is cut (case `stand`)."""
+    odd = [t for t in texts if t in spelling.vocab or (spelling.kind == "sentencepiece" and SPACE_MARK in t)]
+    if odd:
+        raise TokenizerError(f"Spelt like pieces of the original vocabulary, so decoding would mix them up: {odd}.")
+    inside = {t: spelling.inside_a_token(t) for t in texts}
+    cutting = [t for t in texts if inside[t] and not all(c.isalnum() or c == "_" for c in (t[0], t[-1]))]
+    if cutting:
+        raise TokenizerError(
+            f"{', '.join(map(repr, cutting))}: substrings of original tokens. As added tokens they would cut those "
+            "apart wherever they occur. Leave them out, or use strategy 'merges'."
+        )
+    return inside

@@ -1,0 +1,82 @@
+"""What may become a new token, and by which of two strategies it becomes one.
+
+`added` is the thesis's: added tokens, which are cut out of a text before anything else happens. `merges` is ours:
+merges are appended to the original ones, so text without new tokens tokenizes exactly as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
+
+Strategy = Literal["added", "merges"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """What may become a token; the same options for the notebook, the command and a call.
+
+    Attributes:
+        min_count: fewest occurrences in the corpus.
+        max_bytes: longest token in UTF-8 bytes (the thesis names no limit: `added` uses it only when below 32).
+        min_files: fewest texts that a token stands in when it is chosen.
+        across_digits: let merges join digits to digits and to letters (`merges` only).
+        keep_whitespace: let tokens be pure whitespace; None is yes for `added` (the thesis names no such step), no for
+            `merges`.
+        exclude: texts (or bytes) that must not become tokens; `Ġword` and `▁word` mean the word with its leading space.
+        count_steps: whether tokens that the corpus never shows, being steps of merges towards longer ones, count among
+            those wanted. If not, the steps come on top (`merges` only; they have `count` 0).
+        fresh_vocab_size: size of the fresh BPE (`added` only), which the thesis does not state; None is the larger of
+            8,000 and 16 times the tokens wanted.
+
+    Raises:
+        TokenizerError: a number is too small.
+    """
+
+    min_count: int = 2
+    max_bytes: int = 32
+    min_files: int = 1
+    across_digits: bool = False
+    keep_whitespace: bool | None = None
+    exclude: frozenset[str | bytes] = frozenset()
+    count_steps: bool = True
+    fresh_vocab_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_count < 1 or self.max_bytes < 2 or self.min_files < 1:
+            raise TokenizerError(
+                f"min_count is {self.min_count}, max_bytes {self.max_bytes} and min_files {self.min_files}; "
+                "expected at least 1, 2 and 1."
+            )
+
+    def barred(self, spelling: Spelling) -> frozenset[bytes]:
+        """The bytes of what must not become a token."""
+        return frozenset(spelling.spaced_form(e).encode() if isinstance(e, str) else e for e in self.exclude)
+
+
+DEFAULT_OPTIONS = TokenOptions()
+
+
+def check_strategy(strategy: str, spelling: Spelling) -> None:
+    """Check that a strategy exists and that texts come back under it.
+
+    Raises:
+        TokenizerError: they do not, and why.
+    """
+    if strategy not in STRATEGIES:
+        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges'.")
+    if strategy == "merges":
+        return
+    if spelling.segment_prefix == "unless_space":
+        raise TokenizerError(
+            "This tokenizer puts a space before each stretch of text between added tokens that has none, so `f(x)` "
+            "with a new added token f would come back as `f (x)`. Use strategy 'merges', which has no such loss."
+        )
+    if spelling.segment_prefix == "added" and spelling.rewrites:
+        raise TokenizerError(
+            "This tokenizer's normaliser both changes characters and puts a space before each stretch of text, which "
+            "cannot be told apart behind an added token. Use strategy 'merges'."
+        )
