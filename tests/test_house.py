@@ -67,13 +67,13 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "refused"),
     [
-        ("runs", "from vocabx_utils.training import distillation", True),
+        ("runs", "from vocabx_utils.training import phase1", True),
         ("runs", "from vocabx_utils import training", True),
-        ("evaluation.scoring", "def f():\n    import vocabx_utils.training.extended", True),
+        ("evaluation.scoring", "def f():\n    import vocabx_utils.training.examples", True),
         ("analysis.similarity", "from ..vocabulary.tokens import NewToken", True),
         ("vocabulary.tokens", "from vocabx_utils.training import export", True),
-        ("training.extended", "from vocabx_utils.vocabulary.tokens import NewToken", False),
-        ("training.extended", "from .objectives import kl", False),
+        ("training.examples", "from vocabx_utils.vocabulary.tokens import NewToken", False),
+        ("training.examples", "from .objectives import kl", False),
         ("analysis.similarity", "from ..runs import open_run\nimport torch", False),
         ("analysis.similarity", "from vocabx_utils.figures import theme", True),
         ("figures.strips", "from vocabx_utils.vocabulary.alignment import align_text", False),

@@ -11,7 +11,7 @@ from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.paths import STAGES, notebooks_root
-from vocabx_utils.training.series import plan_variants
+from vocabx_utils.training.finetuning_variants import plan_variants
 
 PROFILES = config.profile_names()
 CLASSES = dict(

@@ -54,7 +54,7 @@ def forest_chart(
 
 
 def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw passed answers and the classes of failures of each variant (`scoring.failure_table`) as stacked bars."""
+    """Draw passed answers and the classes of failures of each variant (`failures.failure_table`) as stacked bars."""
     ax = new_axes(ax)
     names = [variant_label(name) for name in table["variant"]]
     left = np.zeros(len(table))
