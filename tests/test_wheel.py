@@ -58,7 +58,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
     assert names == {path.relative_to(ROOT).as_posix() for path in files}
-    assert {".py", ".json", ".txt", ".jinja"} <= {Path(name).suffix for name in names}
+    assert {".py", ".json", ".txt", ".jinja", ".yaml"} <= {Path(name).suffix for name in names}
 
 
 def test_the_installed_command_says_what_is_there(site: Path, tmp_path: Path) -> None:
