@@ -11,7 +11,7 @@ Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,9 @@ class Batch:
                 return tensor.pin_memory().to(device, non_blocking=True)
             return tensor.to(device)
 
-        held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: move(value) if isinstance(value, Tensor) else value for name, value in held.items()})
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: move(value) for name, value in held.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
 
 def align_batch(
