@@ -122,6 +122,17 @@ def load_base_model(
     return BaseModel(str(source), model, tokenizer, vocab_size, where, kind, weights_fingerprint(model))
 
 
+def base_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseModel:
+    """Make a base model of what is in memory: an untied, frozen copy; model and tokenizer stay as they are.
+
+    Raises:
+        ModelError: the model's head is of a kind that cannot be extended.
+    """
+    own = untie(copy.deepcopy(model)).eval().requires_grad_(False)
+    name, vocab_size = own.config.name_or_path or type(own).__name__, original_vocab_size(tokenizer)
+    return BaseModel(name, own, tokenizer, vocab_size, own.device, own.dtype, weights_fingerprint(own))
+
+
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Hold back the progress bars of transformers, which fill notebooks with nothing a reader needs."""
