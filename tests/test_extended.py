@@ -9,14 +9,15 @@ import torch
 from tiny import ROWS, WIDTH, N, V, as_base, tiny_family
 
 from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training.extended import ExtendedModel, rows_checksum
-from vocabx_utils.training.objectives import phase1_loss
+from vocabx_utils.student import Student
+from vocabx_utils.training.checks import rows_checksum
+from vocabx_utils.training.losses import phase1_loss
 
 
-def extended(base: Any, seed: int = 1) -> ExtendedModel:
+def extended(base: Any, seed: int = 1) -> Student:
     generator = torch.Generator().manual_seed(seed)
     rows = [0.2 * torch.randn(N, WIDTH, generator=generator) for _ in range(2)]
-    return ExtendedModel(base, rows[0], rows[1])
+    return Student(base.model, base.vocab_size, rows[0], rows[1])
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma2", "cohere", "granite"])

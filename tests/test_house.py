@@ -66,13 +66,13 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "refused"),
     [
-        ("runs", "from vocabx_utils.training import distillation", True),
+        ("runs", "from vocabx_utils.training import phase1", True),
         ("runs", "from vocabx_utils import training", True),
-        ("evaluation.scoring", "def f():\n    import vocabx_utils.training.extended", True),
+        ("evaluation.scoring", "def f():\n    import vocabx_utils.training.examples", True),
         ("analysis.plots", "from ..vocabulary.tokens import NewToken", True),
         ("vocabulary.tokens", "from vocabx_utils.training import export", True),
-        ("training.extended", "from vocabx_utils.vocabulary.tokens import NewToken", False),
-        ("training.extended", "from .objectives import kl", False),
+        ("training.examples", "from vocabx_utils.vocabulary.tokens import NewToken", False),
+        ("training.examples", "from .objectives import kl", False),
         ("analysis.plots", "from ..runs import open_run\nimport torch", False),
         ("claims.rows", "from vocabx_utils.evaluation.scoring import Count", False),
         ("evaluation.scoring", "from vocabx_utils.claims import judge_c1", True),

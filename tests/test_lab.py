@@ -17,7 +17,7 @@ from vocabx_utils.cli.lab import copy_notebooks
 def sources(tmp_path: Path) -> dict[str, Path]:
     """Two source notebooks."""
     folder = tmp_path / "notebooks"
-    (folder / "profiles").mkdir(parents=True)
+    folder.mkdir()
     found = {stage: folder / f"{stage}.ipynb" for stage in ("00_start", "03_phase1_training")}
     for path in found.values():
         path.write_text("first")

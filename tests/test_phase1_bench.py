@@ -49,8 +49,8 @@ def test_the_engines_train_alike(phase1: Any) -> None:
     before = step.model.head_rows.detach().clone()
     step([0, 1, 2, 3])
     trainer.step([0, 1, 2, 3])
-    moved = [rows.detach() - before for rows in (step.model.head_rows, trainer.model.head_rows)]
-    gradients = [rows.grad for rows in (step.model.head_rows, trainer.model.head_rows)]
+    moved = [rows.detach() - before for rows in (step.model.head_rows, trainer.student.head_rows)]
+    gradients = [rows.grad for rows in (step.model.head_rows, trainer.student.head_rows)]
     assert moved[0].any()
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
 

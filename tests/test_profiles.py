@@ -10,8 +10,8 @@ from vocabx_utils import config, thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
-from vocabx_utils.paths import STAGES, notebooks_root
-from vocabx_utils.training.series import plan_variants
+from vocabx_utils.paths import STAGES
+from vocabx_utils.training.finetuning_variants import plan_variants
 
 PROFILES = config.profile_names()
 CLASSES = dict(
@@ -50,7 +50,7 @@ def test_every_value_is_in_range(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name != "quick"])
 def test_each_begins_with_the_command_that_launches_it(profile: str) -> None:
-    first = (notebooks_root() / "profiles" / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()[0]
+    first = (config.PROFILES / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert first == f"# vocabx run --profile {profile}"
 
 

@@ -37,7 +37,7 @@ Call = Callable[..., Result]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project whose runs go to a folder of their own."""
-    (tmp_path / "notebooks" / "profiles").mkdir(parents=True)
+    (tmp_path / "notebooks").mkdir()
     monkeypatch.setenv("VOCABX_ROOT", str(tmp_path))
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "somewhere" / "runs"))
     return tmp_path
@@ -90,10 +90,9 @@ def test_defaults_run_in_order_into_the_run_folder(make: Make, call: Call, proje
 def test_section_beats_shared_value_and_typed_value_beats_both(make: Make, call: Call, project: Path) -> None:
     make("00_start", SHOW)
     make("03_phase1_training", SHOW)
-    (project / "notebooks/profiles/gpu.yaml").write_text(
-        "epochs: 4\nlearning_rate: 1\n03:\n  epochs: 5\n  verbose: true\n"
-    )
-    result = call("run", "--profile", "gpu", "-p", "anchors", "none,last", "-p", "limit", "7")
+    own = project / "gpu.yaml"
+    own.write_text("epochs: 4\nlearning_rate: 1\n03:\n  epochs: 5\n  verbose: true\n")
+    result = call("run", "--profile", str(own), "-p", "anchors", "none,last", "-p", "limit", "7")
     assert result.exit_code == 0, result.output
     assert executed(project, "00_start", "gpu") == "4 1.0 ['none', 'last'] False 7 gpu\n"
     assert executed(project, "03_phase1_training", "gpu") == "5 1.0 ['none', 'last'] True 7 gpu\n"

@@ -58,15 +58,20 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> 
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
     assert names == {path.relative_to(ROOT).as_posix() for path in files}
-    assert {".py", ".json", ".txt", ".jinja"} <= {Path(name).suffix for name in names}
+    assert {".py", ".json", ".txt", ".jinja", ".yaml"} <= {Path(name).suffix for name in names}
 
 
 def test_the_installed_command_says_what_is_there(site: Path, tmp_path: Path) -> None:
+    commit = ["-c", "user.name=x", "-c", "user.email=x@y.z", "commit", "-q", "--allow-empty", "-m", "not the package's"]
+    for words in (["init", "-q"], commit):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     assert vocabx(site, tmp_path, "--version").stdout.split()[-1] == VERSION
     assert "Commands:" in vocabx(site, tmp_path, "--help").stdout
     info = vocabx(site, tmp_path, "info")
     assert info.returncode == 0, info.stderr
     assert str(ROOT) not in info.stdout.replace(sys.prefix, "")
+    assert "need a checkout (VOCABX_ROOT)" in info.stdout
+    assert re.search(r"git revision +none", info.stdout)
     listed = vocabx(site, tmp_path, "models", "list")
     assert listed.returncode == 0 and "smollm2-135m" in listed.stdout
 

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["like_length", "pad"]
-
 
 def pad(
     sequences: Sequence[Sequence[int] | np.ndarray], *, left: bool = False, value: int = 0
@@ -71,7 +69,7 @@ def like_length(
         held, width = len(batches[-1]) + 1 if batches else 1, max(widest, length)
         full = count is not None and held > count
         too_big = tokens is not None and -(-held // world) * width > tokens
-        if not batches or full or too_big or real + length < (1.0 - max_padding) * width * held:
+        if not batches or full or too_big or real + length < (1.0 - max_padding) * (width * held):
             batches.append([])
             width, real = length, 0
         batches[-1].append(index)

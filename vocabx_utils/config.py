@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from vocabx_utils.paths import STAGES, notebooks_root, stage_name
+from vocabx_utils.paths import STAGES, stage_name
 
 
 class ConfigError(ValueError):
@@ -528,9 +528,12 @@ for _tag, _pattern in _PLAIN.items():
 _PlainLoader.add_constructor("tag:yaml.org,2002:decimal", _decimal)
 
 
+PROFILES = Path(__file__).with_name("profiles")
+
+
 def profile_names() -> list[str]:
-    """Names of the profiles that ship with the notebooks; `quick` means the notebooks' own defaults."""
-    return ["quick", *sorted(p.stem for p in (notebooks_root() / "profiles").glob("*.yaml"))]
+    """Names of the profiles that ship with the package; `quick` means the notebooks' own defaults."""
+    return ["quick", *sorted(p.stem for p in PROFILES.glob("*.yaml"))]
 
 
 def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -> dict[str, Any]:
@@ -551,7 +554,7 @@ def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -
         return {}
     path = Path(name_or_path).expanduser()
     if path.suffix not in {".yaml", ".yml"}:
-        path = notebooks_root() / "profiles" / f"{name_or_path}.yaml"
+        path = PROFILES / f"{name_or_path}.yaml"
     if not path.is_file():
         raise ConfigError(f"No profile {str(name_or_path)!r}. Known: {', '.join(profile_names())}, or a YAML file.")
     try:

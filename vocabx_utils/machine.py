@@ -82,10 +82,13 @@ def _devices() -> dict[str, str]:
 
 def _folders() -> dict[str, str]:
     from vocabx_utils.models import cache_dir
-    from vocabx_utils.paths import project_root, runs_root
+    from vocabx_utils.paths import notebooks_root, project_root, runs_root
 
     named = {"project": project_root(), "runs": runs_root(), "model cache": cache_dir()}
-    return {name: f"{path} ({_free(path)})" for name, path in named.items()}
+    folders = {name: f"{path} ({_free(path)})" for name, path in named.items()}
+    if not any(notebooks_root().glob("*.ipynb")):
+        folders["notebooks"] = "none: `vocabx run` and `vocabx lab` need a checkout (VOCABX_ROOT)"
+    return folders
 
 
 def _free(path: Path) -> str:

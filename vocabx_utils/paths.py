@@ -49,7 +49,7 @@ def project_root() -> Path:
     if (checkout / "notebooks").is_dir():
         return checkout
     here = Path.cwd()
-    return next((p for p in (here, *here.parents) if (p / "notebooks" / "profiles").is_dir()), here)
+    return next((p for p in (here, *here.parents) if (p / "notebooks" / f"{STAGES[0]}.ipynb").is_file()), here)
 
 
 def notebooks_root() -> Path:

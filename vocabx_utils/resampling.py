@@ -11,8 +11,6 @@ from scipy.stats import spearmanr, t
 
 from vocabx_utils.intervals import CONFIDENCE, Floats, Interval, paired_values, ratio_and_error, require_fraction
 
-__all__ = ["bootstrap_mean", "paired_bootstrap", "rank_correlation"]
-
 
 def bootstrap_mean(values: ArrayLike, *, draws: int = 1000, confidence: float = CONFIDENCE, seed: int = 0) -> Interval:
     """Mean of the finite values with a percentile bootstrap interval, for hundreds of tokens.

@@ -21,19 +21,6 @@ from vocabx_utils.files import DamagedFileError, read_json, read_tensors, write_
 from vocabx_utils.paths import show_path
 from vocabx_utils.runs import MissingStageError, Run
 
-__all__ = [
-    "MATRICES",
-    "Matrix",
-    "RowHistory",
-    "TokenInfo",
-    "epoch_files",
-    "read_epoch",
-    "read_histories",
-    "read_history",
-    "read_tokens",
-    "write_epoch",
-]
-
 Matrix = Literal["input", "head"]
 MATRICES: tuple[Matrix, Matrix] = ("input", "head")
 _EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors")

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from vocabx_utils import locks
 from vocabx_utils.files import read_json, write_json
-from vocabx_utils.paths import project_root, runs_root, show_path, stage_name
+from vocabx_utils.paths import runs_root, show_path, stage_name
 
 _RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
 
@@ -166,7 +166,9 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def git_revision() -> str | None:
-    """Commit of the checkout, with `+` behind it when tracked files differ; None outside one.
+    """Commit of the checkout that holds this file, with `+` behind it when tracked files differ; None outside one.
+
+    Where the package was installed from a wheel, whatever repository lies around it says nothing of its code.
 
     A checkout that belongs to another user, as in many containers, is read too: git's refusal guards against hooks
     and settings of strangers, and this reading runs none.
@@ -174,10 +176,11 @@ def git_revision() -> str | None:
 
     def git(*words: str) -> str:
         safe = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false"]
-        command = ["git", *safe, "-C", str(project_root()), *words]
+        command = ["git", *safe, "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -22,8 +22,6 @@ from transformers import Cache, PreTrainedModel
 from vocabx_utils.batching import like_length, pad
 from vocabx_utils.models import cache_argument
 
-__all__ = ["LogitTransform", "Student", "UnsupportedModelError", "logit_transform", "logits"]
-
 # Configuration names that speak of logits but leave the output logits alone.
 _HARMLESS = {"attn_logit_softcapping", "attention_logit_cap", "router_aux_loss_coef", "output_router_logits"}
 _HEAD_POSITIONS = 256  # positions whose logits are held at once

@@ -31,10 +31,12 @@ import torch
 from vocabx_utils import corpus, files, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, load_base_model
+from vocabx_utils.student import Student
 from vocabx_utils.training.continuations import continuations
-from vocabx_utils.training.distillation import Phase1Data, parse_variant, train_variant
-from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
-from vocabx_utils.training.extended import ExtendedModel
+from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1 import Phase1Data
+from vocabx_utils.training.phase1_stage import train_variant
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import align_texts
@@ -70,7 +72,7 @@ class Setup:
 
     extension: Extension
     data: Phase1Data  # its validation is the short one that draws the curves
-    whole: ExampleSet
+    whole: AlignedSet
     whole_teacher: Any
 
 
@@ -179,7 +181,7 @@ class Bench:
         result = train_variant(variant, base, setup.extension.tokens, setup.data, config, folder, spell=spell)
         epochs = len(result.metrics) - 1
         rows = files.read_tensors(folder / "rows" / f"epoch_{epochs:02d}.safetensors")
-        model = ExtendedModel(base, rows["input_rows"], rows["head_rows"])
+        model = Student(base.model, base.vocab_size, rows["input_rows"], rows["head_rows"])
         scores, _ = evaluate(model, setup.whole, setup.whole_teacher, token_budget=args.token_budget)
         after = continuations(
             model, setup.whole, setup.whole_teacher, setup.extension.tokens, token_budget=args.token_budget

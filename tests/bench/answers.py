@@ -20,9 +20,10 @@ from typing import Any
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, benchmark_of, load_benchmark
 from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.failures import failure_table
 from vocabx_utils.evaluation.kept import KEPT_FOLDER, kept_ids
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
-from vocabx_utils.evaluation.scoring import count_passes, failure_table
+from vocabx_utils.evaluation.scoring import count_passes
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.statistics import wilson_interval

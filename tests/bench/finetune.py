@@ -37,10 +37,9 @@ from bench_parts import facts as bench_facts
 from vocabx_utils import corpus, files, models
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.training import stages
-from vocabx_utils.training.batches import Example, ExampleSet, encode
-from vocabx_utils.training.finetuning import fine_tune, run_stage
+from vocabx_utils.training.examples import Example, ExampleSet, encode
+from vocabx_utils.training.finetuning_stage import OutOfMemory, fine_tune, run_stage
 from vocabx_utils.training.forgetting import Snapshot, TextSet, forgetting_texts
-from vocabx_utils.training.loop import OutOfMemory
 
 # of one forward pass, as many as an 80 GB card holds; halved where memory does not suffice
 TOKENS_PER_BATCH = {"qwen2.5-coder-0.5b": 32_768, "llama-6.7b": 4096, "llama-6.7b-v128k": 4096, "tiny": 32_768}

@@ -20,8 +20,8 @@ from bench_parts import facts, short_device, synchronise
 from torch import Tensor
 
 from vocabx_utils import files
-from vocabx_utils.training.objectives import compiled_step, logit_products, phase1_loss
-from vocabx_utils.training.softmax_steps import aligned_rows, blank_
+from vocabx_utils.training.losses import phase1_loss
+from vocabx_utils.training.softmax import aligned_rows, blank_, fused_softmax_step, logit_products
 
 V, N, WIDTH, ROWS = 151_665, 800, 896, 768
 
@@ -51,7 +51,7 @@ def measure(head: Tensor) -> dict[str, float]:
     states = torch.randn(ROWS, WIDTH, dtype=head.dtype, **place)
     old, teacher = (blank_(torch.randn(ROWS, len(head), **place), V) for _ in range(2))
     gradient = old.to(head.dtype)
-    zeros, factor, step = torch.zeros(ROWS, **place), torch.tensor(0.1, **place), compiled_step()
+    zeros, factor, step = torch.zeros(ROWS, **place), torch.tensor(0.1, **place), fused_softmax_step()
     parts = {
         "products": lambda: products(states, head, gradient),
         "fused_passes": lambda: step(old, teacher, zeros, zeros.long(), None, factor, None, head.dtype),

@@ -53,11 +53,12 @@ from phase1_engines import Problem, floor, literal, ours
 
 from vocabx_utils import corpus, files, models
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.training import objectives, stages
-from vocabx_utils.training.examples import ExampleSet, choose_windows, epoch_batches, micro_batches, whole_texts
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.schedule import rate_factor
-from vocabx_utils.training.teacher import TeacherCache
+from vocabx_utils.student import Student
+from vocabx_utils.training import softmax, stages
+from vocabx_utils.training.batches import epoch_batches, micro_batches
+from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.loop import learning_rate
+from vocabx_utils.training.teacher import TeacherStates
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.boundaries import align_boundaries
@@ -239,11 +240,11 @@ def engine(options: argparse.Namespace) -> None:
     }
     if options.engine == "ours":
         found["ceiling_flops"] = matmul_ceiling(w.size)
-        found["softmax_fused"] = torch.cuda.is_available() and objectives.compiled_step().compiled is not None
+        found["softmax_fused"] = torch.cuda.is_available() and softmax.fused_softmax_step().compiled is not None
     files.write_json(options.result, found)
 
 
-def timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[int]]:
+def timed(step: Any, train: AlignedSet, w: Workload) -> tuple[list[float], list[int]]:
     """Seconds and tokens of each timed step; the texts come round again where there are too few."""
     count = max(1, len(train) // w.batch)
     seconds, tokens = [], []
@@ -255,20 +256,20 @@ def timed(step: Any, train: ExampleSet, w: Workload) -> tuple[list[float], list[
         step(indices)
         synchronise()
         seconds.append(time.perf_counter() - began)
-        tokens.append(sum(len(train.examples[i].extended_ids) for i in indices))
+        tokens.append(sum(len(train.examples[i].ids) for i in indices))
     return seconds[w.warmup :], tokens[w.warmup :]
 
 
-def skipped_share(problem: Problem, cache: TeacherCache, w: Workload) -> float:
+def skipped_share(problem: Problem, cache: TeacherStates, w: Workload) -> float:
     """Share of student tokens before a first divergence that the blocks did not run over, in steps as timed."""
-    lengths = [len(example.extended_ids) for example in problem.train.examples]
+    lengths = [len(example.ids) for example in problem.train.examples]
     parts = [
         part
         for first in range(0, len(lengths) - w.batch + 1, w.batch)
         for part in micro_batches(lengths, range(first, first + w.batch), problem.config.token_budget)
     ]
     read = sum(lengths[i] for part in parts for i in part)
-    return sum(cache.prefixes.skipped(part, max(lengths[i] for i in part)) for part in parts) / read if read else 0.0
+    return sum(cache.beginnings.skipped(part, max(lengths[i] for i in part)) for part in parts) / read if read else 0.0
 
 
 def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
@@ -318,10 +319,10 @@ def quality(options: argparse.Namespace) -> None:
     clock = time.perf_counter()
     if options.way == "literal":
         step = literal(problem)
-        model: ExtendedModel = step.model  # type: ignore[attr-defined]
+        model: Student = step.model  # type: ignore[attr-defined]
     else:
         trainer = ours(problem, anchor="first" if options.way == "cached" else "last")
-        model = trainer.model
+        model = trainer.student
         trainer.cycles = [len(batches)]
     synchronise()
     spent = time.perf_counter() - clock  # the teacher's pass over the training texts is part of ours
@@ -334,13 +335,13 @@ def quality(options: argparse.Namespace) -> None:
     for number, indices in enumerate(batches):
         clock = time.perf_counter()
         if options.way == "literal":
-            step(indices, rate_factor(number, [len(batches)], config.warmup))  # type: ignore[call-arg]
+            step(indices, learning_rate(number, [len(batches)], config.warmup))  # type: ignore[call-arg]
         else:
             trainer.step(indices)
-            trainer.position.steps += 1
+            trainer.done += 1
         synchronise()
         spent += time.perf_counter() - clock
-        tokens += sum(len(train.examples[i].extended_ids) for i in indices)
+        tokens += sum(len(train.examples[i].ids) for i in indices)
         last = number == len(batches) - 1
         if (number + 1) % every == 0 or last:
             curve.append({"step": number + 1, "seconds": spent, "tokens": tokens, "kl_identical": kl()})
@@ -362,14 +363,14 @@ def _warm_up(problem: Problem, way: str) -> None:
     The number of texts and their length both change, which is when the compiler stops taking them for constants.
     """
     batch, texts = problem.config.batch_size, problem.train.examples
-    shortest = sorted((e for e in texts if len(e.pairs["last"])), key=lambda e: len(e.extended_ids))[:batch]
+    shortest = sorted((e for e in texts if len(e.pairs["last"])), key=lambda e: len(e.ids))[:batch]
     few = replace(problem, train=replace(problem.train, examples=(*texts[: 2 * batch], *shortest)))
     step: Any = literal(few) if way == "literal" else ours(few).step
     for first in range(0, len(few.train) - batch + 1, batch):
         step(list(range(first, first + max(1, batch - first // batch))))
 
 
-def _quality_sets(q: Quality, options: argparse.Namespace) -> tuple[ExampleSet, ExampleSet, ExampleSet]:
+def _quality_sets(q: Quality, options: argparse.Namespace) -> tuple[AlignedSet, AlignedSet, AlignedSet]:
     from vocabx_utils.vocabulary.tokens import load_extension
 
     extension = load_extension(options.data / "extension")

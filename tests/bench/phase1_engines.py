@@ -4,7 +4,7 @@ literal  as the thesis describes phase 1: every step runs the teacher, builds bo
          at every position, finds the pairs with the look-ahead algorithm (anchor: first token of a group) and makes two
          backward passes for two optimisers. The frozen base takes no gradient and only new rows are trained, as
          in `ours`: the comparison is about the method, not about careless code.
-ours     `training.distillation.Trainer` with the teacher cached.
+ours     `training.phase1.Phase1Training` with the teacher cached.
 floor    what no implementation can leave out: the student's forward and backward pass (from the first divergence on, as
          in `ours`) and the bare products with the head (student at every target, teacher and gradient at every
          compared position, new rows), no softmax.
@@ -22,21 +22,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
-from vocabx_utils.training.distillation import Phase1Data, Trainer, parse_variant
-from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.group import Group
-from vocabx_utils.training.objectives import default_chunk, logit_products
-from vocabx_utils.training.prefixes import Prefixes
-from vocabx_utils.training.softmax_steps import aligned_rows
+from vocabx_utils.student import Student
+from vocabx_utils.training.batches import align_batch, micro_batches
+from vocabx_utils.training.examples import AlignedSet
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
+from vocabx_utils.training.shared_beginnings import SharedBeginnings
+from vocabx_utils.training.softmax import aligned_rows, default_chunk, logit_products
 from vocabx_utils.training.stages import compile_blocks
-from vocabx_utils.training.teacher import TeacherCache, teacher_cache
+from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.lookahead import map_token_sequences
 
@@ -49,38 +50,41 @@ class Problem:
 
     base: BaseModel
     tokens: tuple[SubtokenLike, ...]
-    train: ExampleSet
+    train: AlignedSet
     config: Phase1Config
-    prefix_bytes: int | None = None  # 0 where the blocks are fused
+    beginnings_bytes: int | None = None  # 0 where the blocks are fused
 
     def fused(self) -> Problem:
         """The same with fused blocks, which run whole texts."""
         compile_blocks(self.base.model)
-        return replace(self, prefix_bytes=0)
+        return replace(self, beginnings_bytes=0)
 
-    def student(self) -> ExtendedModel:
+    def student(self) -> Student:
         """Mean of subtokens for the input rows, first subtoken for the head."""
         generator = torch.Generator().manual_seed(0)
         rows = input_rows("mean", self.base, self.tokens, generator)
-        return ExtendedModel(self.base, rows, head_rows("first", self.base, self.tokens, generator))
+        return Student(
+            self.base.model, self.base.vocab_size, rows, head_rows("first", self.base, self.tokens, generator)
+        )
 
-    def cache(self, examples: ExampleSet, folder: Path | None = None, group: Group | None = None) -> TeacherCache:
+    def cache(
+        self, examples: AlignedSet, folder: Path | None = None, processes: PartialState | None = None
+    ) -> TeacherStates:
         """The teacher's states, in a folder that nobody else uses unless processes share one."""
-        folder, group = folder or Path(tempfile.mkdtemp(prefix="vocabx-teacher-")), group or Group()
+        folder = folder or Path(tempfile.mkdtemp(prefix="vocabx-teacher-"))
         return teacher_cache(
             self.base, examples, folder, token_budget=self.config.token_budget, tell=lambda _: None,
-            prefix_bytes=self.prefix_bytes, rank=group.rank, world=group.world, barrier=group.barrier,
+            beginnings_bytes=self.beginnings_bytes, processes=processes,
         ).to(self.base.device)  # fmt: skip
 
 
 def ours(
-    problem: Problem, *, anchor: str = "last", cache: TeacherCache | None = None, group: Group | None = None
-) -> Trainer:
-    """The package's own trainer, ready for `Trainer.step`."""
+    problem: Problem, *, anchor: str = "last", cache: TeacherStates | None = None, processes: PartialState | None = None
+) -> Phase1Training:
+    """The package's own training, ready for `Phase1Training.step`."""
     cache = cache or problem.cache(problem.train)
     data = Phase1Data(problem.train, problem.train, cache, cache)
-    variant = parse_variant(f"mean_kl_{anchor}")
-    return Trainer(variant, problem.student(), data, problem.config, Path(), group or Group(), None, {})
+    return Phase1Training(parse_variant(f"mean_kl_{anchor}"), problem.student(), data, problem.config, processes)
 
 
 def literal(problem: Problem) -> Step:
@@ -91,7 +95,7 @@ def literal(problem: Problem) -> Step:
     ]
     head = aligned_rows(model.head)  # slow products would say nothing about the method
     examples = problem.train.examples
-    lengths = [len(example.extended_ids) for example in examples]
+    lengths = [len(example.ids) for example in examples]
 
     def step(indices: list[int], factor: float = 1.0) -> None:
         for optimizer in optimizers:
@@ -100,13 +104,10 @@ def literal(problem: Problem) -> Step:
         targets = sum(lengths[i] - 1 for i in indices)
         for part in micro_batches(lengths, indices, config.token_budget):
             original, extended = (
-                _padded([getattr(examples[i], side) for i in part], base.device)
-                for side in ("original_ids", "extended_ids")
+                _padded([getattr(examples[i], side) for i in part], base.device) for side in ("original_ids", "ids")
             )
             pairs = [
-                map_token_sequences(examples[i].original_ids.tolist(), examples[i].extended_ids.tolist()).pairs(
-                    "first"
-                )[0]
+                map_token_sequences(examples[i].original_ids.tolist(), examples[i].ids.tolist()).pairs("first")[0]
                 for i in part
             ]
             with torch.no_grad():
@@ -122,7 +123,7 @@ def literal(problem: Problem) -> Step:
             share = len(line) * len(indices) / len(part)
             (functional.kl_div(log_q, log_p, log_target=True, reduction="sum") / share).backward(retain_graph=True)
             logits = torch.cat([student.detach(), new], -1)[:, :-1]
-            goal = _padded([examples[i].extended_ids[1:] for i in part], base.device, fill=-100)
+            goal = _padded([examples[i].ids[1:] for i in part], base.device, fill=-100)
             loss = functional.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100, reduction="sum")
             (loss / targets).backward()
         for optimizer in optimizers:
@@ -136,10 +137,10 @@ def floor(problem: Problem) -> Step:
     """The student's passes and the bare products, over the same batches."""
     base, model, config = problem.base, problem.student(), problem.config
     examples = problem.train
-    lengths = [len(example.extended_ids) for example in examples.examples]
+    lengths = [len(example.ids) for example in examples.examples]
     rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
     chunk = default_chunk(base.vocab_size, base.device)
-    prefixes = Prefixes(base, examples, token_budget=config.token_budget, limit=problem.prefix_bytes)
+    beginnings = SharedBeginnings(base, examples, token_budget=config.token_budget, limit=problem.beginnings_bytes)
     head, new = aligned_rows(model.head), model.head_rows.detach().to(base.dtype)
     states = torch.randn(chunk, base.width, device=base.device, dtype=base.dtype)
     gradient = torch.rand(chunk, len(head), device=base.device, dtype=base.dtype) / base.vocab_size
@@ -160,8 +161,8 @@ def floor(problem: Problem) -> Step:
 
     def step(indices: list[int]) -> None:
         for part in micro_batches(lengths, indices, config.token_budget):
-            batch = collate(examples, part, "last", rows).to(base.device)
-            hidden, _ = prefixes.hidden(model, batch.ids, part, new_at=batch.new_at)
+            batch = align_batch(examples, part, "last", rows).to(base.device)
+            hidden, _ = beginnings.hidden(model, batch.ids, part, new_at=batch.new_at)
             flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.positions)
             with torch.no_grad():
                 gradients = products(flat, len(batch.teacher_rows))

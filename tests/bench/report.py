@@ -23,7 +23,7 @@ from phase1 import WAYS, WORKLOADS
 
 from vocabx_utils import files
 from vocabx_utils.analysis.plots import save_figure, theme
-from vocabx_utils.training.objectives import default_chunk
+from vocabx_utils.training.softmax import default_chunk
 
 _QWEN = {"speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35}
 GOALS: dict[str, dict[str, float]] = {

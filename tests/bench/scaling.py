@@ -29,7 +29,7 @@ from bench_parts import facts, median_rate, ratio, seconds_left, short_device
 from phase1_engines import ours
 
 from vocabx_utils import files
-from vocabx_utils.training.group import join_group
+from vocabx_utils.training.processes import joined
 
 LARGER = 4  # global steps of this file over those of phase1.py and finetune.py
 
@@ -100,10 +100,10 @@ def _phase1(name: str, options: argparse.Namespace) -> dict[str, Any]:
     problem = phase1.problem_of(w, options)
     if options.compiled:
         problem = problem.fused()
-    with join_group() as group:
-        cache = problem.cache(problem.train, options.scratch / "teacher", group)
-        seconds, tokens = phase1.timed(ours(problem, cache=cache, group=group).step, problem.train, w)
-        group.barrier()
+    with joined(cpu=not torch.cuda.is_available()) as processes:
+        cache = problem.cache(problem.train, options.scratch / "teacher", processes)
+        seconds, tokens = phase1.timed(ours(problem, cache=cache, processes=processes).step, problem.train, w)
+        processes.wait_for_everyone()
     return {
         "tokens_per_s": median_rate(seconds, tokens),
         "tokens_per_pass": problem.config.token_budget,

@@ -9,6 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.results import Result
 
 CODE = [
     'def add(a, b):\n    """ Add two numbers.\n    >>> add(1, 2)\n    3\n    """\n    return a + b\n',
@@ -135,3 +136,26 @@ def bigcodebench_problem() -> Problem:
         "bigcodebench",
         {"libs": ["math"]},
     )
+
+
+def result(task: str, passed: bool = False, **changes: object) -> Result:
+    """Make the result of one answer."""
+    values: dict[str, object] = {
+        "task_id": task,
+        "sample": 0,
+        "status": "pass" if passed else "fail",
+        "reason": "" if passed else "assert",
+        "exception": "",
+        "details": {},
+        "tests_run": 1,
+        "tests_expected": 1,
+        "seconds": 0.1,
+        "rss_mb": 20,
+        "attempts": 1,
+        "timeout_s": 5.0,
+        "key": "k",
+        "backend": "bwrap",
+        "environment": "plain",
+        "env_hash": "e",
+    }
+    return Result(**(values | changes))  # type: ignore[arg-type]

@@ -1,41 +1,18 @@
-"""Tables, classes of failures and pass@k from results, and results that cannot be compared."""
+"""Tables and pass@k from results, and results that cannot be compared."""
 
 from __future__ import annotations
 
 import pytest
+from evaluation.evaluation_parts import result
 
 from vocabx_utils.evaluation.results import Result
 from vocabx_utils.evaluation.scoring import (
     ResultsError,
     comparison_table,
     count_passes,
-    failure_class,
-    failure_table,
     mean_pass_at_k,
     results_table,
 )
-
-
-def result(task: str, passed: bool = False, **changes: object) -> Result:
-    values: dict[str, object] = {
-        "task_id": task,
-        "sample": 0,
-        "status": "pass" if passed else "fail",
-        "reason": "" if passed else "assert",
-        "exception": "",
-        "details": {},
-        "tests_run": 1,
-        "tests_expected": 1,
-        "seconds": 0.1,
-        "rss_mb": 20,
-        "attempts": 1,
-        "timeout_s": 5.0,
-        "key": "k",
-        "backend": "bwrap",
-        "environment": "plain",
-        "env_hash": "e",
-    }
-    return Result(**(values | changes))  # type: ignore[arg-type]
 
 
 def thesis_results(bigcodebench: int, ds1000: int) -> list[Result]:
@@ -94,37 +71,3 @@ def test_mean_pass_at_k_averages_over_problems() -> None:
     several = [result("Mbpp/1", True), result("Mbpp/1", sample=1), result("Mbpp/2"), result("Mbpp/2", sample=1)]
     assert mean_pass_at_k(several) == pytest.approx(0.25)
     assert mean_pass_at_k(several, 2) == pytest.approx(0.5)
-
-
-PROSE = "This function first creates a list of random names and then it writes them."
-CASES = [
-    (result("Mbpp/1", True), {}, ""),
-    (result("Mbpp/1"), {"solution": "def f(): return 1"}, "wrong answer"),
-    (result("Mbpp/1", status="timeout", reason=""), {}, "timeout"),
-    (result("Mbpp/1", reason="error", exception="KeyError"), {"solution": "x"}, "exception"),
-    (result("Mbpp/1", reason="syntax", exception="SyntaxError"), {"solution": "def f(:"}, "syntax"),
-    (result("Mbpp/1", reason="syntax"), {"solution": PROSE}, "no code"),
-    (result("Mbpp/1", reason="error", exception="NameError"), {"solution": ""}, "no code"),
-    (result("Mbpp/1", reason="syntax"), {"solution": "def f(x):\n    return (x", "finish": "length"}, "truncated"),
-    (result("Mbpp/1"), {"solution": "def f(): return 1", "finish": "length"}, "wrong answer"),
-    (result("Mbpp/1", reason="memory"), {}, "memory"),
-    (result("Mbpp/1", reason="tamper"), {}, "refused"),
-    (result("Mbpp/1", reason="crash"), {}, "crash"),
-]
-
-
-@pytest.mark.parametrize(("outcome", "sample", "expected"), CASES)
-def test_failure_classes(outcome: Result, sample: dict[str, str], expected: str) -> None:
-    assert failure_class(outcome, sample) == expected
-
-
-def test_failure_table_counts_by_variant() -> None:
-    outcomes = [
-        result("Mbpp/1", True),
-        result("Mbpp/2", reason="error", details={"ALL": "Traceback\npandas.errors.KeyError: 3"}),
-        result("Mbpp/3", reason="syntax"),
-    ]
-    samples = [{"task_id": "Mbpp/3", "solution": PROSE}]
-    row = failure_table({"base": outcomes}, {"base": samples}).iloc[0]
-    assert (row["passed"], row["exception"], row["no code"]) == (1, 1, 1)
-    assert row["exceptions"] == "KeyError 1"

@@ -319,7 +319,7 @@ def test_strict_is_the_default_where_the_tests_allow_it(problems, samples, tmp_p
 
 @pytest.mark.sandbox
 def test_command_line(problems, samples, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("vocabx_utils.evaluation.benchmarks.load_benchmark", lambda name: problems)
+    monkeypatch.setattr("vocabx_utils.cli.evaluation.load_benchmark", lambda name: problems)
     path = tmp_path / "samples.jsonl"
     _write(path, samples)
     done = CliRunner().invoke(evaluate, ["run", str(path), "--official", "--workers", "1"])

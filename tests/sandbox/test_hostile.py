@@ -38,6 +38,13 @@ def test_hostile_programs_are_contained(item: hostile.Hostile, sandbox: Sandbox)
     assert sandbox.run(Task(hostile.GOOD, hostile.TEST, "asserts"), LIMITS).status == "pass"
 
 
+def test_every_program_is_in_the_index_and_none_can_be_imported() -> None:
+    known = {item.name for item in hostile.HOSTILE} | {f"probe_{name}" for name in hostile.PROBES} | {"informed"}
+    assert {file.stem for file in hostile.PROGRAMS.glob("*.py")} == known
+    assert set(hostile.SELF_TEST) <= known
+    assert not hostile.PROGRAMS.name.isidentifier()  # no import statement reaches them
+
+
 @pytest.mark.parametrize(("name", "reason"), [("H04", "tamper"), ("H06", "tamper"), ("H07", "memory")])
 def test_reasons_say_what_happened(name: str, reason: str, sandbox: Sandbox) -> None:
     with hostile.targets() as targets:

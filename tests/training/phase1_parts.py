@@ -10,8 +10,8 @@ from tiny import N, V, texts, tokenizers
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
-from vocabx_utils.training.distillation import Phase1Data
-from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
+from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.phase1 import Phase1Data
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.vocabulary.alignment import align_texts
 
@@ -21,7 +21,7 @@ def aligned(count: int = 24) -> tuple[Any, ...]:
     return tuple(align_texts(tokenizers(), texts(count)))
 
 
-def example_set(start: int = 0, stop: int = 24, window: int = 0) -> ExampleSet:
+def example_set(start: int = 0, stop: int = 24, window: int = 0) -> AlignedSet:
     chosen = aligned()[start:stop]
     if window:
         return choose_windows(chosen, V, N, window=window, limit=40)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_finetuning import SMALL
 from tiny import CHAT, chat_base, chat_tokenizer, new_rows, rendered_pairs, tiny_decoder, with_words
+from training.test_finetuning import SMALL
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -28,9 +28,9 @@ from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
 from vocabx_utils.training import card, export, starts
-from vocabx_utils.training.batches import encode
+from vocabx_utils.training.examples import encode
 from vocabx_utils.training.export import ExportError, export_model, read_facts
-from vocabx_utils.training.finetuning import fine_tune
+from vocabx_utils.training.finetuning_stage import fine_tune
 from vocabx_utils.training.stage_files import load_adapter
 from vocabx_utils.training.starts import Start, from_rows, load_variant, open_start
 from vocabx_utils.vocabulary.extend import add_tokens

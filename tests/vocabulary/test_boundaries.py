@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,9 +23,20 @@ def test_boundaries_equal_the_naive_double_loop(left, right, offset):
     assert align_boundaries(left, right).tolist() == naive_pairs(left, right)
 
 
-def test_boundaries_far_apart_use_no_table():
+def test_boundaries_far_apart():
     left, right = [1, 10**15, 10**16], [1, 10**15 + 1, 10**16]
     assert align_boundaries(left, right).tolist() == [[0, 0], [2, 2]]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.9])
+def test_boundaries_of_a_long_text_equal_a_library(share):
+    """Longer than the blocks in which it is matched; on either side."""
+    generator = np.random.default_rng(0)
+    left = np.cumsum(generator.integers(1, 7, 40_000))
+    right = np.union1d(left[generator.random(len(left)) < share], left[::3] + 1)
+    for one, other in ((left, right), (right, left)):
+        _, i, j = np.intersect1d(one, other, return_indices=True)
+        np.testing.assert_array_equal(align_boundaries(one, other), np.stack([i, j], axis=1))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,6 @@ from vocabx_utils.analysis.similarity import cosine
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 
-__all__ = ["KLMeter", "PairedText", "hidden_similarity", "logit_lens", "windows"]
-
 _CHUNK = 256
 """Positions whose logits are in memory at a time: 256 × V float32, twice."""
 _KEPT_BYTES = 1 << 28

@@ -19,8 +19,6 @@ from vocabx_utils.analysis.divergence import PairedText
 from vocabx_utils.analysis.similarity import POSITIONS, cosine, nearest_rows, subtoken_cosines
 from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 
-__all__ = ["Explorer", "Occurrence", "TokenView"]
-
 Decode = Callable[[Sequence[int]], str]
 
 

@@ -14,7 +14,6 @@ from vocabx_utils.analysis.explorer import Explorer, TokenView
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["explorer_widget", "view_html"]
 
 _DEEP = (1, 60, 120)
 """Colour of the largest KL in a strip; smaller ones are mixed with white, opaque, so that contrast can be checked."""

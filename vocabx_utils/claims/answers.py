@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from vocabx_utils import statistics
 from vocabx_utils.claims.verdict import Verdict
-from vocabx_utils.evaluation.scoring import FAILURE_CLASSES, Count
+from vocabx_utils.evaluation.failures import FAILURE_CLASSES
+from vocabx_utils.evaluation.scoring import Count
 from vocabx_utils.intervals import Interval, judge, judge_all, ratio_difference, shared_level
 from vocabx_utils.resampling import rank_correlation
 
@@ -98,7 +99,7 @@ def judge_c16(classes: Mapping[str, Sequence[str]]) -> Verdict:
     interval). Models answer the same problems, so their failures are not added up.
 
     Args:
-        classes: class of each answer by model, see `scoring.failure_class`; `""` for a pass.
+        classes: class of each answer by model, see `failures.failure_class`; `""` for a pass.
     """
     counts = {name: Counter(kind for kind in kinds if kind) for name, kinds in classes.items()}
     counts = {name: found for name, found in counts.items() if found}

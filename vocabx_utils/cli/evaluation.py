@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-_NAMES = ("humaneval", "mbpp", "bigcodebench", "ds1000")
-_BENCHMARK = click.Choice(_NAMES)
+from vocabx_utils.evaluation import kept as kept_lists
+from vocabx_utils.evaluation import references
+from vocabx_utils.evaluation.benchmarks import BENCHMARKS, benchmark_of, load_benchmark, select_problems
+from vocabx_utils.evaluation.environment_build import build_environment
+from vocabx_utils.evaluation.environments import (
+    DATA_FOLDERS,
+    RECIPES,
+    EnvironmentMissingError,
+    environment_for,
+    load_environment,
+    plain_environment,
+)
+from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.results import Result, write_official
+from vocabx_utils.evaluation.samples import read_samples
+from vocabx_utils.evaluation.selftest import describe_sandbox, protections
+from vocabx_utils.files import read_json, write_json
+from vocabx_utils.paths import runs_root, show_path
+
+_BENCHMARK = click.Choice(BENCHMARKS)
 _workers = click.option("--workers", default=2, show_default=True, help="Programs at the same time.")
 _fast = click.option("--fast", is_flag=True, help="Fork in warm jails instead of a fresh jail for each program.")
 _strict = click.option(
@@ -23,18 +40,20 @@ _strict = click.option(
 )
 
 
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Show errors that are meant for the user in one line."""
-    try:
-        yield
-    except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, click.exceptions.Exit):
+class _PlainErrors(click.Group):
+    """Shows errors that are meant for the user in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort):
             raise
-        raise click.ClickException(str(error)) from error
+        except (ValueError, OSError, RuntimeError) as error:
+            raise click.ClickException(str(error)) from error
 
 
-@click.group("eval-env")
+@click.group("eval-env", cls=_PlainErrors)
 def eval_env() -> None:
     """Build the pinned environments in which answers run."""
 
@@ -46,34 +65,28 @@ def eval_env() -> None:
 @click.option("--python", metavar="PATH", help="A CPython 3.11, where `vocabx` itself runs on another Python.")
 def build(name: str, added: tuple[str, ...], bare: bool, python: str | None) -> None:
     """Build an environment in the cache folder (minutes, one to three gigabytes)."""
-    from vocabx_utils.evaluation.environment_build import build_environment
-    from vocabx_utils.evaluation.environments import DATA_FOLDERS, RECIPES
-
-    with _plain_errors():
-        groups = (() if bare else RECIPES[name].default) + added
-        environment = build_environment(name, groups=groups, python=python, say=click.echo)
-        click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-        missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
-        if missing:
-            click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
+    groups = (() if bare else RECIPES[name].default) + added
+    environment = build_environment(name, groups=groups, python=python, say=click.echo)
+    click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
+    missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
+    if missing:
+        click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
 
 @eval_env.command()
 def show() -> None:
     """Show which environments are there, with their hashes."""
-    from vocabx_utils.evaluation import environments
-
-    for name in ("plain", *environments.RECIPES):
+    for name in ("plain", *RECIPES):
         try:
-            found = environments.load_environment(name)
-        except environments.EnvironmentMissingError as error:
+            found = load_environment(name)
+        except EnvironmentMissingError as error:
             click.echo(f"{name}: {error}")
             continue
         groups = f", with {', '.join(found.groups)}" if found.groups else ""
         click.echo(f"{name}: Python {found.python}{groups}, {len(found.packages)} packages, hash {found.hash}")
 
 
-@click.group("eval")
+@click.group("eval", cls=_PlainErrors)
 def evaluate() -> None:
     """Execute answers in the sandbox, and verify the references."""
 
@@ -85,18 +98,14 @@ def check() -> None:
     Without a sandbox that contains the self-test's hostile programs nothing is executed. The other protections
     depend on the machine; each line comes from a program that tried to get past.
     """
-    from vocabx_utils.evaluation.environments import plain_environment
-    from vocabx_utils.evaluation.selftest import describe_sandbox, protections
-
     view = plain_environment().view
     holds, words = describe_sandbox(view)
     if not holds:
         raise click.ClickException(words)
     click.echo(words)
-    with _plain_errors():
-        for protection in protections(view):
-            state = "active" if protection.active else "NOT active"
-            click.echo(f"  {state}: {protection.name} ({protection.words})")
+    for protection in protections(view):
+        state = "active" if protection.active else "NOT active"
+        click.echo(f"  {state}: {protection.name} ({protection.words})")
 
 
 @evaluate.command("verify-references")
@@ -128,50 +137,38 @@ def verify_references(
 
     Without BENCHMARKS all four. The lists go into a folder of yours and are compared with those of the package.
     """
-    from vocabx_utils.evaluation import kept
-    from vocabx_utils.evaluation.benchmarks import load_benchmark, select_problems
-    from vocabx_utils.evaluation.environments import environment_for
-    from vocabx_utils.evaluation.references import verify_references as verify
-    from vocabx_utils.paths import runs_root, show_path
-
     modes = ("forked", "fresh") if both else ("forked",) * 2 if fast else ("fresh",) * 2
     wanted, folder = [name for name in ids.split(",") if name], out or runs_root() / "references"
-    with _plain_errors():
-        if update_package and (wanted or share < 1):
-            raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
-        environments = {name: environment_for(name) for name in benchmarks or _NAMES}
-        if not (any_environment or update_package):
-            for name, environment in environments.items():
-                kept.check_environment(name, environment)
+    if update_package and (wanted or share < 1):
+        raise ValueError("--update-package replaces whole lists: leave --ids and --share out")
+    environments = {name: environment_for(name) for name in benchmarks or BENCHMARKS}
+    if not (any_environment or update_package):
         for name, environment in environments.items():
-            problems = select_problems(load_benchmark(name), wanted, share)
-            record, listed = folder / f"{name}.verdicts.jsonl", kept.KeptList.read(name)
-            found = verify(problems, environment, workers=workers, modes=modes, record=record)
-            path = found.write(kept.KEPT_FOLDER if update_package else folder)
-            seconds = ", ".join(f"{value:g} s" for value in found.seconds)
-            click.echo(f"{name}: {len(found.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
-            for reason, count in Counter(text.split(":")[0] for text in found.dropped.values()).most_common():
-                click.echo(f"  dropped, {reason}: {count}")
-            for line in found.compare(listed) if listed and not update_package else ():
-                click.echo(f"  {line}")
+            kept_lists.check_environment(name, environment)
+    for name, environment in environments.items():
+        problems = select_problems(load_benchmark(name), wanted, share)
+        record, listed = folder / f"{name}.verdicts.jsonl", kept_lists.KeptList.read(name)
+        found = references.verify_references(problems, environment, workers=workers, modes=modes, record=record)
+        path = found.write(kept_lists.KEPT_FOLDER if update_package else folder)
+        seconds = ", ".join(f"{value:g} s" for value in found.seconds)
+        click.echo(f"{name}: {len(found.kept)} of {len(problems)} references pass ({seconds}); {show_path(path)}")
+        for reason, count in Counter(text.split(":")[0] for text in found.dropped.values()).most_common():
+            click.echo(f"  dropped, {reason}: {count}")
+        for line in found.compare(listed) if listed and not update_package else ():
+            click.echo(f"  {line}")
 
 
 @evaluate.command("compare-modes")
 @click.argument("benchmark", type=_BENCHMARK)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to add the numbers to.")
 @_workers
-def compare_modes_command(benchmark: str, report: Path | None, workers: int) -> None:
+def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
-    from vocabx_utils.evaluation.kept import kept_problems
-    from vocabx_utils.evaluation.references import compare_modes
-    from vocabx_utils.files import read_json, write_json
-
-    with _plain_errors():
-        facts = compare_modes(kept_problems(benchmark), workers=workers)
-        click.echo(json.dumps(facts, indent=1))
-        if report:
-            known = read_json(report) if report.exists() else {}
-            write_json(report, {**known, benchmark: facts})
+    facts = references.compare_modes(kept_lists.kept_problems(benchmark), workers=workers)
+    click.echo(json.dumps(facts, indent=1))
+    if report:
+        known = read_json(report) if report.exists() else {}
+        write_json(report, {**known, benchmark: facts})
 
 
 @evaluate.command()
@@ -196,33 +193,23 @@ def run(
     strict: bool,
 ) -> None:
     """Execute the answers in SAMPLES (JSON Lines with task_id and solution); continue a run that was stopped."""
-    from vocabx_utils.evaluation.benchmarks import load_benchmark
-    from vocabx_utils.evaluation.execution import execute
-    from vocabx_utils.evaluation.kept import kept_problems
-    from vocabx_utils.evaluation.results import write_official
-    from vocabx_utils.evaluation.samples import read_samples
-    from vocabx_utils.paths import show_path
-
-    with _plain_errors():
-        rows = read_samples(samples)
-        name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
-        every = load_benchmark(name)
-        problems = kept_problems(name) if kept else every
-        problems = [problem for problem in problems if problem.library not in without_library]
-        left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
-        rows = [row for row in rows if row.task_id not in left_out]
-        target = out or samples.with_name("results.jsonl")
-        results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
-        _report(results)
-        _note_environment(name)
-        click.echo(f"results: {show_path(target)}")
-        if official:
-            click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
+    rows = read_samples(samples)
+    name = benchmark or _benchmark_of([row.task_id for row in rows], samples)
+    every = load_benchmark(name)
+    problems = kept_lists.kept_problems(name) if kept else every
+    problems = [problem for problem in problems if problem.library not in without_library]
+    left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
+    rows = [row for row in rows if row.task_id not in left_out]
+    target = out or samples.with_name("results.jsonl")
+    results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
+    _report(results)
+    _note_environment(name)
+    click.echo(f"results: {show_path(target)}")
+    if official:
+        click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
 
 
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
-    from vocabx_utils.evaluation.benchmarks import benchmark_of
-
     try:
         return benchmark_of(ids[0])
     except (IndexError, ValueError) as error:
@@ -232,16 +219,13 @@ def _benchmark_of(ids: Sequence[str], path: Path) -> str:
 
 def _note_environment(name: str) -> None:
     """Say where the answers ran in another environment than the one in which the list of kept problems was made."""
-    from vocabx_utils.evaluation.environments import environment_for
-    from vocabx_utils.evaluation.kept import EnvironmentDiffersError, check_environment
-
     try:
-        check_environment(name, environment_for(name))
-    except EnvironmentDiffersError as error:
+        kept_lists.check_environment(name, environment_for(name))
+    except kept_lists.EnvironmentDiffersError as error:
         click.echo(f"note: {error}")
 
 
-def _report(results: Sequence[Any]) -> None:
+def _report(results: Sequence[Result]) -> None:
     passed = sum(row.passed for row in results)
     click.echo(f"{passed} of {len(results)} answers pass ({passed / max(len(results), 1):.1%})")
     for reason, count in Counter(row.reason or row.status for row in results if not row.passed).most_common():

@@ -131,7 +131,7 @@ def _variants_that_nothing_makes(parameters: dict[str, dict[str, Any]]) -> list[
 
 
 def _bad_variant_names(names: Sequence[str]) -> list[str]:
-    from vocabx_utils.training.distillation import parse_variant
+    from vocabx_utils.training.objectives import parse_variant
 
     problems = []
     for name in names:
@@ -143,7 +143,7 @@ def _bad_variant_names(names: Sequence[str]) -> list[str]:
 
 
 def _tuned_names(tuning: dict[str, Any]) -> list[str]:
-    from vocabx_utils.training.series import plan_variants
+    from vocabx_utils.training.finetuning_variants import plan_variants
 
     names = FineTuneConfig.field_names()
     config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})

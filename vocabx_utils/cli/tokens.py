@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +79,10 @@ def propose(
             _print_tree(tree)
             chosen_on, measured_on = hold_out(tree.documents, held_out)
             _print_held_out(chosen_on, measured_on)
-            wanted = TokenOptions(**options | {"exclude": frozenset(options["exclude"])}, count_steps=False)
-            wanted = replace(wanted, min_files=min(wanted.min_files, len(chosen_on)))
-            extension = add_tokens(tokenizer, _choose(chosen_on, tokenizer, n, strategy, wanted), strategy)
+            options |= {"exclude": frozenset(options["exclude"]), "count_steps": False}
+            options["min_files"] = min(options["min_files"], len(chosen_on))
+            proposals = _choose(chosen_on, tokenizer, n, strategy, TokenOptions(**options))
+            extension = add_tokens(tokenizer, proposals, strategy)
             _print_tokens(extension)
             audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
             click.echo(f"\nGain, measured on the {'held-out files' if measured_on else 'files they were chosen on'}:")
@@ -167,19 +167,19 @@ def audit(
 def _audit_inputs(
     extension_folder: Path | None, run_name: str | None
 ) -> tuple[Path, dict[str, list[str]], list[str] | None]:
-    from vocabx_utils.files import read_jsonl
+    from vocabx_utils.corpus import pairs_from_jsonl
     from vocabx_utils.runs import open_run
+    from vocabx_utils.vocabulary.splits import plain_texts
 
     if (extension_folder is None) == (run_name is None):
         raise click.UsageError("Give either an extension folder or --run-name.")
     if extension_folder is not None:
         return extension_folder, {}, None
     run = open_run(str(run_name))
-    splits = {
-        name: [f"{row['query']}\n{row['answer']}" for row in read_jsonl(run.require("01", f"splits/{name}.jsonl"))]
-        for name in ("train", "validation")
-    }
-    return run.require("01", "extension"), {"validation": splits["validation"]}, splits["train"]
+    train, validation = (
+        plain_texts(pairs_from_jsonl(run.require("01", f"splits/{name}.jsonl"))) for name in ("train", "validation")
+    )
+    return run.require("01", "extension"), {"validation": validation}, train
 
 
 def _files_table(tree: SourceTree, measured_on: list[Document]) -> pd.DataFrame:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompts import FENCE, TEMPLATE_STOPS, Prompt
+from vocabx_utils.evaluation.prompt_parts import FENCE, TEMPLATE_STOPS
+from vocabx_utils.evaluation.prompts import Prompt
 from vocabx_utils.evaluation.statements import defines, global_names, parse, parses, reachable
 
 # The text of a special token that a model spelt out, whole or begun: "<|endoftext|>", "<|endof", "</s>", "<".
@@ -32,7 +33,6 @@ def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
     """Take the program (DS-1000: the snippet) out of the model's reply.
 
     Args:
-        problem: The problem.
         prompt: The prompt that was answered.
         completion: Text that the model generated after the prompt.
 
@@ -108,7 +108,6 @@ def find_blocks(text: str, prompt: Prompt) -> list[Block]:
     """Find the fenced blocks of a reply; a fence inside a string or docstring closes nothing.
 
     Args:
-        text: The reply.
         prompt: The prompt that was answered: its fence may be open, and its code start precedes the first block.
 
     Returns:
@@ -165,7 +164,6 @@ def longest_part(text: str, entry_point: str) -> str | None:
 
     Args:
         text: Prose and code.
-        entry_point: Name of the function.
 
     Returns:
         Consecutive lines of `text`, or None where none define the function.

@@ -55,7 +55,6 @@ def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping
     """Read and check the rows of one benchmark.
 
     Args:
-        info: The benchmark.
         path: A `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
 
     Raises:

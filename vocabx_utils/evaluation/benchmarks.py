@@ -133,7 +133,6 @@ def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share:
     """Choose some problems of a benchmark, spread evenly over it.
 
     Args:
-        problems: All problems.
         ids: Ids to choose; all if there are none.
         share: Share of them to keep, in (0, 1].
 

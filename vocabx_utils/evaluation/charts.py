@@ -62,7 +62,7 @@ def failure_chart(table: pd.DataFrame, labels: Mapping[str, str] | None = None, 
     """Draw passed answers and the classes of failures of each variant as stacked bars.
 
     Args:
-        table: See ``scoring.failure_table``.
+        table: See ``failures.failure_table``.
         labels: Spelled-out names of the variants.
         ax: Axes to draw on.
 

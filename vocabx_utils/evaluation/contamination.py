@@ -100,8 +100,6 @@ def overlap(
     benchmark) do not count.
 
     Args:
-        pairs: Training pairs.
-        problems: Problems of one benchmark.
         n: Words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
         share: Least share of a problem's n-grams that a pair must hold, in [0, 1].
         names: Count a pair also if its answer defines the problem's function by name, unless the name is one
@@ -138,12 +136,6 @@ def decontaminate(
     pairs: Sequence[Pair], benchmarks: Iterable[Sequence[Problem]], *, n: int = 13, share: float = 0.0
 ) -> tuple[list[Pair], list[Report]]:
     """Drop every pair that touches a problem.
-
-    Args:
-        pairs: Training pairs.
-        benchmarks: Problems of each benchmark.
-        n: See `overlap`.
-        share: See `overlap`.
 
     Returns:
         The pairs that are left, in order, and one report per benchmark.

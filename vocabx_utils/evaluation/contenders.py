@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, models, paths, runs
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
 from vocabx_utils.rows import read_history
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-TUNED = "tuned_"
+_TUNED = "tuned_"
 _LONGEST = 700  # characters of a held-out pair
 
 
@@ -43,8 +40,6 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     """Load one contender of a run.
 
     Args:
-        run: The run.
-        name: See `Contender`.
         base: The original model; it is left as it is.
 
     Returns:
@@ -58,8 +53,8 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     if name == "base":
         return Contender(name, base.model, base.tokenizer, first, base.fingerprint)
     models.require_run_tokenizer(base, run)
-    if name.startswith(TUNED):
-        folder = run.require("04", f"{name.removeprefix(TUNED)}/exported")
+    if name.startswith(_TUNED):
+        folder = run.require("04", f"{name.removeprefix(_TUNED)}/exported")
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))
         return Contender(name, tuned.model, tuned.tokenizer, first, tuned.fingerprint)
     tokenizer = models.load_tokenizer(extended_tokenizer(run))
@@ -79,8 +74,6 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
     """Return validation pairs of notebook 01 whose answers hold new tokens, the richest first.
 
     Args:
-        run: The run.
-        tokenizer: Extended tokenizer.
         first_new_id: First new id.
         count: Most pairs.
     """
@@ -112,8 +105,6 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
 
     Args:
         folder: Folder of the contender, see `open_folder`.
-        contender: Who scores.
-        spans: What to score.
 
     Raises:
         ValueError: The file belongs to other spans.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.batching import like_length, pad
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Finish = Literal["eos", "stop", "length"]
 Engine = Literal["auto", "slots", "plain"]
@@ -54,7 +51,6 @@ def generate(
 
     Args:
         model: Causal language model; the original one, or one with extra rows.
-        tokenizer: Its tokenizer.
         prompts: The prompts; each must hold at least one token.
         max_new_tokens: Longest reply, in tokens.
         batch_size: Prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from vocabx_utils.evaluation.environments import (
     load_environment,
     recipe_of,
 )
-from vocabx_utils.files import read_json, write_json
+from vocabx_utils.files import hash_bytes, read_json, write_json
 from vocabx_utils.progress import progress
 
 VERSION = (3, 11)
@@ -65,7 +64,7 @@ def build_environment(
         known = ", ".join(group for group in recipe.groups if group) or "none"
         raise ValueError(f"{name} has no group {', '.join(unknown)}; known groups: {known}")
     files = [REQUIREMENTS / recipe.groups[group] for group in ("", *groups)]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    digest = hash_bytes(file.read_bytes() for file in files)[:16]
     folder = folder_of(name)
     record = folder / "environment.json"
     if record.is_file() and read_json(record)["requirements"] == digest:

@@ -22,7 +22,7 @@ from vocabx_utils.files import hash_bytes, read_json
 from vocabx_utils.paths import cache_dir
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
-PLAIN = "plain"
+_PLAIN = "plain"
 DATA_FOLDERS = {"NLTK_DATA": "nltk", "SEABORN_DATA": "seaborn"}
 
 
@@ -110,7 +110,7 @@ def plain_environment() -> Environment:
         except importlib.metadata.PackageNotFoundError:
             continue
     view = JailView(Path(sys.executable), _folders(sys.prefix, sys.base_prefix))
-    return _environment(PLAIN, platform.python_version(), (), packages, view, ())
+    return _environment(_PLAIN, platform.python_version(), (), packages, view, ())
 
 
 def folder_of(name: str) -> Path:
@@ -128,7 +128,7 @@ def load_environment(name: str) -> Environment:
         ValueError: Unknown name.
         EnvironmentMissingError: It is not built, or its build did not end.
     """
-    if name == PLAIN:
+    if name == _PLAIN:
         return plain_environment()
     recipe = recipe_of(name)
     folder = folder_of(name)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
 from vocabx_utils.evaluation.execution import execute
+from vocabx_utils.evaluation.failures import failure_class
 from vocabx_utils.evaluation.kept import kept_ids
 from vocabx_utils.evaluation.samples import parse_sample
-from vocabx_utils.evaluation.scoring import failure_class
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def evaluate_answers(
@@ -35,7 +34,7 @@ def evaluate_answers(
 
     Returns:
         One row an answer, in the order of the benchmark: `task_id`, `sample`, `passed`, `failure` (a class of
-        `scoring.FAILURE_CLASSES`, empty for a pass), `exception`, `kept` (whether the reference solution passes, so
+        `failures.FAILURE_CLASSES`, empty for a pass), `exception`, `kept` (whether the reference solution passes, so
         that the problem counts), `seconds`, `details`.
 
     Raises:
@@ -49,8 +48,6 @@ def evaluate_answers(
     >>> table[["task_id", "passed", "failure"]].values.tolist()
     [['HumanEval/34', False, 'wrong answer'], ['HumanEval/53', True, '']]
     """
-    import pandas as pd
-
     if isinstance(answers, Mapping):
         answers = [{"task_id": task, "solution": solution} for task, solution in answers.items()]
     rows = {}

@@ -121,13 +121,11 @@ def run_jobs(
     """Run programs and yield each with its outcome and number of attempts, as they are done.
 
     Args:
-        jobs: The programs.
         environment: Where they run.
         workers: Programs at the same time, 1 or more.
         fast: Fork in warm jails.
         retry: Tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
             a fresh jail, after all others.
-        desc: Title of the progress display.
 
     Raises:
         ValueError: Fewer than one worker.

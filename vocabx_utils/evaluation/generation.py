@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils import files, locks
 from vocabx_utils.evaluation.answers import extract_answer
@@ -18,9 +18,6 @@ from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.decoding import Engine, generate
 from vocabx_utils.evaluation.prompts import build_prompt, prompt_settings
 from vocabx_utils.progress import progress
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _SYNC_SECONDS = 2.0  # what a kill may cost
 
@@ -65,7 +62,6 @@ def sample_answers(
 
     Args:
         model: Causal language model.
-        tokenizer: Its tokenizer.
         problems: The problems, of one benchmark or of several.
         settings: How to ask; None for the defaults.
         on_row: Called with each row as its answer ends.
@@ -126,11 +122,9 @@ def generate_samples(
 
     Args:
         model: Causal language model.
-        tokenizer: Its tokenizer.
         problems: The problems, of one benchmark or of several.
         path: `samples.jsonl`; the official evaluators read it unchanged.
         settings: How to ask; None for the defaults.
-        desc: Label of the progress display.
 
     Returns:
         Rows of the file in the order of the problems, see `sample_answers`.

@@ -27,7 +27,7 @@ from vocabx_utils.evaluation.jailed import forkserver, protocol, syscalls
 from vocabx_utils.evaluation.outcomes import REPORT_LIMIT
 
 START_SECONDS = 60.0  # a jail that has not accepted its job by then did not start
-GRACE_SECONDS = 20.0  # until everything in a killed jail is gone
+_GRACE_SECONDS = 20.0  # until everything in a killed jail is gone
 CLEAN_SECONDS = 3.0  # for a warm jail to clear up; one that needs longer is replaced
 
 
@@ -115,7 +115,7 @@ class Jail:
             self._process.kill()
         self._process.wait()
         if self._first is not None:
-            select.select([self._first], [], [], GRACE_SECONDS)
+            select.select([self._first], [], [], _GRACE_SECONDS)
             os.close(self._first)
         os.close(self._info)
         os.close(self.ended)

@@ -158,14 +158,14 @@ def score_spans(
     Raises:
         ValueError: a span starts inside a token, has no token before it, or does not fit.
     """
-    items = [_Item.of(tokenizer, span, max_tokens) for span in spans]
+    items = [_scored(tokenizer, span, max_tokens) for span in spans]
+    texts, starts = [ids for ids, _ in items], [first for _, first in items]
     rows = cast(Any, model.get_input_embeddings()).weight.shape[0]
     reader = Student(model, min(rows, max(tokenizer.get_vocab().values()) + 1))
-    texts, starts = [item.ids for item in items], [item.first for item in items]
     nats = reader.negative_log_likelihood(texts, starts, batch_tokens=batch_tokens)
     return [
-        SpanScore(span.task_id, value / math.log(2), span.size, len(item.ids) - item.first)
-        for span, item, value in zip(spans, items, nats, strict=True)
+        SpanScore(span.task_id, value / math.log(2), span.size, len(ids) - first)
+        for span, (ids, first), value in zip(spans, items, nats, strict=True)
     ]
 
 
@@ -273,24 +273,17 @@ def new_token_density(
     }
 
 
-@dataclass(frozen=True)
-class _Item:
-    ids: tuple[int, ...]
-    first: int  # index of the first scored id
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> _Item:
-        encoded = tokenizer(span.text, add_special_tokens=False, return_offsets_mapping=True)
-        ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        first = next((i for i, (low, high) in enumerate(offsets) if high > span.start and high > low), len(ids))
-        if first == len(ids) or offsets[first][0] < span.start:
-            raise ValueError(f"{span.task_id}: character {span.start} is no token boundary; use reference_spans")
-        drop = max(0, len(ids) - max_tokens)
-        if first - drop < 1:
-            raise ValueError(
-                f"{span.task_id}: {len(ids) - first} tokens and one before them do not fit into {max_tokens}"
-            )
-        return cls(tuple(ids[drop:]), first - drop)
+def _scored(tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> tuple[list[int], int]:
+    """The last `max_tokens` ids of a text, and the index of the first scored one."""
+    encoded = tokenizer(span.text, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+    first = next((i for i, (low, high) in enumerate(offsets) if high > span.start and high > low), len(ids))
+    if first == len(ids) or offsets[first][0] < span.start:
+        raise ValueError(f"{span.task_id}: character {span.start} is no token boundary; use reference_spans")
+    drop = max(0, len(ids) - max_tokens)
+    if first - drop < 1:
+        raise ValueError(f"{span.task_id}: {len(ids) - first} tokens and one before them do not fit into {max_tokens}")
+    return ids[drop:], first - drop
 
 
 def _boundaries(tokenizer: PreTrainedTokenizerBase, text: str) -> set[int]:

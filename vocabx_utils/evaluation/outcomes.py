@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 Status = Literal["pass", "fail", "timeout"]
 REPORT_LIMIT = 1 << 20  # bytes; a longer report is a forgery
-TEXT_LIMIT = 400  # characters kept of one failure
+_TEXT_LIMIT = 400  # characters kept of one failure
 # What reaches the runner and its frames, its modules, other processes, or the comparison itself.
 _SUSPICIOUS = (
     *("_exit", "__eq__", "unittest", "ctypes", "posix", "prlimit", "builtins", "sys.modules", "jailed"),
@@ -55,7 +55,6 @@ def expected_tests(test: str, style: str) -> frozenset[str]:
     """Names of the tests that a report must cover, read from the test code without running it.
 
     Args:
-        test: Code of the test.
         style: `unittest`, or another style, which is wrapped as one test.
 
     Raises:
@@ -131,7 +130,7 @@ def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Outcome:
         kinds = [str(kind) for kind, _ in failed.values()]
         # An error says more than a failed check beside it: report the first of the gravest kind.
         kind = next((kind for kind in kinds if kind != "AssertionError"), "AssertionError")
-        details = {str(name)[:200]: str(text)[-TEXT_LIMIT:] for name, (_, text) in failed.items()}
+        details = {str(name)[:200]: str(text)[-_TEXT_LIMIT:] for name, (_, text) in failed.items()}
         return replace(_fail(_reason(kind, "done"), "", kind), details=details)
     if set(succeeded) != expected or len(succeeded) != len(expected):
         missing = sorted(expected - set(succeeded)) or ["none, but others ran"]
@@ -140,7 +139,7 @@ def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Outcome:
 
 
 def _fail(reason: str, text: str, exception: str = "") -> Outcome:
-    return Outcome("fail", reason, exception[:80], {"ALL": text[-TEXT_LIMIT:]})
+    return Outcome("fail", reason, exception[:80], {"ALL": text[-_TEXT_LIMIT:]})
 
 
 def _reason(kind: str, status: str) -> str:

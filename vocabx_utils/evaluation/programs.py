@@ -17,7 +17,6 @@ def build_program(problem: Problem, answer: str, *, strict: bool = False) -> Tas
     helper functions that an answer leaves out, and the answer's own definition replaces the stub.
 
     Args:
-        problem: The problem.
         answer: Code taken from the model's reply, see `answers.extract_answer`.
         strict: Compare values outside the answer's process.
 

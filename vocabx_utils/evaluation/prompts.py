@@ -8,42 +8,22 @@ the first lines of the program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from vocabx_utils import corpus
 from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.prompt_parts import prompt_parts, stop_texts
 
-PromptStyle = Literal["thesis", "chat", "completion"]
-Prefill = Literal["auto", "none", "fence", "code"]
-Wording = Literal["instruct", "complete"]
-PROMPT_STYLES: tuple[str, ...] = get_args(PromptStyle)
-PREFILLS: tuple[str, ...] = get_args(Prefill)
-
-FENCE = "```"
-# EvalPlus (Liu et al., NeurIPS 2023) and BigCodeBench word their prompts so; Qwen2.5-Coder's figures use them.
-_INSTRUCTION = (
-    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
-)
-_RESPONSE = (
-    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
-)
-_COMPLETE = "Complete the following Python function so that it does what its docstring says."
-_CONTINUE = "Solve the problem by continuing the Python program. Write only the code that is missing."
+_STYLES = ("thesis", "chat", "completion")
+_PREFILLS = ("auto", "none", "fence", "code")
+_WORDINGS = ("instruct", "complete")
 _CHAT_PREFILLS = {"ds1000": "code", "bigcodebench": "none"}
 _FIRST_WORDS = ("x", "def ", "import ", "return ", "result")
 _TAIL = 120  # characters at the end of a prompt whose tokens what follows may change
-DS1000_STOPS = ("</code>", "# SOLUTION END", "\nEND SOLUTION")
-TEMPLATE_STOPS = ("\n### Instruction", "\n### Answer")  # the model goes on with a task of its own
-_COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
-    "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
-    "bigcodebench": ("\nclass ", "\ndef ", "\nif __name__", "\nprint(", "\nassert ", f"\n{FENCE}"),
-    "mbpp": ("[DONE]",),
-    "ds1000": (*DS1000_STOPS, f"\n{FENCE}"),
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +61,6 @@ def build_prompt(
     """Build the prompt of one problem.
 
     Args:
-        problem: The problem.
         tokenizer: Tokenizer of the model; with `style="chat"` its chat template is used.
         style: `"thesis"`, `"chat"` or `"completion"`.
         prefill: Head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
@@ -101,7 +80,7 @@ def build_prompt(
     """
     settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
-    query, head, kept = _parts(problem, style, prefill, wording, examples)
+    query, head, kept = prompt_parts(problem, style, prefill, wording, examples)
     if style == "completion":
         text = _bos(tokenizer) + query + head
     else:
@@ -119,7 +98,7 @@ def build_prompt(
         ids=tuple(ids),
         kept=kept[: max(0, len(kept) - cut)],
         fenced=style != "completion" and prefill != "none",
-        stops=_stops(problem.benchmark, style, prefill),
+        stops=stop_texts(problem.benchmark, style),
         settings=settings,
     )
 
@@ -133,8 +112,8 @@ def prompt_settings(benchmark: str, style: str, prefill: str = "auto", wording: 
     Raises:
         ValueError: Unknown style, prefill or wording.
     """
-    if wording not in get_args(Wording):
-        raise ValueError(f"unknown wording {wording!r}; expected one of {', '.join(get_args(Wording))}")
+    if wording not in _WORDINGS:
+        raise ValueError(f"unknown wording {wording!r}; expected one of {', '.join(_WORDINGS)}")
     short = f"{style}/{resolve_prefill(benchmark, style, prefill)}"
     return f"{short}/{wording}" if benchmark == "bigcodebench" else short
 
@@ -145,10 +124,10 @@ def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
     Raises:
         ValueError: Unknown style or prefill.
     """
-    if style not in PROMPT_STYLES:
-        raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(PROMPT_STYLES)}")
-    if prefill not in PREFILLS:
-        raise ValueError(f"unknown prefill {prefill!r}; expected one of {', '.join(PREFILLS)}")
+    if style not in _STYLES:
+        raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(_STYLES)}")
+    if prefill not in _PREFILLS:
+        raise ValueError(f"unknown prefill {prefill!r}; expected one of {', '.join(_PREFILLS)}")
     if style == "completion":
         return "code"
     if prefill == "auto":
@@ -169,8 +148,6 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequenc
     last token in this place. What follows is taken to be code; a blank line may still join.
 
     Args:
-        tokenizer: Fast tokenizer.
-        text: The prompt.
         probes: Usual continuations, such as `"    x"`.
 
     Returns:
@@ -204,110 +181,14 @@ def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: 
     The code start stands in the answer block, so that the reference continues it.
 
     Args:
-        problem: The problem.
         tokenizer: Gives begin token and chat template.
-        style: Prompt style.
     """
-    query, head, _ = _parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
+    query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
     if style == "completion":
         prompt = _bos(tokenizer) + query + head
     else:
         prompt = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
     return prompt + problem.reference, len(prompt)
-
-
-def _parts(
-    problem: Problem, style: str, prefill: str, wording: str, examples: Sequence[Problem]
-) -> tuple[str, str, str]:
-    """Return the query, the head of the answer block and the part of the head that is program."""
-    if style == "completion":
-        if problem.benchmark == "mbpp":
-            return _few_shot(problem, examples), "", ""
-        if problem.benchmark == "ds1000":
-            return problem.complete_prompt, "", ""
-        return "", problem.complete_prompt, problem.complete_prompt
-    query, start, kept = _PARTS[problem.benchmark](problem, style, prefill, wording)
-    if prefill == "none":
-        return query, "", ""
-    lead = f"{_RESPONSE}\n" if style == "chat" and problem.benchmark != "ds1000" else ""
-    head = f"{lead}{FENCE}python\n"
-    return (query, head + start, kept) if prefill == "code" else (query, head, "")
-
-
-def _humaneval_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
-    fenced = f"{FENCE}\n{problem.prompt.strip()}\n{FENCE}"
-    query = f"{_INSTRUCTION}\n{fenced}\n" if style == "chat" or prefill != "code" else _COMPLETE
-    return query, problem.code_start, problem.code_start
-
-
-def _mbpp_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
-    tests = "\n".join(problem.metadata["test_list"])
-    if style == "chat":
-        return f'{_INSTRUCTION}\n{FENCE}\n"""\n{problem.prompt}\n{tests}\n"""\n{FENCE}\n', "", ""
-    return f"{problem.prompt}\nThe code should pass these tests:\n{tests}", "", ""
-
-
-def _bigcodebench_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
-    complete = wording == "complete"
-    start = problem.complete_prompt if complete else problem.code_start
-    if style == "chat":
-        task = f"{FENCE}\n{problem.complete_prompt.strip()}\n{FENCE}" if complete else problem.prompt.strip()
-        return f"{_INSTRUCTION}\n{task}\n", start, start
-    if complete:
-        return _COMPLETE, start, start
-    # The thesis moves the code start from the end of the query into the answer block.
-    query = problem.prompt.split(f"\n{FENCE}")[0] if prefill == "code" else problem.prompt.strip()
-    return query, start, start
-
-
-def _ds1000_parts(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str, str]:
-    question, context = ds1000_context(problem)
-    if prefill != "code":
-        return f"{_CONTINUE} Put it in a markdown code block.\n\n{problem.prompt.rstrip()}", "", ""
-    task = question or f"{FENCE}python\n{context.rstrip()}\n{FENCE}"
-    return f"{_CONTINUE}\n\n{task}", context, ""
-
-
-_PARTS = {
-    "humaneval": _humaneval_parts,
-    "mbpp": _mbpp_parts,
-    "bigcodebench": _bigcodebench_parts,
-    "ds1000": _ds1000_parts,
-}
-
-
-def ds1000_context(problem: Problem) -> tuple[str, str]:
-    """Split a DS-1000 prompt into the question and the program that is to be continued.
-
-    Returns:
-        The question (empty for Matplotlib, whose task stands in comments) and the program, ending in a line
-        that marks where the solution begins. The line that names the result variable becomes a comment.
-    """
-    text = problem.complete_prompt
-    question, found, rest = text.rpartition("\nA:\n")
-    if not found:
-        return "", text
-    code = rest.partition("<code>")[2].lstrip("\n")
-    if "</code>" not in code:
-        return question.removeprefix("Problem:").strip(), code
-    code, _, tail = code.partition("</code>")
-    notes = tail.replace("<code>", "").replace("BEGIN SOLUTION", "").strip().splitlines()
-    comments = "".join(f"# {note.strip()}\n" for note in notes if note.strip())
-    return question.removeprefix("Problem:").strip(), f"{code.rstrip()}\n{comments}# BEGIN SOLUTION\n"
-
-
-def _few_shot(problem: Problem, examples: Sequence[Problem]) -> str:
-    """Return the prompt of Austin et al. (2021): solved examples, then the task, up to `[BEGIN]`."""
-    shown = [f"{_mbpp_task(example)}{example.reference.strip()}\n[DONE]\n\n" for example in examples]
-    return "".join(shown) + _mbpp_task(problem)
-
-
-def _mbpp_task(problem: Problem) -> str:
-    tests = "\n".join(problem.metadata["test_list"])
-    return (
-        f"You are an expert Python programmer, and here is your task: {problem.prompt} "
-        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
-    )
 
 
 def _bos(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -326,10 +207,3 @@ def _probes(head: str) -> tuple[str, ...]:
     last = head.rstrip().rsplit("\n", 1)[-1]
     inside = last[:1] in " \t" or last.endswith(":")
     return tuple("    " * inside + word for word in _FIRST_WORDS)
-
-
-def _stops(benchmark: str, style: str, prefill: str) -> tuple[str, ...]:
-    if style == "completion":
-        return _COMPLETION_STOPS[benchmark]
-    template = TEMPLATE_STOPS if style == "thesis" else ()
-    return template + (DS1000_STOPS if benchmark == "ds1000" else ())

@@ -38,7 +38,6 @@ def verify_references(
     """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
     Args:
-        problems: Problems of one benchmark.
         environment: Where they run; None for that of the benchmark.
         workers: Programs at the same time.
         modes: One entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
@@ -61,27 +60,27 @@ def verify_references(
     def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Outcome]:
         desc, fast = f"{info.name}, references, {what}", mode == "forked"
         label = f"{what}, {mode}"
-        left = [job for job in jobs if (label, job.task_id) not in known.verdicts]
-        for job, verdict, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
-            known.add(label, job.task_id, verdict)
-        return {job.task_id: known.verdicts[label, job.task_id] for job in jobs}
+        left = [job for job in jobs if (label, job.task_id) not in known.outcomes]
+        for job, outcome, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
+            known.add(label, job.task_id, outcome)
+        return {job.task_id: known.outcomes[label, job.task_id] for job in jobs}
 
     jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT)
-    verdicts: dict[str, list[Outcome]] = {problem.task_id: [] for problem in problems}
+    outcomes: dict[str, list[Outcome]] = {problem.task_id: [] for problem in problems}
     seconds = []
 
     def undecided(job: Job) -> bool:
         """What failed in an earlier pass is dropped whatever comes: no second attempt."""
-        return _all_pass(verdicts[job.task_id])
+        return _all_pass(outcomes[job.task_id])
 
     for number, mode in enumerate(modes, 1):
         begin = time.monotonic()
-        for name, verdict in run(jobs, mode, f"pass {number} of {len(modes)}").items():
-            verdicts[name].append(verdict)
+        for name, outcome in run(jobs, mode, f"pass {number} of {len(modes)}").items():
+            outcomes[name].append(outcome)
         seconds.append(round(time.monotonic() - begin, 1))
-    dropped = {name: drop_reason(runs, environment) for name, runs in verdicts.items() if not _all_pass(runs)}
-    kept = tuple(name for name in verdicts if name not in dropped)
-    limits = {name: time_limit(verdicts[name], info.timeout_s) for name in kept}
+    dropped = {name: drop_reason(runs, environment) for name, runs in outcomes.items() if not _all_pass(runs)}
+    kept = tuple(name for name in outcomes if name not in dropped)
+    limits = {name: time_limit(outcomes[name], info.timeout_s) for name in kept}
     timeouts = {name: limit for name, limit in limits.items() if limit > info.timeout_s}
     not_strict = {}
     if info.strict:
@@ -97,7 +96,7 @@ class _Record:
 
     def __init__(self, path: str | Path | None, env_hash: str) -> None:
         self.path, self.env_hash = Path(path) if path else None, env_hash
-        self.verdicts: dict[tuple[str, str], Outcome] = {}
+        self.outcomes: dict[tuple[str, str], Outcome] = {}
         rows = iterate_jsonl(self.path) if self.path and self.path.is_file() else ()
         for number, row in rows:
             place = f"{self.path}, line {number}"
@@ -107,15 +106,15 @@ class _Record:
                     "another folder, or remove the file to begin anew"
                 )
             try:
-                self.verdicts[row["run"], row["task_id"]] = Outcome(**row["verdict"])
+                self.outcomes[row["run"], row["task_id"]] = Outcome(**row["verdict"])
             except (KeyError, TypeError) as error:
                 raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
 
-    def add(self, run: str, task_id: str, verdict: Outcome) -> None:
+    def add(self, run: str, task_id: str, outcome: Outcome) -> None:
         """File a verdict."""
-        self.verdicts[run, task_id] = verdict
+        self.outcomes[run, task_id] = outcome
         if self.path:
-            row = {"run": run, "task_id": task_id, "env_hash": self.env_hash, "verdict": asdict(verdict)}
+            row = {"run": run, "task_id": task_id, "env_hash": self.env_hash, "verdict": asdict(outcome)}
             append_jsonl(self.path, row)
 
 
@@ -181,27 +180,27 @@ def compare_modes(
         modes: Which of `fresh` and `forked` to run.
 
     Returns:
-        Wall and CPU seconds and numbers of verdicts by mode, the ids whose verdicts differ, and what was used. CPU
+        Wall and CPU seconds and numbers of statuses by mode, the ids whose statuses differ, and what was used. CPU
         seconds are those of the programs themselves; unlike wall time they hardly grow on a busy machine.
     """
     benchmark = one_benchmark(problems).name
     environment = environment or environment_for(benchmark)
     backend = check_sandbox(environment.view)
     jobs = reference_jobs(problems, environment, reference_timeouts(benchmark))
-    verdicts: dict[str, dict[str, str]] = {}
+    statuses: dict[str, dict[str, str]] = {}
     table: dict[str, Any] = {}
     for mode in modes:
         begin = time.monotonic()
-        outcome = list(run_jobs(jobs, environment, workers=workers, fast=mode == "forked", desc=f"{benchmark}, {mode}"))
-        verdicts[mode] = {job.task_id: verdict.status for job, verdict, _ in outcome}
+        done = list(run_jobs(jobs, environment, workers=workers, fast=mode == "forked", desc=f"{benchmark}, {mode}"))
+        statuses[mode] = {job.task_id: outcome.status for job, outcome, _ in done}
         table[mode] = {
             "seconds": round(time.monotonic() - begin, 1),
-            "cpu_seconds": round(sum(verdict.cpu_s for _, verdict, _ in outcome), 1),
-            "verdicts": dict(Counter(verdicts[mode].values())),
-            "second_attempts": sum(attempts > 1 for _, _, attempts in outcome),
+            "cpu_seconds": round(sum(outcome.cpu_s for _, outcome, _ in done), 1),
+            "verdicts": dict(Counter(statuses[mode].values())),
+            "second_attempts": sum(attempts > 1 for _, _, attempts in done),
         }
     names = [job.task_id for job in jobs]
-    differing = [name for name in names if len({verdicts[mode][name] for mode in modes}) > 1]
+    differing = [name for name in names if len({statuses[mode][name] for mode in modes}) > 1]
     return {
         "benchmark": benchmark,
         "programs": len(jobs),

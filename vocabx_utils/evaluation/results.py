@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +76,7 @@ class Result:
 
 
 class ResultsFile:
-    """An append-only results file. A torn last line, left by a killed run, is cut off when it is opened.
+    """An append-only results file. A torn last line, left by a killed run, goes with the next append.
 
     Args:
         path: The file; it need not exist. None holds the results in memory only.
@@ -91,7 +89,6 @@ class ResultsFile:
         self.path = Path(path) if path is not None else None
         self.rows: dict[tuple[str, int], Result] = {}
         if self.path and self.path.exists():
-            _cut_torn_line(self.path)
             for number, row in iterate_jsonl(self.path):
                 result = Result.from_dict(row, f"{self.path}, line {number}")
                 self.rows[result.task_id, result.sample] = result
@@ -101,7 +98,6 @@ class ResultsFile:
 
         Args:
             keys: Key of every answer that is to be executed now.
-            env_hash: Hash of the environment now.
 
         Raises:
             ResultsMismatchError: The file has results of another environment, or for other answers or limits.
@@ -137,8 +133,6 @@ class ResultsFile:
         try:
             append_jsonl(path, result.to_dict())
         except OSError as error:
-            with contextlib.suppress(OSError):
-                _cut_torn_line(path)
             raise OSError(
                 error.errno,
                 f"could not write to {show_path(path)} ({error.strerror}); its {len(self.rows)} results are "
@@ -177,8 +171,6 @@ def write_official(results: Iterable[Result], samples: Iterable[Sample], path: s
     """Write results in the shape of BigCodeBench's own evaluator.
 
     Args:
-        results: Results.
-        samples: Their answers.
         path: The samples file beside which `<name>_eval_results.json` is written.
 
     Returns:
@@ -199,12 +191,3 @@ def write_official(results: Iterable[Result], samples: Iterable[Sample], path: s
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
     write_json(target, {"date": date, "eval": table})
     return target
-
-
-def _cut_torn_line(path: Path) -> None:
-    with path.open("rb+") as file:
-        content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
-            file.flush()
-            os.fsync(file.fileno())

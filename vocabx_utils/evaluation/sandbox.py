@@ -18,8 +18,8 @@ from vocabx_utils.evaluation.jailed import forkserver
 from vocabx_utils.evaluation.jails import Ending, Jail, Program, WarmJail
 from vocabx_utils.evaluation.outcomes import Outcome, expected_tests, judge
 
-START_ATTEMPTS = 3  # a jail that is dead before its job is replaced, and the job given to the new one
-TASKS_PER_JAIL = 100  # forked mode: what a task could leave in kernel objects lives no longer than this
+_START_ATTEMPTS = 3  # a jail that is dead before its job is replaced, and the job given to the new one
+_TASKS_PER_JAIL = 100  # forked mode: what a task could leave in kernel objects lives no longer than this
 _CALLS = {forkserver.RUN: "verdict_runner.run_job", forkserver.SERVE: "strict_candidate.serve_calls"}
 
 
@@ -101,7 +101,6 @@ class Sandbox:
 
         Args:
             task: Solution, test and style.
-            limits: Resource limits.
 
         Returns:
             Its outcome. A program that did not report in time is a `timeout`, one that died a `crash`.
@@ -133,8 +132,8 @@ class Sandbox:
 
     def _start_and_run(self, job: dict[str, Any], task: Task, limits: Limits) -> Ending:
         """Run a program; a jail that does not take it is no word about the program, so another one is tried."""
-        for attempt in range(1, START_ATTEMPTS + 1):
-            warm = self.forked and attempt < START_ATTEMPTS
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            warm = self.forked and attempt < _START_ATTEMPTS
             try:
                 if task.strict is not None:
                     return self._run_strict(job, task.strict, limits, warm)
@@ -142,7 +141,7 @@ class Sandbox:
                     return self._converse(program, job, limits)
             except SandboxUnavailableError:
                 self.close()  # the memory group, too: it may be what is gone
-                if attempt == START_ATTEMPTS:
+                if attempt == _START_ATTEMPTS:
                     raise
                 time.sleep(0.1 * attempt)
         raise AssertionError("unreachable")
@@ -186,7 +185,7 @@ class Sandbox:
 
     def _ready(self, warm: WarmJail | None, *, grouped: bool, tmp_mb: int = 256) -> WarmJail:
         """A warm jail that is alive: the given one, or a new one."""
-        if warm is not None and warm.alive and warm.tasks < TASKS_PER_JAIL:
+        if warm is not None and warm.alive and warm.tasks < _TASKS_PER_JAIL:
             return warm
         if warm is not None:
             warm.close()

@@ -1,37 +1,19 @@
-"""From results to figures: pass@k, classes of failures, the thesis's table and the comparisons around it."""
+"""From results to tables: pass@k, the thesis's table and the comparisons around it."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from vocabx_utils import statistics
-from vocabx_utils.evaluation.answers import looks_like_prose
 from vocabx_utils.evaluation.benchmarks import INFO, benchmark_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from vocabx_utils.evaluation.results import Result
-
-FAILURE_CLASSES = (
-    "wrong answer",
-    "exception",
-    "syntax",
-    "no code",
-    "timeout",
-    "truncated",
-    "memory",
-    "crash",
-    "refused",
-)
-_EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
+from vocabx_utils.evaluation.results import Result
 
 
 class ResultsError(ValueError):
@@ -78,7 +60,7 @@ def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     return float(np.mean([statistics.pass_at_k(answers[task], passed[task], k) for task in answers]))
 
 
-def verdicts(results: Iterable[Result]) -> dict[str, bool]:
+def passes(results: Iterable[Result]) -> dict[str, bool]:
     """Return whether each problem was passed, for results with one answer a problem.
 
     Raises:
@@ -103,89 +85,13 @@ def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | 
         Counts by name of the benchmark, in the order of the thesis's table, then HumanEval and MBPP.
     """
     groups: dict[str, dict[str, bool]] = defaultdict(dict)
-    for task, verdict in verdicts(results).items():
-        groups[benchmark_of(task)][task] = verdict
+    for task, passed in passes(results).items():
+        groups[benchmark_of(task)][task] = passed
     counts: dict[str, Count] = {}
     for name, found in sorted(groups.items()):  # the alphabet's order is the table's
         valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
-        passed = sum(found[task] for task in valid)
-        counts[name] = Count(name, passed, len(valid), len(found), sum(found.values()))
+        counts[name] = Count(name, sum(found[task] for task in valid), len(valid), len(found), sum(found.values()))
     return counts
-
-
-def exception_name(result: Result) -> str:
-    """Return the type of the exception that made an answer fail, or `""`."""
-    if result.exception:
-        return str(result.exception).rsplit(".", 1)[-1]
-    for text in result.details.values():
-        if found := _EXCEPTION.findall(text):
-            return str(found[-1])
-    return ""
-
-
-def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
-    """Name the way in which an answer failed.
-
-    An answer that was cut off at the token limit and does not compile is `truncated`; natural language
-    instead of code, the commonest failure that the thesis reports, is `no code`.
-
-    Args:
-        result: Its result.
-        sample: Its row in the samples file, which tells whether the answer was cut off.
-
-    Returns:
-        `""` for a pass, else one of `FAILURE_CLASSES`.
-    """
-    if result.passed:
-        return ""
-    if result.status == "timeout":
-        return "timeout"
-    sample = sample or {}
-    answer = str(sample.get("solution", ""))
-    missing = result.reason == "syntax" or exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
-    if missing and sample and (not answer.strip() or looks_like_prose(answer)):
-        return "no code"
-    if missing and sample.get("finish") == "length":
-        return "truncated"
-    return _REASONS.get(result.reason, "exception")
-
-
-_REASONS = {
-    "assert": "wrong answer",
-    "error": "exception",
-    "syntax": "syntax",
-    "memory": "memory",
-    "crash": "crash",
-    "tamper": "refused",
-    "tests_missing": "refused",
-}
-
-
-def failure_table(
-    results: Mapping[str, Sequence[Result]], samples: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> pd.DataFrame:
-    """Count the classes of failures of each variant.
-
-    Args:
-        results: Results by variant.
-        samples: Rows of the samples files by variant.
-
-    Returns:
-        One row per variant: `passed`, every class that occurs, and `exceptions`, the commonest types.
-    """
-    import pandas as pd
-
-    rows = []
-    for variant, outcomes in results.items():
-        by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}
-        classes = [(row, failure_class(row, by_task.get((row.task_id, row.sample)))) for row in outcomes]
-        counts = Counter(name for _, name in classes if name)
-        types = Counter(exception_name(row) or "unknown" for row, name in classes if name == "exception")
-        common = ", ".join(f"{name} {count}" for name, count in types.most_common(3))
-        passed = sum(row.passed for row in outcomes)
-        rows.append({"variant": variant, "passed": passed, **counts, "exceptions": common})
-    columns = ["variant", "passed", *(c for c in FAILURE_CLASSES if any(c in row for row in rows)), "exceptions"]
-    return pd.DataFrame(rows, columns=columns).fillna(0).astype({c: int for c in columns[1:-1]})
 
 
 def results_table(
@@ -211,9 +117,7 @@ def results_table(
     Raises:
         ResultsError: Variants answered different problems or ran in different environments; unknown reference.
     """
-    import pandas as pd
-
-    check_comparable(results)
+    _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
     sums = {variant: _combined(found.values()) for variant, found in counts.items()}
     best = reference or max(sums, key=lambda variant: sums[variant][0])
@@ -242,7 +146,6 @@ def comparison_table(
     """Compare every variant with a reference on the same problems.
 
     Args:
-        results: Results by variant.
         reference: Variant to compare with, chosen before looking at the results.
         kept: Kept ids by benchmark.
 
@@ -255,12 +158,10 @@ def comparison_table(
     Raises:
         ResultsError: See `results_table`.
     """
-    import pandas as pd
-
-    check_comparable(results)
+    _check_comparable(results)
     if reference not in results:
         raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
-    found = {variant: _kept_verdicts(rows, kept) for variant, rows in results.items()}
+    found = {variant: _kept_passes(rows, kept) for variant, rows in results.items()}
     tasks = sorted(found[reference])
     base = np.array([found[reference][task] for task in tasks])
     rows = []
@@ -291,7 +192,7 @@ def comparison_table(
     return table
 
 
-def check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
+def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
     """Check that all variants answered the same problems, and each benchmark in one environment.
 
     Raises:
@@ -318,11 +219,11 @@ def check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
             raise ResultsError(f"{name} was executed in different environments ({listed}): execute it again in one")
 
 
-def _kept_verdicts(results: Sequence[Result], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
+def _kept_passes(results: Sequence[Result], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
     sets = {name: set(ids) for name, ids in (kept or {}).items()}
     return {
         task: passed
-        for task, passed in verdicts(results).items()
+        for task, passed in passes(results).items()
         if benchmark_of(task) not in sets or task in sets[benchmark_of(task)]
     }
 

@@ -107,11 +107,11 @@ def probe(view: JailView, names: tuple[str, ...] = hostile.SELF_TEST) -> list[st
     problems = []
     with Sandbox(view) as sandbox, hostile.targets() as targets:
         for title, code, wanted in (("right", hostile.GOOD, "pass"), ("wrong", hostile.WRONG, "fail")):
-            verdict = sandbox.run(Task(code, hostile.TEST, "asserts"), _LIMITS)
-            if verdict.status != wanted:
-                problems.append(f"a {title} answer gets {verdict.status} ({verdict.details.get('ALL', '')})")
+            outcome = sandbox.run(Task(code, hostile.TEST, "asserts"), _LIMITS)
+            if outcome.status != wanted:
+                problems.append(f"a {title} answer gets {outcome.status} ({outcome.details.get('ALL', '')})")
         for name in names:
             item = hostile.hostile(name)
-            verdict = sandbox.run(item.task(targets), _LIMITS)
-            problems += [f"{name} ({item.title}): {line}" for line in hostile.escapes(item, targets, verdict)]
+            outcome = sandbox.run(item.task(targets), _LIMITS)
+            problems += [f"{name} ({item.title}): {line}" for line in hostile.escapes(item, targets, outcome)]
     return problems

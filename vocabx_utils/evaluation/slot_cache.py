@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import AttentionInterface, Cache
+from transformers import AttentionInterface, Cache, PreTrainedModel
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-ATTENTION = "vocabx_slots"
+_ATTENTION = "vocabx_slots"
 
 
 class SlotCache(Cache):
@@ -96,12 +93,10 @@ def attend_in_slots(
     memory (seven-fold for Qwen2.5-0.5B).
 
     Args:
-        module: Attention layer.
         query: (rows, query heads, queries, width).
         key: (rows, key heads, keys, width).
         value: (rows, key heads, keys, width).
         attention_mask: `None` for prompts, else additive, (rows, 1, 1, keys).
-        scaling: Factor of the scores.
         kwargs: What other attention functions take.
 
     Returns:
@@ -126,9 +121,9 @@ def attend_in_slots(
 @contextlib.contextmanager
 def slot_attention(model: PreTrainedModel) -> Iterator[None]:
     """Let a model attend in slots, and give it back its own attention."""
-    AttentionInterface.register(ATTENTION, attend_in_slots)
+    AttentionInterface.register(_ATTENTION, attend_in_slots)
     before = model.config._attn_implementation
-    model.set_attn_implementation(ATTENTION)
+    model.set_attn_implementation(_ATTENTION)
     try:
         yield
     finally:

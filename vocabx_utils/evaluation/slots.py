@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from vocabx_utils.batching import pad
 from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
 from vocabx_utils.models import cache_argument
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
-GRAPH_BLOCK = 256  # one graph is captured for each multiple of this
+_BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
+_GRAPH_BLOCK = 256  # one graph is captured for each multiple of this
 
 
 @dataclass
@@ -69,7 +67,7 @@ class SlotDecoder:
         self.model, self.ids, self.chunk, self.prompt_tokens = model, ids, chunk, prompt_tokens
         self.device, self.dtype = placement(model)
         self.graphs = self.device.type == "cuda" if graphs is None else graphs
-        self.length = _rounded(length + chunk, GRAPH_BLOCK if self.graphs else BLOCK)
+        self.length = _rounded(length + chunk, _GRAPH_BLOCK if self.graphs else _BLOCK)
         self.slots = slots
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, self.length)
         self.body: Any = model.get_decoder()
@@ -176,7 +174,7 @@ class SlotDecoder:
         rows = self.cache.rows
         tokens = [row.ids[-1] if row else 0 for row in active]
         positions = [row.position if row else 0 for row in active]
-        length = _rounded(max(positions) + self.chunk + 1, GRAPH_BLOCK if self.graphs else BLOCK)
+        length = _rounded(max(positions) + self.chunk + 1, _GRAPH_BLOCK if self.graphs else _BLOCK)
         length = min(length, self.length)
         self.tokens[:rows].copy_(torch.tensor(tokens))
         self.positions[:rows].copy_(torch.tensor(positions))

@@ -1,78 +1,113 @@
-"""Texts to padded batches: what is learned, and batches of like length so that padding stays rare.
+"""Batches: which examples stand in a step, in a forward pass, and how they are padded.
 
-Under a causal mask a token never looks to its right, so right padding needs no attention mask at all: the quick
-attention kernels stay usable and a batched row equals the same row alone. What is padding is known from lengths,
-never from ids, so a pad token that doubles as end-of-text is learned where it is real.
+Batches are of like length, so that padding stays rare. Under a causal mask a token never looks to its right, so right
+padding needs no attention mask at all: the quick attention kernels stay usable and a batched row equals the same row
+alone. What is padding is known from lengths, never from ids, so a text may hold the padding token's id.
+
+Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fine-tuning steps of a number of tokens
+(`plan_epoch`, `collate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.corpus import Rendered
-from vocabx_utils.training.fullhead import IGNORE
+from vocabx_utils.batching import like_length, pad
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
+from vocabx_utils.training.objectives import Anchor
 
-LossOn = Literal["all", "answer"]
-
-__all__ = ["Example", "ExampleSet", "Step", "collate", "encode", "padding_share", "plan_epoch"]
-
-
-@dataclass(frozen=True)
-class Example:
-    """One text as ids.
-
-    Attributes:
-        ids: int64 (T,).
-        first_target: position of the first token that is learned, at least 1 (nothing predicts the first token).
-    """
-
-    ids: np.ndarray
-    first_target: int
-
-    @property
-    def targets(self) -> int:
-        """Number of tokens that are learned."""
-        return len(self.ids) - self.first_target
+__all__ = ["Batch", "Step", "align_batch", "collate", "epoch_batches", "micro_batches", "padding_share", "plan_epoch"]
 
 
 @dataclass(frozen=True)
-class ExampleSet:
-    """Encoded texts and what was left out.
+class Batch:
+    """Padded student ids and flat positions into them.
+
+    Positions are ordered so that the K compared with the teacher come first, as `phase1_loss` wants them.
 
     Attributes:
-        examples: texts with at least one token to learn.
-        cut: texts longer than the limit; their end, and so their end-of-text, was cut off.
-        skipped: texts with nothing to learn (empty, one token, or cut before the answer).
+        ids: (B, T) right-padded.
+        positions: (P,) flat positions of real tokens: the K compared ones first, then the others that have a target.
+        targets: (P,) next ids, `IGNORE` after the last token of an example.
+        teacher_rows: (K,) rows of the teacher cache.
+        merged: (K,) True at pairs that stand for a divergent group.
+        new_at: flat positions of the new tokens.
+        aligned: pairs that the mean runs over: K and the identical ones before the divergence.
+        n_new_targets: targets that are new tokens.
     """
 
-    examples: tuple[Example, ...]
-    cut: int
-    skipped: int
+    ids: Tensor
+    positions: Tensor
+    targets: Tensor
+    teacher_rows: Tensor
+    merged: Tensor
+    new_at: Tensor
+    aligned: int
+    n_new_targets: int
 
-    @property
-    def tokens(self) -> int:
-        """Tokens read in one pass."""
-        return sum(len(example.ids) for example in self.examples)
+    def to(self, device: torch.device) -> Batch:
+        """Move every tensor, asynchronously where the device allows it."""
 
-    @property
-    def targets(self) -> int:
-        """Tokens learned in one pass."""
-        return sum(example.targets for example in self.examples)
+        def move(tensor: Tensor) -> Tensor:
+            if device.type == "cuda":
+                return tensor.pin_memory().to(device, non_blocking=True)
+            return tensor.to(device)
 
-    def occurrences(self, first_id: int, count: int) -> np.ndarray:
-        """Count each id of ``first_id … first_id + count - 1`` in all examples: int64 (count,)."""
-        total = np.zeros(count, dtype=np.int64)
-        for example in self.examples:
-            inside = example.ids[(example.ids >= first_id) & (example.ids < first_id + count)]
-            total += np.bincount(inside - first_id, minlength=count)
-        return total
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: move(value) for name, value in held.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
+
+def align_batch(
+    examples: AlignedSet,
+    indices: Sequence[int],
+    anchor: Anchor | None,
+    rows: Sequence[Ints] | None = None,
+) -> Batch:
+    """Pad some examples and collect what the losses need.
+
+    Args:
+        examples: the set.
+        indices: which examples.
+        anchor: which pairs to compare, None for none at all.
+        rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
+    """
+    chosen = [examples.examples[i] for i in indices]
+    ids = pad([e.ids for e in chosen])[0].numpy()  # (B, T)
+    targets = pad([next_ids(e.ids) for e in chosen], value=IGNORE)[0].numpy()
+    compared: list[Ints] = []
+    teacher: list[Ints] = []
+    merged: list[np.ndarray] = []
+    aligned = 0
+    for line, (index, example) in enumerate(zip(indices, chosen, strict=True)):
+        if anchor is None or rows is None:
+            continue
+        pairs = example.pairs[anchor]
+        compared.append(pairs[:, 1] + line * ids.shape[1])
+        teacher.append(rows[index][np.searchsorted(example.teacher_at(), pairs[:, 0])])
+        merged.append(example.merged[anchor])
+        aligned += len(pairs) + example.prefix_pairs
+    first = _joined(compared)
+    others = np.setdiff1d(np.flatnonzero(targets.reshape(-1) >= 0), first)
+    positions = np.concatenate([first, others])  # (P,)
+    flat = targets.reshape(-1)[positions]
+    return Batch(
+        torch.from_numpy(ids),
+        torch.from_numpy(positions),
+        torch.from_numpy(flat),
+        torch.from_numpy(_joined(teacher)),
+        torch.from_numpy(np.concatenate(merged) if merged else np.zeros(0, bool)),
+        torch.from_numpy(np.flatnonzero(ids.reshape(-1) >= examples.vocab_size)),
+        aligned,
+        int((flat >= examples.vocab_size).sum()),
+    )
 
 
 @dataclass(frozen=True)
@@ -83,49 +118,36 @@ class Step:
     targets: int
 
 
-def encode(
-    texts: Iterable[Rendered | str],
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    max_length: int = 1024,
-    loss_on: LossOn = "all",
-) -> ExampleSet:
-    """Tokenize rendered pairs (template and end-of-text included) or plain texts.
+def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: int, buckets: int = 8) -> list[list[int]]:
+    """Split one epoch into steps of examples of like length.
+
+    The order depends on seed and epoch alone, so a resumed run meets the same batches.
 
     Args:
-        texts: what ``corpus.render`` gave, or strings, which are learned whole.
-        tokenizer: original or extended; no special token is added here, the template has them.
-        max_length: tokens kept of one text.
-        loss_on: "all" learns the whole text, "answer" only from the first token that holds a byte of the answer.
+        examples: the training set.
+        batch_size: examples in a step.
+        seed: of the run.
+        epoch: counted from 1.
+        buckets: steps whose examples are sorted by length together; 1 switches sorting off.
 
     Returns:
-        The examples in order, with counts of what was cut and skipped.
-
-    Raises:
-        ValueError: when ``max_length`` is under 2 or no text has anything to learn.
+        Lists of example indices, shuffled.
     """
-    if max_length < 2:
-        raise ValueError(f"max_length is {max_length}; a text needs at least 2 tokens for one to be learned")
-    examples, cut, skipped = [], 0, 0
-    for text in texts:
-        string, answer_start = (text, 0) if isinstance(text, str) else (text.text, text.answer_start)
-        coded = tokenizer(string, add_special_tokens=False, return_offsets_mapping=True)
-        ids, ends = coded["input_ids"], np.asarray([end for _, end in coded["offset_mapping"]], dtype=np.int64)
-        first = 1
-        if loss_on == "answer":
-            first = max(1, int(np.searchsorted(np.maximum.accumulate(ends), answer_start, side="right"))) if ids else 1
-        cut += len(ids) > max_length
-        ids = np.asarray(ids[:max_length], dtype=np.int64)
-        if len(ids) <= first:
-            skipped += 1
-            continue
-        examples.append(Example(ids, first))
-    if not examples:
-        raise ValueError(
-            f"none of {skipped} texts has a token to learn with max_length={max_length} and loss_on={loss_on!r}; "
-            "raise max_length or give longer texts"
-        )
-    return ExampleSet(tuple(examples), cut, skipped)
+    generator = np.random.default_rng([seed, epoch])
+    order = np.asarray(generator.permutation(len(examples)), np.int64)
+    lengths = np.array([len(e.ids) for e in examples.examples])
+    pool = batch_size * max(1, buckets)
+    steps: list[list[int]] = []
+    for start in range(0, len(order), pool):
+        part = order[start : start + pool]
+        part = part[np.argsort(lengths[part], kind="stable")]
+        steps += [part[i : i + batch_size].tolist() for i in range(0, len(part), batch_size)]
+    return [steps[i] for i in generator.permutation(len(steps))]
+
+
+def micro_batches(lengths: Sequence[int], indices: Iterable[int], token_budget: int) -> list[list[int]]:
+    """Split a step so that no part pads to more than `token_budget` tokens; one longer example is a part of its own."""
+    return like_length(lengths, sorted(indices), tokens=token_budget)
 
 
 def plan_epoch(
@@ -141,7 +163,7 @@ def plan_epoch(
     """Order one epoch: every example once, in steps of about equal size and batches of about equal length.
 
     Examples are shuffled, sorted by length within pools, and cut into steps; the steps are shuffled again. What a
-    step holds does not depend on ``world`` or ``tokens_per_batch``, so that the loss curve does not either.
+    step holds does not depend on `world` or `tokens_per_batch`, so that the loss curve does not either.
 
     Args:
         examples: encoded texts.
@@ -156,7 +178,7 @@ def plan_epoch(
         The steps of the epoch.
 
     Raises:
-        ValueError: when a single text is longer than ``tokens_per_batch``.
+        ValueError: when a single text is longer than `tokens_per_batch`.
     """
     lengths = np.asarray([len(example.ids) for example in examples], dtype=np.int64)
     if lengths.max() > tokens_per_batch:
@@ -174,7 +196,19 @@ def plan_epoch(
     ]
     steps = [
         Step(
-            _batches(group, lengths, tokens_per_batch, world, max_padding),
+            tuple(
+                map(
+                    tuple,
+                    like_length(
+                        lengths,
+                        group,
+                        tokens=tokens_per_batch,
+                        world=world,
+                        max_padding=max_padding,
+                        longest_first=True,
+                    ),
+                )
+            ),
             sum(examples[number].targets for number in group),
         )
         for group in groups
@@ -202,50 +236,34 @@ def collate(
         examples: encoded texts.
         numbers: the batch.
         rank: this process.
-        world: number of processes; row ``k`` belongs to process ``k % world``.
+        world: number of processes; row `k` belongs to process `k % world`.
 
     Returns:
-        ``ids`` (B, T) int64, padded with 0, and ``targets`` (B, T) int64: the id that position t has to predict,
-        or ``IGNORE``. Every process gets the same B and T; missing rows are all padding.
+        `ids` (B, T) int64, padded with 0, and `targets` (B, T) int64: the id that position t has to predict,
+        or `IGNORE`. Every process gets the same B and T; missing rows are all padding.
     """
-    width = max(len(examples[number].ids) for number in numbers)
-    height = -(-len(numbers) // world)
-    ids = torch.zeros((height, width), dtype=torch.int64)
-    targets = torch.full((height, width), IGNORE, dtype=torch.int64)
-    for row, number in enumerate(numbers[rank::world]):
-        example = examples[number]
-        tokens = torch.from_numpy(example.ids)
-        ids[row, : len(tokens)] = tokens
-        targets[row, example.first_target - 1 : len(tokens) - 1] = tokens[example.first_target :]
-    return ids, targets
+    chosen = [examples[number] for number in numbers]
+    none: list[Ints] = [np.zeros(0, np.int64)] * (-len(numbers) % world)  # rows that are all padding
+    ids, _ = pad([*(e.ids for e in chosen), *none])
+    targets, _ = pad([*(next_ids(e.ids, e.first_target) for e in chosen), *none], value=IGNORE)
+    return ids[rank::world], targets[rank::world]
+
+
+def next_ids(ids: Ints, first_target: int = 1) -> Ints:
+    """Return (T,) what each position of a text has to predict: the next id, or `IGNORE` where nothing is learned."""
+    targets = np.append(ids[1:], IGNORE)
+    targets[: first_target - 1] = IGNORE
+    return targets
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def _cut(order: np.ndarray, lengths: np.ndarray, size: int) -> list[np.ndarray]:
-    """Cut ``order`` into parts of about ``size`` tokens, none much smaller than the others."""
+    """Cut `order` into parts of about `size` tokens, none much smaller than the others."""
     ends = np.cumsum(lengths[order])
     parts = max(1, round(int(ends[-1]) / size))
     middles = ends - lengths[order] / 2
     part_of = np.minimum((middles * parts / ends[-1]).astype(np.int64), parts - 1)
     return [order[part_of == part] for part in range(parts) if np.any(part_of == part)]
-
-
-def _batches(
-    group: np.ndarray, lengths: np.ndarray, tokens_per_batch: int, world: int, max_padding: float
-) -> tuple[tuple[int, ...], ...]:
-    """Cut a step, longest text first, so that no batch outgrows its budget or its share of padding."""
-    batches: list[tuple[int, ...]] = []
-    current: list[int] = []
-    real = 0
-    for number in group:
-        width = int(lengths[current[0]]) if current else int(lengths[number])
-        rows = -(-(len(current) + 1) // world)
-        held = width * (len(current) + 1)
-        too_big = rows * width > tokens_per_batch
-        too_empty = real + int(lengths[number]) < (1.0 - max_padding) * held
-        if current and (too_big or too_empty):
-            batches.append(tuple(current))
-            current, real = [], 0
-        current.append(int(number))
-        real += int(lengths[number])
-    batches.append(tuple(current))
-    return tuple(batches)

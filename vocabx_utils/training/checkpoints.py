@@ -1,10 +1,14 @@
-"""Where a killed phase 1 goes on: rows, both optimisers and the running sums, in one atomic file."""
+"""Where a killed training goes on: what moves, its optimisers' state and the counters, in one atomic file.
+
+One layout serves both phases, on any number of processes, sharded or not: `weights/NAME`, `SLOT/NAME` for each slot of
+an optimiser, and the counters under their own names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,89 +16,89 @@ from torch.optim import Optimizer
 
 from vocabx_utils import files
 
-__all__ = ["Position", "load_checkpoint", "save_checkpoint"]
+__all__ = ["FILE", "gather_checkpoint", "load_checkpoint", "whole"]
 
 FILE = "checkpoint.safetensors"
 
 
-@dataclass
-class Position:
-    """How far a run has come.
+def gather_checkpoint(parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """Collect trained tensors and optimiser state on the CPU, for `files.write_tensors`.
 
-    Attributes:
-        epoch: the epoch to go on with, from 1.
-        step: steps of that epoch that are done.
-        steps: steps done over all epochs.
-        skipped: steps that were skipped because they held nothing to learn from.
-        totals: (3,) float64 running sums of this epoch: input loss, head loss, KL of every compared position.
-        losses: (S, 2) float64 losses of every step so far: input side, head side.
-    """
-
-    epoch: int
-    step: int
-    steps: int
-    skipped: int
-    totals: Tensor
-    losses: Tensor
-
-
-def save_checkpoint(
-    folder: Path, rows: dict[str, Tensor], optimizers: dict[str, Optimizer], position: Position
-) -> None:
-    """Write the state atomically; the one before stays valid until the new one is complete.
+    Every process has to call it: each gets the whole, also where the tensors are sharded.
 
     Args:
-        folder: of the variant.
-        rows: the trained tensors by name.
-        optimizers: one for each of them, under the same name.
-        position: how far the run has come.
+        parameters: the trained tensors by name.
+        optimisers: those that move them.
     """
     tensors: dict[str, Tensor] = {}
-    for name, parameter in rows.items():
-        tensors[name] = parameter
-        for key, value in optimizers[name].state.get(parameter, {}).items():
-            tensors[f"{name}.{key}"] = torch.as_tensor(value)
-    place = [position.epoch, position.step, position.steps, position.skipped]
-    tensors["place"] = torch.tensor(place, dtype=torch.int64)
-    tensors["totals"], tensors["losses"] = position.totals, position.losses
-    files.write_tensors(folder / FILE, tensors)
+    for name, parameter in parameters.items():
+        tensors[f"weights/{name}"] = whole(parameter)
+        for slot, value in _owner(parameter, optimisers).state.get(parameter, {}).items():
+            tensors[f"{slot}/{name}"] = whole(torch.as_tensor(value))
+    return tensors
 
 
-def load_checkpoint(folder: Path, rows: dict[str, Tensor], optimizers: dict[str, Optimizer]) -> Position | None:
+def load_checkpoint(
+    folder: Path, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]
+) -> dict[str, Tensor] | None:
     """Restore the state in place.
 
     Args:
-        folder: of the variant.
-        rows: the trained tensors by name, overwritten.
-        optimizers: one for each of them, overwritten.
+        folder: where `FILE` lies.
+        parameters: the trained tensors by name, overwritten.
+        optimisers: those that move them, overwritten.
 
     Returns:
-        Where to go on, or None if there is no checkpoint.
+        The counters, or None if there is no checkpoint.
 
     Raises:
-        ValueError: the file does not hold these rows.
+        ValueError: the file does not hold these tensors, as one of another version.
+        vocabx_utils.files.DamagedFileError: its content is not what was written.
     """
     path = folder / FILE
     if not path.exists():
         return None
     tensors = files.read_tensors(path)
-    for name, parameter in rows.items():
-        if name not in tensors or tensors[name].shape != parameter.shape:
-            raise ValueError(f"{path} does not hold {name} of shape {tuple(parameter.shape)}: remove it to start anew")
+    for name, parameter in parameters.items():
+        stored = tensors.get(f"weights/{name}")
+        if stored is None or stored.shape != parameter.shape:
+            raise ValueError(
+                f"{path} does not hold {name} of shape {tuple(parameter.shape)} (it may be of an earlier version): "
+                "remove it to start anew"
+            )
         with torch.no_grad():
-            parameter.copy_(tensors[name])
-        prefix = f"{name}."
-        state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        if state:
+            parameter.copy_(_spread(stored, parameter))
+        suffix = f"/{name}"
+        slots = {k.removesuffix(suffix): v for k, v in tensors.items() if k.endswith(suffix) and k.count("/") == 1}
+        slots.pop("weights")
+        if slots:
+            optimiser = _owner(parameter, optimisers)
             # "step" stays on the CPU unless the optimiser is fused, as PyTorch itself keeps it
-            fused = bool(optimizers[name].defaults.get("fused"))
-            optimizers[name].state[parameter] = {
-                k: v.to(parameter.device) if fused or k != "step" else v for k, v in state.items()
+            fused = bool(optimiser.defaults.get("fused"))
+            optimiser.state[parameter] = {
+                slot: value.to(parameter.device if fused else "cpu") if slot == "step" else _spread(value, parameter)
+                for slot, value in slots.items()
             }
-    epoch, step, steps, skipped = tensors["place"].tolist()
-    return Position(epoch, step, steps, skipped, tensors["totals"].to(_device(rows)), tensors["losses"])
+    return {name: tensor for name, tensor in tensors.items() if "/" not in name}
 
 
-def _device(rows: dict[str, Tensor]) -> torch.device:
-    devices: Sequence[torch.device] = [tensor.device for tensor in rows.values()]
-    return devices[0]
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, put together where it is sharded; then every process has to call it."""
+    gathered: Any = tensor.detach()
+    full: Tensor = gathered.full_tensor() if hasattr(gathered, "full_tensor") else gathered
+    return full.cpu()
+
+
+def _spread(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A tensor as its parameter lies: on its device, or sharded over the processes."""
+    placed: Any = parameter
+    if not hasattr(placed, "device_mesh"):
+        return tensor.to(parameter.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    spread: Tensor = distribute_tensor(tensor.to(placed.device), placed.device_mesh, placed.placements)
+    return spread
+
+
+def _owner(parameter: Tensor, optimisers: Sequence[Optimizer]) -> Optimizer:
+    return next(o for o in optimisers if any(p is parameter for group in o.param_groups for p in group["params"]))

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from vocabx_utils.student import logits
-from vocabx_utils.training.examples import ExampleSet, collate, micro_batches
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.objectives import default_chunk
-from vocabx_utils.training.teacher import TeacherCache
+from vocabx_utils.student import Student, logits
+from vocabx_utils.training.batches import align_batch, micro_batches
+from vocabx_utils.training.examples import AlignedSet
+from vocabx_utils.training.softmax import default_chunk
+from vocabx_utils.training.teacher import TeacherStates
 from vocabx_utils.vocabulary.initialization import SubtokenLike
 
 __all__ = ["Continuations", "continuations", "sample_after"]
@@ -70,9 +70,9 @@ class Continuations:
 
 @torch.no_grad()
 def continuations(
-    model: ExtendedModel,
-    examples: ExampleSet,
-    teacher: TeacherCache,
+    model: Student,
+    examples: AlignedSet,
+    teacher: TeacherStates,
     tokens: Sequence[SubtokenLike],
     *,
     token_budget: int = 8192,
@@ -89,9 +89,9 @@ def continuations(
     second = torch.tensor([t.subtokens[min(1, len(t.subtokens) - 1)] for t in tokens], device=model.device)
     weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
     found: list[tuple[Tensor, ...]] = []
-    for part in micro_batches([len(e.extended_ids) for e in examples.examples], range(len(examples)), token_budget):
-        batch = collate(examples, part, "last", teacher.rows).to(model.device)
-        hidden = teacher.prefixes.hidden(model, batch.ids, part, new_at=batch.new_at)[0].flatten(0, 1)
+    for part in micro_batches([len(e.ids) for e in examples.examples], range(len(examples)), token_budget):
+        batch = align_batch(examples, part, "last", teacher.rows).to(model.device)
+        hidden = teacher.beginnings.hidden(model, batch.ids, part, new_at=batch.new_at)[0].flatten(0, 1)
         at = batch.positions[: len(batch.merged)]
         ids = batch.ids.reshape(-1)[at]
         chosen = torch.nonzero(batch.merged & (ids >= model.vocab_size)).squeeze(1)
@@ -113,7 +113,7 @@ def _mass(scores: Tensor, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample_after(
-    model: ExtendedModel, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
+    model: Student, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
 ) -> list[list[int]]:
     """Continue some prefixes that end with a new token.
 
@@ -135,7 +135,7 @@ def sample_after(
         ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
         mask[line, width - len(prefix) :] = 1
     weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
-    recurrent = getattr(model.base.model, "_is_stateful", False)  # keeps states of another kind: all is read again
+    recurrent = getattr(model.model, "_is_stateful", False)  # keeps states of another kind: all is read again
     cache, unread = None if recurrent else DynamicCache(), ids
     for _ in range(length):
         hidden, _layer = model.hidden(unread.to(model.device), mask.to(model.device), cache=cache)

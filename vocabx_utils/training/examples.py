@@ -1,48 +1,57 @@
-"""Training examples: aligned stretches of text around new tokens, and batches of them.
+"""What is learned from: texts as the model reads them, in phase 1 beside what the teacher reads.
 
-An example is a slice of one text under both tokenizers, cut where both have a byte end. It carries the positions at
-which student and teacher may be compared. Before the first divergence both read the same ids, so KL is exactly
-0 there: those pairs are counted (`prefix_pairs`) but neither stored nor computed.
+An `Example` is a text as ids. An `AlignedExample` is a stretch of a text under both tokenizers, cut where both have a
+byte end, with the positions at which student and teacher may be compared. Before the first divergence both read the
+same ids, so KL is exactly 0 there: those pairs are counted (`prefix_pairs`) but neither stored nor computed.
 
-Shapes: To original ids, Te extended ids, P pairs; the V first ids are the original ones.
+Shapes: T ids, To original ids, P pairs; the V first ids are the original ones, N more the new tokens.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils import corpus
 from vocabx_utils.files import hash_bytes
 from vocabx_utils.training.objectives import ANCHORS, Anchor
 from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
 
-__all__ = [
-    "Batch",
-    "Example",
-    "ExampleSet",
-    "choose_windows",
-    "collate",
-    "epoch_batches",
-    "micro_batches",
-    "whole_texts",
-]
+__all__ = ["AlignedExample", "AlignedSet", "Example", "ExampleSet", "choose_windows", "encode", "whole_texts"]
 
 Ints = npt.NDArray[np.int64]
+LossOn = Literal["all", "answer"]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A stretch of one text under both tokenizers.
+    """One text as the model reads it.
 
     Attributes:
-        original_ids: (To,) teacher ids.
-        extended_ids: (Te,) student ids.
+        ids: (T,) token ids.
+        first_target: position of the first token that is learned, at least 1 (nothing predicts the first token).
+    """
+
+    ids: Ints
+    first_target: int = 1
+
+    @property
+    def targets(self) -> int:
+        """Number of tokens that are learned."""
+        return len(self.ids) - self.first_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedExample(Example):
+    """A stretch of one text under both tokenizers; `ids` are the student's.
+
+    Attributes:
+        original_ids: (To,) the teacher's.
         pairs: per anchor, (P, 2) positions (original, extended) at or after the first divergence.
         merged: per anchor, (P,) True at pairs that stand for a divergent group.
         prefix_pairs: identical pairs before the first divergence.
@@ -52,7 +61,6 @@ class Example:
     """
 
     original_ids: Ints
-    extended_ids: Ints
     pairs: dict[Anchor, Ints]
     merged: dict[Anchor, npt.NDArray[np.bool_]]
     prefix_pairs: int
@@ -61,8 +69,8 @@ class Example:
     source: int
 
     def new_at(self, vocab_size: int) -> Ints:
-        """Positions of new tokens in ``extended_ids``."""
-        return np.flatnonzero(self.extended_ids >= vocab_size)
+        """Positions of new tokens in `ids`."""
+        return np.flatnonzero(self.ids >= vocab_size)
 
     def teacher_at(self) -> Ints:
         """Original positions whose teacher state some anchor needs, sorted."""
@@ -71,45 +79,116 @@ class Example:
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Examples of one split.
+    """Examples of one split in a fixed order, and what was left out.
 
     Attributes:
-        examples: in a fixed order.
-        vocab_size: V.
-        n_new: N.
-        skipped: how many stretches were dropped, by reason.
+        examples: those with at least one token to learn.
+        cut: texts longer than the limit, whose end was cut off.
+        skipped: texts with nothing to learn (empty, one token, or cut before the answer).
     """
 
     examples: tuple[Example, ...]
-    vocab_size: int
-    n_new: int
-    skipped: dict[str, int]
+    cut: int = 0
+    skipped: int = 0
 
     def __len__(self) -> int:
         return len(self.examples)
 
     @property
     def tokens(self) -> int:
-        """Extended tokens over all examples."""
-        return sum(len(example.extended_ids) for example in self.examples)
+        """Tokens read in one pass."""
+        return sum(len(example.ids) for example in self.examples)
+
+    @property
+    def targets(self) -> int:
+        """Tokens learned in one pass."""
+        return sum(example.targets for example in self.examples)
+
+    def occurrences(self, first_id: int, count: int) -> Ints:
+        """Count each id of `first_id … first_id + count - 1` in all examples: (count,)."""
+        ids = np.concatenate([np.zeros(0, np.int64), *(example.ids for example in self.examples)])
+        return np.bincount(ids[(ids >= first_id) & (ids < first_id + count)] - first_id, minlength=count)
+
+    def fingerprint(self) -> str:
+        """Digest of what is read and learned: equal sets, and only they, share one."""
+        lines = (f"{example.first_target}:{','.join(map(str, example.ids))}" for example in self.examples)
+        return corpus.fingerprint(lines)
+
+
+@dataclass(frozen=True)
+class AlignedSet(ExampleSet):
+    """Examples of one split under both tokenizers.
+
+    Attributes:
+        examples: aligned stretches.
+        vocab_size: V.
+        n_new: N.
+    """
+
+    examples: tuple[AlignedExample, ...]
+    vocab_size: int = field(kw_only=True)
+    n_new: int = field(kw_only=True)
 
     def counts(self) -> Ints:
         """(N,) how often each new token stands in the examples."""
-        ids = np.concatenate([np.zeros(0, np.int64), *(e.extended_ids for e in self.examples)])
-        return np.bincount(ids[ids >= self.vocab_size] - self.vocab_size, minlength=self.n_new)
+        return self.occurrences(self.vocab_size, self.n_new)
 
     def fingerprint(self) -> str:
-        """SHA-256 over all ids and pairs: equal sets, and only they, share one."""
+        """SHA-256 over all ids and pairs."""
 
         def parts() -> Iterator[bytes]:
             yield f"{self.vocab_size} {self.n_new}".encode()
             for example in self.examples:
-                arrays = [example.original_ids, example.extended_ids, *(example.pairs[a] for a in ANCHORS)]
-                for array in arrays:
+                for array in (example.original_ids, example.ids, *(example.pairs[a] for a in ANCHORS)):
                     yield np.int64(array.size).tobytes()
                     yield np.ascontiguousarray(array, np.int64).tobytes()
 
         return hash_bytes(parts())
+
+
+def encode(
+    texts: Iterable[corpus.Rendered | str],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int = 1024,
+    loss_on: LossOn = "all",
+) -> ExampleSet:
+    """Tokenize rendered pairs (template and end-of-text included) or plain texts.
+
+    Args:
+        texts: what `corpus.render` gave, or strings, which are learned whole.
+        tokenizer: original or extended; no special token is added here, the template has them.
+        max_length: tokens kept of one text.
+        loss_on: "all" learns the whole text, "answer" only from the first token that holds a byte of the answer.
+
+    Returns:
+        The examples in order, with counts of what was cut and skipped.
+
+    Raises:
+        ValueError: when `max_length` is under 2 or no text has anything to learn.
+    """
+    if max_length < 2:
+        raise ValueError(f"max_length is {max_length}; a text needs at least 2 tokens for one to be learned")
+    examples, cut, skipped = [], 0, 0
+    for text in texts:
+        string, answer_start = (text, 0) if isinstance(text, str) else (text.text, text.answer_start)
+        coded = tokenizer(string, add_special_tokens=False, return_offsets_mapping=True)
+        ids, ends = coded["input_ids"], np.asarray([end for _, end in coded["offset_mapping"]], dtype=np.int64)
+        first = 1
+        if loss_on == "answer":
+            first = max(1, int(np.searchsorted(np.maximum.accumulate(ends), answer_start, side="right"))) if ids else 1
+        cut += len(ids) > max_length
+        ids = np.asarray(ids[:max_length], dtype=np.int64)
+        if len(ids) <= first:
+            skipped += 1
+            continue
+        examples.append(Example(ids, first))
+    if not examples:
+        raise ValueError(
+            f"none of {skipped} texts has a token to learn with max_length={max_length} and loss_on={loss_on!r}; "
+            "raise max_length or give longer texts"
+        )
+    return ExampleSet(tuple(examples), cut, skipped)
 
 
 def _boundaries(text: AlignedText) -> Ints:
@@ -125,7 +204,7 @@ def _boundaries(text: AlignedText) -> Ints:
     return cuts
 
 
-def _slice(text: AlignedText, start: int, stop: int, cuts: Ints, source: int) -> Example:
+def _slice(text: AlignedText, start: int, stop: int, cuts: Ints, source: int) -> AlignedExample:
     first, last = int(cuts[start]), int(cuts[stop])
     original = np.asarray(text.original_ids[first:last], np.int64)
     extended = np.asarray(text.extended_ids[start:stop], np.int64)
@@ -142,10 +221,13 @@ def _slice(text: AlignedText, start: int, stop: int, cuts: Ints, source: int) ->
         merged[anchor] = np.asarray(kind)[inside] == MERGED
     n_bytes = int(text.extended_ends[stop - 1] - text.extended_ends[start])
     n_original_bytes = int(text.original_ends[last - 1] - text.original_ends[first])
-    return Example(original, extended, pairs, merged, prefix, n_bytes, n_original_bytes, source)
+    return AlignedExample(
+        extended, original_ids=original, pairs=pairs, merged=merged, prefix_pairs=prefix, n_bytes=n_bytes,
+        n_original_bytes=n_original_bytes, source=source,
+    )  # fmt: skip
 
 
-def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, max_length: int = 1024) -> ExampleSet:
+def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, max_length: int = 1024) -> AlignedSet:
     """Take every text from its beginning, cut at a common boundary if it is too long.
 
     Args:
@@ -157,18 +239,18 @@ def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, ma
     Returns:
         One example per text that has at least two tokens.
     """
-    examples: list[Example] = []
-    skipped: Counter[str] = Counter()
+    examples: list[AlignedExample] = []
+    cut = skipped = 0
     for source, text in enumerate(texts):
         cuts = _boundaries(text)
         fits = np.flatnonzero((cuts >= 0) & (cuts <= max_length) & (np.arange(len(cuts)) <= max_length))
         stop = int(fits[-1])
         if stop < 2:
-            skipped["shorter than two tokens"] += 1
+            skipped += 1
             continue
-        skipped["cut to the longest length"] += stop < len(text.extended_ids)
+        cut += stop < len(text.extended_ids)
         examples.append(_slice(text, 0, stop, cuts, source))
-    return ExampleSet(tuple(examples), vocab_size, n_new, dict(+skipped))
+    return AlignedSet(tuple(examples), cut, skipped, vocab_size=vocab_size, n_new=n_new)
 
 
 def choose_windows(
@@ -180,7 +262,7 @@ def choose_windows(
     limit: int = 170,
     per_token: int = 64,
     seed: int = 0,
-) -> ExampleSet:
+) -> AlignedSet:
     """Cut short windows around new tokens, spreading them evenly over the tokens.
 
     Tokens take turns, rarest first; an occurrence that already lies in a chosen window counts and costs nothing.
@@ -221,7 +303,7 @@ def choose_windows(
         for source, windows in enumerate(taken)
         for start, stop in sorted(windows)
     ]
-    return ExampleSet(tuple(e for e in examples if len(e.extended_ids) > 1), vocab_size, n_new, {})
+    return AlignedSet(tuple(e for e in examples if len(e.ids) > 1), vocab_size=vocab_size, n_new=n_new)
 
 
 def _occurrences(texts: Sequence[AlignedText], vocab_size: int, n_new: int, seed: int) -> list[list[tuple[int, int]]]:
@@ -235,157 +317,9 @@ def _occurrences(texts: Sequence[AlignedText], vocab_size: int, n_new: int, seed
 
 
 def _around(cuts: Ints, at: int, window: int) -> tuple[int, int]:
-    """Grow outward from ``at`` to cuts that both tokenizers share."""
+    """Grow outward from `at` to cuts that both tokenizers share."""
     usable = np.flatnonzero(cuts >= 0)
     place = int(np.searchsorted(usable, max(0, at - window // 2), side="right")) - 1
     start = int(usable[place])
     beyond = int(np.searchsorted(usable, max(at + 1, start + window)))
     return start, int(usable[min(len(usable) - 1, beyond)])
-
-
-def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: int, buckets: int = 8) -> list[list[int]]:
-    """Split one epoch into steps of examples of like length.
-
-    The order depends on seed and epoch alone, so a resumed run meets the same batches.
-
-    Args:
-        examples: the training set.
-        batch_size: examples in a step.
-        seed: of the run.
-        epoch: counted from 1.
-        buckets: steps whose examples are sorted by length together; 1 switches sorting off.
-
-    Returns:
-        Lists of example indices, shuffled.
-    """
-    generator = np.random.default_rng([seed, epoch])
-    order = np.asarray(generator.permutation(len(examples)), np.int64)
-    lengths = np.array([len(e.extended_ids) for e in examples.examples])
-    pool = batch_size * max(1, buckets)
-    steps: list[list[int]] = []
-    for start in range(0, len(order), pool):
-        part = order[start : start + pool]
-        part = part[np.argsort(lengths[part], kind="stable")]
-        steps += [part[i : i + batch_size].tolist() for i in range(0, len(part), batch_size)]
-    return [steps[i] for i in generator.permutation(len(steps))]
-
-
-def micro_batches(lengths: Sequence[int], indices: Iterable[int], token_budget: int) -> Iterator[list[int]]:
-    """Split a step so that no part pads to more than ``token_budget`` tokens.
-
-    Args:
-        lengths: tokens of every example of the set.
-        indices: the step's examples.
-        token_budget: most tokens, padding included; one longer example is still a part of its own.
-    """
-    part: list[int] = []
-    longest = 0
-    for index in sorted(indices, key=lambda i: (lengths[i], i)):
-        longest = max(longest, lengths[index])
-        if part and longest * (len(part) + 1) > token_budget:
-            yield part
-            part, longest = [], lengths[index]
-        part.append(index)
-    if part:
-        yield part
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Padded student ids and flat positions into them.
-
-    Positions are ordered so that the K compared with the teacher come first, as `phase1_loss` wants them.
-
-    Attributes:
-        ids: (B, T) right-padded.
-        positions: (P,) flat positions of real tokens: the K compared ones first, then the others that have a target.
-        targets: (P,) next ids, -1 after the last token of an example.
-        teacher_rows: (K,) rows of the teacher cache.
-        merged: (K,) True at pairs that stand for a divergent group.
-        new_at: flat positions of the new tokens.
-        aligned: pairs that the mean runs over: K and the identical ones before the divergence.
-        n_new_targets: targets that are new tokens.
-    """
-
-    ids: Tensor
-    positions: Tensor
-    targets: Tensor
-    teacher_rows: Tensor
-    merged: Tensor
-    new_at: Tensor
-    aligned: int
-    n_new_targets: int
-
-    def to(self, device: torch.device) -> Batch:
-        """Move every tensor, asynchronously where the device allows it."""
-
-        def move(tensor: Tensor) -> Tensor:
-            if device.type == "cuda":
-                return tensor.pin_memory().to(device, non_blocking=True)
-            return tensor.to(device)
-
-        return Batch(
-            move(self.ids),
-            move(self.positions),
-            move(self.targets),
-            move(self.teacher_rows),
-            move(self.merged),
-            move(self.new_at),
-            self.aligned,
-            self.n_new_targets,
-        )
-
-
-def collate(
-    examples: ExampleSet,
-    indices: Sequence[int],
-    anchor: Anchor | None,
-    rows: Sequence[Ints] | None = None,
-) -> Batch:
-    """Pad some examples and collect what the losses need.
-
-    Masks come from lengths, never from ids, so a text may hold the padding token's id (case: pad equals eos).
-
-    Args:
-        examples: the set.
-        indices: which examples.
-        anchor: which pairs to compare, None for none at all.
-        rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
-    """
-    chosen = [examples.examples[i] for i in indices]
-    width = max(len(e.extended_ids) for e in chosen)
-    ids = np.zeros((len(chosen), width), np.int64)
-    targets = np.full((len(chosen), width), -1, np.int64)
-    compared: list[Ints] = []
-    teacher: list[Ints] = []
-    merged: list[npt.NDArray[np.bool_]] = []
-    aligned = 0
-    for line, (index, example) in enumerate(zip(indices, chosen, strict=True)):
-        length = len(example.extended_ids)
-        ids[line, :length] = example.extended_ids
-        targets[line, : length - 1] = example.extended_ids[1:]
-        if anchor is None or rows is None:
-            continue
-        pairs = example.pairs[anchor]
-        compared.append(pairs[:, 1] + line * width)
-        teacher.append(rows[index][np.searchsorted(example.teacher_at(), pairs[:, 0])])
-        merged.append(example.merged[anchor])
-        aligned += len(pairs) + example.prefix_pairs
-    first = _joined(compared)
-    others = np.setdiff1d(np.flatnonzero(targets.reshape(-1) >= 0), first, assume_unique=False)
-    positions = np.concatenate([first, others])
-    flat = targets.reshape(-1)[positions]
-    return Batch(
-        torch.from_numpy(ids),
-        torch.from_numpy(positions),
-        torch.from_numpy(flat),
-        torch.from_numpy(_joined(teacher)),
-        torch.from_numpy(np.concatenate(merged) if merged else np.zeros(0, bool)),
-        torch.from_numpy(np.flatnonzero(ids.reshape(-1) >= examples.vocab_size)),
-        aligned,
-        int((flat >= examples.vocab_size).sum()),
-    )
-
-
-def _joined(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

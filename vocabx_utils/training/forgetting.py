@@ -22,10 +22,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files
-from vocabx_utils.training.batches import Example, collate, plan_epoch
-from vocabx_utils.training.fullhead import token_losses
+from vocabx_utils.training.batches import collate, plan_epoch
+from vocabx_utils.training.cross_entropy import token_losses
+from vocabx_utils.training.examples import Example
+from vocabx_utils.training.loss_model import LossModel
 from vocabx_utils.training.stages import matrices_of
-from vocabx_utils.training.tuned import Tuned
 
 _CHUNK_BYTES = 128 << 20  # logits held at once
 
@@ -220,7 +221,7 @@ def _read_once(
     if not texts or not all(texts):
         raise ValueError("bits per byte need at least one text, and none may be empty")
     examples = _with_start(tokenizer, texts)
-    tuned = Tuned(_plain_model(model), limit, matrices_of(model)[1].dtype).eval()
+    tuned = LossModel(_plain_model(model), limit, matrices_of(model)[1].dtype).eval()
     states = [torch.empty(0)] * len(examples)
     plan = plan_epoch(examples, tokens_per_step=tokens_per_batch, tokens_per_batch=tokens_per_batch)
     for batch in (batch for step in plan for batch in step.batches):

@@ -1,349 +1,211 @@
-"""The optimiser steps of one stage: one process or many, resumable after each checkpoint."""
+"""The shell around both phases: a training yields what it did, the loop writes it, shows it and keeps checkpoints.
+
+A training (`phase1.Phase1Training`, `finetuning.StageTraining`) knows nothing of files. It yields a `StepDone` after
+each step and an `EpochDone` after each validation; `carry_out` starts it where a killed run stood, appends the records
+to a journal, writes an epoch's tensors, and saves a checkpoint where the training allows one. In memory, iterating over
+`run` is all that is needed.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
-import torch
-from accelerate import Accelerator
-from torch import Tensor, nn
+from accelerate import PartialState
+from torch import Tensor
+from torch.optim import Optimizer
 
-from vocabx_utils import files
-from vocabx_utils.config import FineTuneConfig
+from vocabx_utils import files, paths, runs
 from vocabx_utils.progress import progress
-from vocabx_utils.training import resume, stages
-from vocabx_utils.training.batches import ExampleSet, Step, collate, plan_epoch
-from vocabx_utils.training.tuned import Tuned
+from vocabx_utils.rows import write_epoch
+from vocabx_utils.training.checkpoints import FILE, gather_checkpoint, load_checkpoint
+from vocabx_utils.training.processes import leads, wait
 
-__all__ = ["Loop", "OutOfMemory", "StageRun", "validation_loss"]
+__all__ = ["EpochDone", "NonFiniteLossError", "StepDone", "carry_out", "claim", "learning_rate"]
+
+Record = dict[str, Any]
 
 
-class OutOfMemory(RuntimeError):
-    """The device ran out of memory; says which setting to lower and where the checkpoint lies."""
+class NonFiniteLossError(RuntimeError):
+    """A loss became infinite or NaN; the message names the batch, the last good checkpoint stands."""
 
 
 @dataclass(frozen=True)
-class StageRun:
-    """What one stage did.
+class StepDone:
+    """One optimiser step.
 
     Attributes:
-        stage: "a", "b", "c1" or "c2".
-        steps: optimiser steps.
-        tokens: tokens read.
-        texts: texts read.
-        seconds: time of the training steps alone, resumed parts included.
-        peak_bytes: peak device memory on CUDA (all of the process), else peak resident memory.
-        padding: share of padding in the batches.
-        trainable: number of trainable parameters.
-        frozen_tensors: tensors whose bits were compared before and after, and were equal.
-        validation_loss: mean nats per learned token at the end.
+        steps: how many are done, over all epochs.
+        note: for the progress line.
+        record: a line of the journal, if steps have one.
+        checkpoint: whether a run may go on from here; not at an epoch's end, which is to be validated first.
     """
 
-    stage: str
     steps: int
-    tokens: int
-    texts: int
-    seconds: float
-    peak_bytes: int
-    padding: float
-    trainable: int
-    frozen_tensors: int
-    validation_loss: float
+    note: str
+    record: Record | None = None
+    checkpoint: bool = True
 
 
-class Loop:
-    """The steps of one stage: losses on disk, checkpoint, resume.
+@dataclass(frozen=True)
+class EpochDone:
+    """The end of an epoch, or the start (epoch 0).
 
-    Args:
-        accelerator: device and processes.
-        tuned: the model with the stage's tensors freed.
-        stage: what moves, for how long, how fast.
-        train: encoded training texts.
-        validation: encoded validation texts.
-        folder: the stage's folder.
-        config: batch sizes, clipping, seed.
-        start_loss: validation loss of the model as it comes, where an earlier stage measured it.
+    Attributes:
+        epoch: its number.
+        record: a line of the journal: what validation found.
+        tensors: files of the epoch: tensors by folder.
+        checkpoint: whether a run may go on from here.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        tuned: Tuned,
-        stage: stages.Stage,
-        train: ExampleSet,
-        validation: ExampleSet,
-        folder: Path,
-        config: FineTuneConfig,
-        start_loss: float | None = None,
-    ) -> None:
-        self.accelerator, self.stage, self.train, self.config = accelerator, stage, train, config
-        self.start_loss = start_loss
-        self.validation, self.folder = validation, folder
-        self.tuned = tuned
-        if config.sharded:
-            _shard(tuned, accelerator)
-        parameters = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
-        self.optimiser = torch.optim.AdamW(
-            parameters, lr=stage.learning_rate, weight_decay=config.weight_decay, fused=True
-        )
-        self.trainable = sum(parameter.numel() for parameter in parameters)
-        self.module = tuned if config.sharded else accelerator.prepare(tuned)
-        self.epochs = [self._plan(epoch) for epoch in range(stage.epochs)]
-        self.steps = sum(len(plan) for plan in self.epochs)
-        self.check = plan_epoch(
-            validation.examples,
-            tokens_per_step=config.tokens_per_batch,
-            tokens_per_batch=config.tokens_per_batch,
-            world=accelerator.num_processes,
-        )
-        self.records: list[dict[str, Any]] = []
-
-    def run(self, frozen_tensors: int) -> StageRun:
-        """All steps that are left; validation at the start and after each epoch."""
-        first = self._resume()
-        self.module.train()
-        if not self.records:
-            self._validate(0, 0, self.start_loss)
-        done = 0
-        _reset_peak()
-        with _memory_advice(self.config, self.folder):
-            steps = self._walk(first)
-            for step, epoch, last in steps:
-                record = self._step(step, done + first, epoch)
-                if self.accelerator.is_main_process:
-                    rate = record["tokens"] / record["seconds"]
-                    steps.set_postfix_str(f"loss {record['loss']:.4f}, {rate:,.0f} tokens/s", refresh=False)
-                self._write({**record, "step": done + first + 1})
-                done += 1
-                if last:
-                    self._validate(epoch + 1, done + first)
-                every = self.config.checkpoint_every
-                # after the last step the stage itself is stored; a checkpoint of it would be written for nothing
-                if done + first < self.steps and (last or (every and (done + first) % every == 0)):
-                    self._save(done + first)
-        if self.config.sharded:
-            _reshard(self.tuned)
-        return self._result(frozen_tensors)
-
-    def _plan(self, epoch: int) -> list[Step]:
-        return plan_epoch(
-            self.train.examples,
-            tokens_per_step=self.config.tokens_per_step,
-            tokens_per_batch=self.config.tokens_per_batch,
-            world=self.accelerator.num_processes,
-            seed=self.config.seed * 1_000_003 + epoch,
-        )
-
-    def _walk(self, first: int) -> Any:
-        """Steps that are left, each with its epoch and whether it ends one; with a progress line in one process."""
-        flat = [
-            (step, epoch, number == len(plan) - 1)
-            for epoch, plan in enumerate(self.epochs)
-            for number, step in enumerate(plan)
-        ]
-        title = f"{self.folder.parent.name} {self.stage.key}: {self.stage.title}"
-        if not self.accelerator.is_main_process:
-            return flat[first:]
-        return progress(flat[first:], desc=title, unit="step")
-
-    def _step(self, step: Step, number: int, epoch: int) -> dict[str, Any]:
-        """One optimiser step over all batches of ``step``, each token weighing the same."""
-        started = time.perf_counter()
-        if self.config.lora_dropout:
-            # seeded by place, so that a continued run draws what an unbroken one would have drawn
-            torch.manual_seed(self.config.seed * 1_000_003 + number)
-        rate = self.stage.rate(number, self.steps)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        world = self.accelerator.num_processes
-        total = torch.zeros((), device=self.accelerator.device)
-        for position, batch in enumerate(step.batches):
-            last = position == len(step.batches) - 1
-            ids, targets = _share(self.train, batch, self.accelerator)
-            with self._synchronised(last):
-                loss = self.module(ids, targets)
-                # processes average their gradients, hence the factor
-                self.accelerator.backward(loss * (world / step.targets))
-            total += loss.detach()
-        if self.config.clip_norm:
-            self.accelerator.clip_grad_norm_(self.module.parameters(), self.config.clip_norm)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        mean = float(self.accelerator.reduce(total, "sum")) / step.targets  # type: ignore[arg-type]
-        if not torch.isfinite(torch.tensor(mean)):
-            texts = sorted(k for batch in step.batches for k in batch)
-            raise RuntimeError(
-                f"stage {self.stage.key}, step {number + 1}: the loss over training texts {texts} is {mean}; lower the "
-                f"learning rate ({self.stage.learning_rate:g}) or look at those texts and run again; the last "
-                f"checkpoint is kept in {self.folder}"
-            )
-        tokens = sum(len(self.train.examples[k].ids) for batch in step.batches for k in batch)
-        return {
-            "kind": "step",
-            "stage": self.stage.key,
-            "epoch": epoch,
-            "loss": mean,
-            "targets": step.targets,
-            "tokens": tokens,
-            "rate": rate,
-            "seconds": time.perf_counter() - started,
-        }
-
-    @contextmanager
-    def _synchronised(self, last: bool) -> Iterator[None]:
-        """Processes exchange gradients in the last batch of a step only."""
-        if self.config.sharded:
-            unit: Any = self.module
-            unit.set_requires_gradient_sync(last)
-            yield
-            return
-        with nullcontext() if last else self.accelerator.no_sync(self.module):
-            yield
-
-    def _validate(self, epoch: int, step: int, known: float | None = None) -> None:
-        loss = validation_loss(self.module, self.check, self.validation, self.accelerator) if known is None else known
-        past = [r for r in self.records if r["kind"] == "step" and r["epoch"] == epoch - 1]
-        learned = sum(r["targets"] for r in past)
-        mean = sum(r["loss"] * r["targets"] for r in past) / learned if learned else None
-        self._write(
-            {
-                "kind": "epoch",
-                "stage": self.stage.key,
-                "epoch": epoch,
-                "loss": mean,
-                "validation_loss": loss,
-                "validation_targets": sum(plan.targets for plan in self.check),
-                "step": step,
-            }
-        )
-
-    def _write(self, record: dict[str, Any]) -> None:
-        self.records.append(record)
-        if self.accelerator.is_main_process:
-            files.append_jsonl(self.folder / "losses.jsonl", record)
-
-    def _save(self, step: int) -> None:
-        tensors = resume.gather(self.module, self.optimiser)
-        if self.accelerator.is_main_process:
-            tensors["progress"] = torch.tensor([step])
-            files.write_tensors(self.folder / resume.FILE, tensors)
-
-    def _resume(self) -> int:
-        """Load the checkpoint, forget what was logged after it, and return the number of finished steps."""
-        path = self.folder / resume.FILE
-        records = files.read_jsonl(self.folder / "losses.jsonl") if (self.folder / "losses.jsonl").exists() else []
-        if not path.exists():
-            records = []
-        else:
-            tensors = files.read_tensors(path)
-            step = int(tensors.pop("progress"))
-            records = [record for record in records if record["step"] <= step]
-            resume.restore(self.module, self.optimiser, tensors)
-        if self.accelerator.is_main_process:
-            files.write_jsonl(self.folder / "losses.jsonl", records)
-        self.accelerator.wait_for_everyone()
-        self.records = records
-        return step if path.exists() else 0
-
-    def _result(self, frozen_tensors: int) -> StageRun:
-        steps = [record for record in self.records if record["kind"] == "step"]
-        held = sum(
-            max(len(self.train.examples[k].ids) for k in batch) * len(batch)
-            for plan in self.epochs
-            for step in plan
-            for batch in step.batches
-        )
-        tokens = sum(record["tokens"] for record in steps)
-        return StageRun(
-            stage=self.stage.key,
-            steps=len(steps),
-            tokens=tokens,
-            texts=len(self.train.examples) * self.stage.epochs,
-            seconds=sum(record["seconds"] for record in steps),
-            peak_bytes=_peak_bytes(),
-            padding=1.0 - tokens / held,
-            trainable=self.trainable,
-            frozen_tensors=frozen_tensors,
-            validation_loss=next(r["validation_loss"] for r in reversed(self.records) if r["kind"] == "epoch"),
-        )
+    epoch: int
+    record: Record
+    tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    checkpoint: bool = True
 
 
-def _shard(tuned: Tuned, accelerator: Accelerator) -> None:
-    """Spread every block, and the rest as one unit, over the processes (fully sharded data parallel)."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+class Training(Protocol):
+    """What `carry_out` needs of a training: state to save, and events to write."""
 
-    if accelerator.num_processes < 2:
-        raise ValueError("sharded=True needs several processes; start with accelerate launch, or set sharded=False")
-    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    for block in stages.blocks_of(tuned.tuned):
-        fully_shard(block, mesh=mesh)
-    fully_shard(tuned, mesh=mesh)
+    parameters: dict[str, Tensor]
+
+    @property
+    def optimisers(self) -> Sequence[Optimizer]:
+        """Those that move the parameters."""
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+
+    @property
+    def done(self) -> int:
+        """Steps that are done."""
+
+    def counters(self) -> dict[str, Tensor]:
+        """How far it has come, beyond weights and optimisers."""
+
+    def resume(self, counters: dict[str, Tensor], records: Sequence[Record]) -> list[Record]:
+        """Go on from there; return those records that lie before that place."""
+
+    def run(self) -> Iterator[StepDone | EpochDone]:
+        """Take the steps that are left."""
 
 
-def _reshard(tuned: Tuned) -> None:
-    """Let go of parameters that the last forward pass has put together."""
-    units: Any = [tuned, *stages.blocks_of(tuned.tuned)]
-    for unit in units:
-        unit.reshard()
-
-
-@torch.no_grad()
-def validation_loss(tuned: nn.Module, steps: list[Step], texts: ExampleSet, accelerator: Accelerator) -> float:
-    """Mean cross-entropy per learned token over all texts, in nats.
+def carry_out(
+    training: Training, folder: Path, journal: str, *, title: str, every: int, processes: PartialState | None = None
+) -> list[Record]:
+    """Run what is left of a training and write it below a folder.
 
     Args:
-        tuned: a ``Tuned`` module, possibly wrapped for several processes.
-        steps: plan over the texts; every batch is shared by the processes.
-        texts: encoded texts.
-        accelerator: knows device and processes.
+        training: new; restored from the folder's checkpoint if there is one.
+        folder: of the variant or stage.
+        journal: name of the JSON Lines file of its records.
+        title: of the progress line.
+        every: steps between checkpoints within an epoch, 0 for none.
+        processes: those that share each step; the first one writes.
+
+    Returns:
+        All records, those of before a kill too.
+
+    Raises:
+        NonFiniteLossError: what the training says, and where its last good checkpoint lies.
     """
-    mode = tuned.training
-    tuned.eval()
-    total = torch.zeros((), device=accelerator.device)
-    for step in steps:
-        for batch in step.batches:
-            ids, targets = _share(texts, batch, accelerator)
-            total += tuned(ids, targets)
-    tuned.train(mode)
-    return float(accelerator.reduce(total, "sum")) / sum(step.targets for step in steps)  # type: ignore[arg-type]
+    writes, path = leads(processes), folder / journal
+    counters = load_checkpoint(folder, training.parameters, training.optimisers)
+    records: list[Record] = []
+    if counters is not None:
+        records = training.resume(counters, files.read_jsonl(path) if path.exists() else [])
+    wait(processes)  # all have read before one writes
+    if writes:
+        files.write_jsonl(path, records)
+    with _bar(training, title, shown=writes) as bar, _told_where(folder):
+        for event in training.run():
+            if writes and isinstance(event, EpochDone):
+                for place, tensors in event.tensors.items():  # first: a record says that they are there
+                    write_epoch(folder / place, event.epoch, tensors)
+            if event.record is not None:
+                records.append(event.record)
+                if writes:
+                    files.append_jsonl(path, event.record)
+            if isinstance(event, StepDone):
+                bar.set_postfix_str(event.note, refresh=False)
+                bar.update(1)
+            due = isinstance(event, EpochDone) or (every > 0 and event.steps % every == 0)
+            if due and event.checkpoint:
+                tensors = gather_checkpoint(training.parameters, training.optimisers) | training.counters()
+                if writes:
+                    files.write_tensors(folder / FILE, tensors)
+    return records
 
 
-def _share(texts: ExampleSet, batch: tuple[int, ...], accelerator: Accelerator) -> tuple[Tensor, Tensor]:
-    ids, targets = collate(texts.examples, batch, rank=accelerator.process_index, world=accelerator.num_processes)
-    device = accelerator.device
-    return ids.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+def claim(folder: Path, key: Mapping[str, Any], processes: PartialState | None) -> str:
+    """Open a folder for work described by a key, for all processes (see `runs.claim`); the first one holds its lock."""
+    state = runs.claim(folder, key) if leads(processes) else ""
+    wait(processes)
+    return state or runs.claim(folder, key, writes=False)
 
 
-@contextmanager
-def _memory_advice(config: FineTuneConfig, folder: Path) -> Iterator[None]:
+@contextlib.contextmanager
+def _bar(training: Training, title: str, *, shown: bool) -> Iterator[Any]:
+    """A progress line of the first process, for as long as there are steps."""
+    if not shown or not training.total:
+        yield _NoBar()
+        return
+    with progress(total=training.total, desc=title, unit="step") as bar:
+        bar.update(training.done)
+        yield bar
+
+
+@contextlib.contextmanager
+def _told_where(folder: Path) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
-            raise
-        kept = folder / "checkpoint.safetensors"
-        further = "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
-        raise OutOfMemory(
-            f"out of memory with tokens_per_batch={config.tokens_per_batch}: halve it (tokens_per_step may stay, so "
-            f"the result stays the same){further}, and run again; "
-            + (f"it continues from {kept}" if kept.exists() else "no step was finished yet")
-        ) from error
+    except NonFiniteLossError as error:
+        raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
 
 
-def _reset_peak() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+class _NoBar:
+    def update(self, _: int) -> None: ...
+
+    def set_postfix_str(self, _: str, *, refresh: bool) -> None: ...
 
 
-def _peak_bytes() -> int:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    import resource
+def learning_rate(
+    step: int,
+    cycles: Sequence[int],
+    warmup: float = 0.1,
+    *,
+    peak: float = 1.0,
+    after: Literal["linear", "constant"] = "linear",
+) -> float:
+    """Return the learning rate of a step: linear warm-up, then linear decay or constant; a new cycle starts again.
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    Args:
+        step: from 0 up to the sum of `cycles`, exclusive.
+        cycles: steps of each cycle; phase 1 of the thesis has 8 and then 4 epochs (a warm restart).
+        warmup: share of each cycle that warms up (the thesis: 0.1).
+        peak: the highest rate; 1 gives a factor.
+        after: what follows the warm-up.
+
+    Returns:
+        A positive number: the first step of a cycle is already above 0, the last one still is.
+
+    Raises:
+        ValueError: the step lies outside the cycles.
+
+    Example:
+        >>> [round(learning_rate(s, [10], 0.2), 2) for s in (0, 1, 2, 9)]
+        [0.5, 1.0, 1.0, 0.12]
+    """
+    place = step
+    for length in cycles:
+        if 0 <= place < length:
+            rising = round(warmup * length)
+            if place < rising:
+                return peak * (place + 1) / rising
+            return peak if after == "constant" else peak * (length - place) / (length - rising)
+        place -= length
+    raise ValueError(f"step {step} lies outside the schedule of {sum(cycles)} steps")

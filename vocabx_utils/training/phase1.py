@@ -1,257 +1,371 @@
-"""The stage behind notebook 03: examples and teachers from notebook 01's files, and the variants one after another."""
+"""Phase 1 from top to bottom: prepare, train one variant, one step, validate.
+
+The N new input rows and the N new head rows are learned with everything else frozen (thesis fig. `complete_pipeline`
+and `complete_loss_pipeline`): the input rows by an objective, usually the KL against the same model under its original
+tokenizer (eq. `kl_def`), the head rows by cross-entropy. One student forward serves both sides. Two AdamW optimisers
+without weight decay are new for every variant, so no momentum is carried over.
+
+Nothing here knows of files: `phase1_stage` puts a run folder around it, and `learn_rows` is all of it in one call.
+
+Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T tokens, P positions with a target, K of
+them compared with the teacher.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pandas as pd
+import torch
+from accelerate import PartialState
+from torch import Tensor
+from torch.optim import AdamW
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import files, runs
-from vocabx_utils.config import Phase1Config, check_shared, load_profile, notebook_params
-from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
-from vocabx_utils.rows import epoch_files, read_epoch
-from vocabx_utils.training.distillation import Phase1Data, Starts, VariantResult, parse_variant, train_variant
-from vocabx_utils.training.examples import ExampleSet, choose_windows, whole_texts
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.group import Group
-from vocabx_utils.training.stages import compile_blocks
-from vocabx_utils.training.starts import run_texts
-from vocabx_utils.training.teacher import teacher_cache
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.models import BaseModel, original_vocab_size, untie, weights_fingerprint
+from vocabx_utils.student import Student
+from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
+from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
+from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
+from vocabx_utils.training.losses import batch_losses
+from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
+from vocabx_utils.training.processes import share_of, sum_over
+from vocabx_utils.training.teacher import TeacherStates, ask_teacher
+from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.initialization import require_focus
-from vocabx_utils.vocabulary.tokens import Extension, load_extension
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
+from vocabx_utils.vocabulary.options import Strategy
+from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["Phase1Stage", "final_model", "prepare_phase1", "token_table", "train_stage"]
+__all__ = ["LearnedRows", "Phase1Data", "Phase1Training", "learn_rows", "new_student", "prepare"]
+
+_POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
+Teacher = Callable[[str, AlignedSet, int], TeacherStates]
+Scores = tuple[dict[str, float], TokenScores]
+
+
+# --- prepare ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Phase1Stage:
-    """What every variant of a run shares.
+class Phase1Data:
+    """Examples and teachers, shared by all variants.
 
     Attributes:
-        folder: of the stage.
-        base: frozen base model.
-        extension: of notebook 01.
-        data: examples and teacher caches.
-        aligned: aligned texts by split.
+        train, validation: the two splits.
+        train_teacher, validation_teacher: the teacher's states, last layer.
+        layers: its training states of other layers, for hidden-state objectives.
+        aligned: texts for the first values `align` and `focus`.
     """
 
-    folder: Path
-    base: BaseModel
-    extension: Extension
-    data: Phase1Data
-    aligned: dict[str, list[AlignedText]]
+    train: AlignedSet
+    validation: AlignedSet
+    train_teacher: TeacherStates
+    validation_teacher: TeacherStates
+    layers: dict[int, TeacherStates] = field(default_factory=dict)
+    aligned: Sequence[AlignedText] = ()
 
 
-def prepare_phase1(
-    run: runs.Run,
+def prepare(
+    base: BaseModel,
+    extension: Extension,
+    train: Sequence[str],
+    validation: Sequence[str],
     config: Phase1Config,
-    *,
-    base: BaseModel | None = None,
-    group: Group | None = None,
-    tell: Callable[[str], None] = print,
-) -> Phase1Stage:
-    """Align notebook 01's texts, cut examples and run the teacher once.
+    teacher: Teacher | None = None,
+) -> Phase1Data:
+    """Align the texts, cut examples around new tokens, and ask the teacher once.
 
     Args:
-        run: the run.
-        config: of the stage.
-        base: the base model, loaded from ``config.model`` unless given.
-        group: processes that share the teacher's work.
-        tell: receives the size of each teacher cache before it is written.
-
-    Returns:
-        The stage, ready for `train_stage`.
+        base, extension: the teacher, and both tokenizers with the new tokens.
+        train, validation: texts.
+        config: sizes, and the variants whose layers the teacher has to show.
+        teacher: gives the states of a split's examples at a layer; they are kept in memory unless it is given.
 
     Raises:
-        vocabx_utils.runs.MissingStageError: notebook 01 has not run.
-        ValueError: the extension belongs to another base model or tokenizer, a variant's name is wrong, a weight is
-            not finite, or no text holds a new token.
+        ValueError: a variant's name is wrong or names a layer that the model lacks, or no text holds a new token.
     """
-    group = group or Group()
-    extension = load_extension(run.require("01", "extension"))
-    base = base or load_base_model(config.model, device=config.device, dtype=config.dtype)
-    if base.vocab_size != extension.V:
-        raise ValueError(
-            f"the extension of run {run.name!r} starts at id {extension.V}, the model {config.model!r} has "
-            f"{base.vocab_size} ids: run notebook 01 with this model, or choose the model it was run with"
-        )
-    require_tokenizer(base, extension.original, extension_name(run))
-    check_finite(base.model, base.name)
     objectives = [parse_variant(name).objective for name in config.variants]
-    layers = {o.layer for o in objectives if o is not None and o.layer != -1}
-    _check_layers(base, layers)
-    if any(parse_variant(name).init == "focus" for name in config.variants):
-        require_focus()
-    if config.compile_blocks:
-        compile_blocks(base.model)
-    folder = run.stage("03")
-    aligned: dict[str, list[AlignedText]] = {}
-    sets: dict[str, ExampleSet] = {}
-    for split, limit in (("train", config.train_limit), ("validation", config.validation_limit)):
-        texts = [item.text for item in run_texts(run, split, base.tokenizer, limit or None)]
+    layers = sorted({o.layer for o in objectives if o is not None and o.layer != -1})
+    check_layers(base, layers)
+    sets, aligned = {}, {}
+    for split, texts in (("train", train), ("validation", validation)):
         aligned[split] = align_texts(extension, texts)
-        sets[split] = _examples(aligned[split], extension, config, split)
+        limit = config.train_windows if split == "train" else config.validation_windows
+        window, size = config.window, (extension.V, extension.N)
+        sets[split] = (
+            choose_windows(aligned[split], *size, window=window, limit=limit, seed=config.seed)
+            if window
+            else whole_texts(aligned[split], *size, max_length=config.max_length)
+        )
 
-    def cache(split: str, layer: int = -1) -> Any:
-        place = folder / "teacher" / (split if layer == -1 else f"{split}_layer_{layer}")
-        return teacher_cache(
-            base, sets[split], place, layer=layer, token_budget=config.token_budget, tell=tell,
-            rank=group.rank, world=group.world, barrier=group.barrier,
-            prefix_bytes=0 if config.compile_blocks else None,
-        ).to(base.device)  # fmt: skip
+    def in_memory(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
+        return ask_teacher(base, examples, layer=layer, token_budget=config.token_budget).to(base.device)
 
-    data = Phase1Data(
+    ask = teacher or in_memory
+    return Phase1Data(
         sets["train"],
         sets["validation"],
-        cache("train"),
-        cache("validation"),
-        {layer: cache("train", layer) for layer in sorted(layers)},
+        ask("train", sets["train"], -1),
+        ask("validation", sets["validation"], -1),
+        {layer: ask("train", sets["train"], layer) for layer in layers},
         aligned["train"],
     )
-    return Phase1Stage(folder, base, extension, data, aligned)
 
 
-def _check_layers(base: BaseModel, layers: set[int]) -> None:
-    count = base.model.config.get_text_config().num_hidden_layers
-    if beyond := sorted(layer for layer in layers if layer > count):
-        raise ValueError(f"layers {beyond} of the variants' names do not exist: {base.name} has layers 0 to {count}")
+def new_student(
+    recipe: Recipe,
+    base: BaseModel,
+    tokens: Sequence[SubtokenLike],
+    config: Phase1Config,
+    aligned: Sequence[AlignedText] = (),
+    spell: Callable[[int], str] = str,
+) -> Student:
+    """Return a student with the first values of its rows (thesis alg. `embed-init` and `head_init`).
+
+    `tokens` are the N new ones in order of id; `aligned` texts serve `align` and `focus`, the text of an id `focus`.
+    """
+    generator = torch.Generator().manual_seed(config.seed)
+    rows = input_rows(recipe.init, base, tokens, generator, aligned=aligned, spell=spell)
+    heads = head_rows(recipe.head_init(config.head_init), base, tokens, generator)
+    return Student(base.model, base.vocab_size, rows, heads)
 
 
-def _examples(aligned: Sequence[AlignedText], extension: Extension, config: Phase1Config, split: str) -> ExampleSet:
-    if config.window == 0:
-        return whole_texts(aligned, extension.V, extension.N, max_length=config.max_length)
-    limit = config.train_windows if split == "train" else config.validation_windows
-    return choose_windows(
-        aligned, extension.V, extension.N, window=config.window, limit=limit, seed=config.seed
-    )  # fmt: skip
+def speller(extension: Extension) -> Callable[[int], str]:
+    """Return what spells an id of the extended tokenizer."""
+    return lambda token: str(extension.extended.convert_ids_to_tokens(token))
 
 
-def train_stage(stage: Phase1Stage, config: Phase1Config, *, group: Group | None = None) -> dict[str, VariantResult]:
-    """Train every variant of the configuration; finished ones are read, killed ones go on.
+# --- train one variant --------------------------------------------------------------------------------------
+
+
+class Phase1Training:
+    """One variant's training: `run` yields what each step and each validation gave (see `loop.Training`).
+
+    Without an objective the start is only measured.
 
     Args:
-        stage: from `prepare_phase1`.
-        config: of the stage.
-        group: processes that share each step.
-
-    Returns:
-        Results by variant name.
+        recipe, student, data, config: objective, rows (changed in place), examples, schedule and sizes.
+        processes: those that share each step.
+        start: validation of the first values, where another variant with the same ones has done it.
     """
-    tokenizer = stage.extension.extended
 
-    def spell(token: int) -> str:
-        return str(tokenizer.convert_ids_to_tokens(token))
+    def __init__(
+        self,
+        recipe: Recipe,
+        student: Student,
+        data: Phase1Data,
+        config: Phase1Config,
+        processes: PartialState | None = None,
+        start: Scores | None = None,
+    ) -> None:
+        self.recipe, self.student, self.data, self.config = recipe, student, data, config
+        self.processes, self.start = processes, start
+        self.parameters: dict[str, Tensor] = {"input_rows": student.input_rows, "head_rows": student.head_rows}
+        fused = True if student.device.type == "cuda" else None
+        self.optimisers = [
+            AdamW([rows], lr=config.learning_rate, weight_decay=0.0, fused=fused) for rows in self.parameters.values()
+        ]
+        self.facts = StepFacts.of(data.train, recipe.objective)
+        self.epochs = 0 if recipe.objective is None else config.epochs + config.restart_epochs
+        per_epoch = math.ceil(len(data.train) / config.batch_size)
+        self.cycles = [n * per_epoch for n in (config.epochs, config.restart_epochs) if n]
+        self.epoch, self.step_of_epoch, self.done, self.skipped = 0, 0, 0, 0
+        self.totals = self._zeros()  # (3,) of this epoch: loss of the input side, of the head side, summed KL
+        self.log = LossLog(recipe.name, config.learning_rate, every=1 if student.device.type == "cpu" else 8)
 
-    starts: Starts = {}
-    return {
-        name: train_variant(
-            name,
-            stage.base,
-            stage.extension.tokens,
-            stage.data,
-            config,
-            stage.folder / name,
-            group=group,
-            spell=spell,
-            starts=starts,
-        )
-        for name in config.variants
-    }
+    def _zeros(self) -> Tensor:
+        return torch.zeros(3, dtype=torch.float64, device=self.student.device)
+
+    @property
+    def total(self) -> int:
+        """Steps in all, 0 for an untrained variant."""
+        return sum(self.cycles) if self.epochs else 0
+
+    def run(self) -> Iterator[StepDone | EpochDone]:
+        """Validate the start, then train and validate every epoch that is left."""
+        if self.epoch == 0:
+            yield self.close_epoch(0.0)
+        while self.epoch <= self.epochs:
+            yield from self._epoch()
+
+    def _epoch(self) -> Iterator[StepDone | EpochDone]:
+        steps = epoch_batches(self.data.train, self.config.batch_size, seed=self.config.seed, epoch=self.epoch)
+        began, tokens, note = time.perf_counter(), 0, ""
+        for number in range(self.step_of_epoch, len(steps)):
+            indices = steps[number]
+            if self.facts.is_empty(indices):
+                self.skipped += 1
+                losses = self._zeros()
+            else:
+                losses = self.step(indices)
+            self.step_of_epoch, self.done = number + 1, self.done + 1
+            tokens += int(self.facts.tokens[indices].sum())
+            last = self.step_of_epoch == len(steps)
+            if self.log.add(losses, f"step {number + 1} of epoch {self.epoch}, examples {indices}", last):
+                rate = tokens / (time.perf_counter() - began)
+                note = f"loss {self.log.values[-1, 0]:.4f}, {rate:,.0f} tokens/s"
+            yield StepDone(self.done, note, checkpoint=not last)
+        yield self.close_epoch(time.perf_counter() - began)
+
+    # --- one step
+
+    def step(self, indices: Sequence[int]) -> Tensor:
+        """Update both sides once.
+
+        Args:
+            indices: training examples of the step, over all processes.
+
+        Returns:
+            (3,) loss of the input side, of the head side, and the summed KL, float64, still on the device.
+        """
+        rate = self.config.learning_rate * learning_rate(self.done, self.cycles, self.config.warmup)
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=False)
+            optimiser.param_groups[0]["lr"] = rate
+        objective = self.recipe.objective
+        assert objective is not None
+        # Means run over the whole step, whatever part of it this process and this micro-batch hold.
+        kl_scale, ce_scale = self.facts.scales(indices, objective.new_target_weight)
+        losses = self._zeros()
+        own = share_of(indices, self.processes)
+        for part in micro_batches(self.facts.lengths, own, self.config.token_budget):
+            losses += self._backward(part, objective, kl_scale, ce_scale)
+        for rows in self.parameters.values():
+            if rows.grad is None:
+                rows.grad = torch.zeros_like(rows)
+        sum_over([*(rows.grad for rows in self.parameters.values() if rows.grad is not None), losses], self.processes)
+        for optimiser in self.optimisers:
+            optimiser.step()
+        self.totals += losses
+        return losses
+
+    def _backward(self, part: list[int], objective: Objective, kl_scale: float, ce_scale: float) -> Tensor:
+        """Run the student over a micro-batch and add its gradients."""
+        student, data = self.student, self.data
+        anchor = None if objective.match is None else objective.anchor
+        batch = align_batch(data.train, part, anchor, data.train_teacher.rows).to(student.device)
+        final, layer = data.train_teacher.beginnings.hidden(
+            student, batch.ids, part, layer=objective.layer, new_at=batch.new_at
+        )  # (B, T, D) each
+        teacher = None
+        if objective.match is not None and len(batch.teacher_rows) > 0:
+            states = data.train_teacher if objective.layer == -1 else data.layers[objective.layer]
+            teacher = states.take(batch.teacher_rows, student.device)  # (K, D)
+        input_loss, head_loss, kl = batch_losses(student, batch, final, layer, teacher, objective, (kl_scale, ce_scale))
+        (input_loss + head_loss).backward()
+        return torch.stack([input_loss.detach(), head_loss.detach(), kl]).double()
+
+    # --- validate
+
+    def close_epoch(self, seconds: float) -> EpochDone:
+        """Validate the student; what an epoch leaves are its scores, its rows and sums per new token."""
+        epoch, data, config = self.epoch, self.data, self.config
+        found = self.start if epoch == 0 else None
+        if found is None:
+            found = evaluate(
+                self.student, data.validation, data.validation_teacher, token_budget=config.token_budget,
+                processes=self.processes,
+            )  # fmt: skip
+        if epoch == 0:
+            self.start = found
+        scores, per_token = found
+        row = {"epoch": epoch, "train_loss": math.nan, "train_ce": math.nan, **scores}
+        if epoch:
+            row["train_loss"], row["train_ce"], _ = (self.totals / max(1, self.step_of_epoch)).tolist()
+        objective, compared = self.recipe.objective, int(self.facts.compared.sum())
+        if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
+            # the same mean as that metric of the validation, over the positions that this anchor compares
+            row[f"train_{_POOLED[objective.anchor]}"] = float(self.totals[2]) / compared
+        row["base_bpb"] = base_bits_per_byte(data.validation_teacher, data.validation)
+        row["seconds"] = round(seconds, 3)
+        # JSON has no NaN: a mean over no position is null
+        record = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        tensors = {"rows": self.parameters, "tokens": per_token.tensors()}
+        self.epoch, self.step_of_epoch, self.totals = epoch + 1, 0, self._zeros()
+        return EpochDone(epoch, record, tensors, checkpoint=epoch > 0)
+
+    # --- what a checkpoint must hold beyond rows and optimisers
+
+    def counters(self) -> dict[str, Tensor]:
+        """How far the training has come, after a look at the losses and rows that a checkpoint would keep."""
+        self.log.check()
+        if not all(bool(torch.isfinite(rows).all()) for rows in self.parameters.values()):
+            raise NonFiniteLossError(f"{self.recipe.name}: a new row is not finite after step {self.done}")
+        place = torch.tensor([self.epoch, self.step_of_epoch, self.done, self.skipped])
+        return {"place": place, "totals": self.totals, "losses": self.log.values}
+
+    def resume(self, counters: dict[str, Tensor], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Go on from there; return the validations that lie before that place."""
+        self.epoch, self.step_of_epoch, self.done, self.skipped = counters["place"].tolist()
+        self.totals, self.log.values = counters["totals"].to(self.student.device), counters["losses"]
+        return [record for record in records if record["epoch"] < self.epoch]
 
 
-def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> ExtendedModel:
-    """Load a variant's rows.
+# --- all of it, in memory -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LearnedRows:
+    """What `learn_rows` returns.
+
+    Attributes:
+        extension: both tokenizers and the new tokens.
+        input_rows, head_rows: (N, D) float32, on the CPU.
+        metrics: one mapping per epoch, epoch 0 (before training) first; see `validation.evaluate`.
+    """
+
+    extension: Extension
+    input_rows: Tensor
+    head_rows: Tensor
+    metrics: list[dict[str, Any]]
+
+
+def learn_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    new_tokens: Sequence[str],
+    texts: Sequence[str],
+    objective: str = "kl_last",
+    *,
+    init: str = "mean",
+    validation: Sequence[str] = (),
+    strategy: Strategy = "merges",
+    **settings: Any,
+) -> LearnedRows:
+    """Learn rows for new tokens, without files. Nine arguments, of which the first four usually do.
 
     Args:
-        stage: from `prepare_phase1`.
-        variant: a finished variant.
-        epoch: which epoch, the last by default.
+        model, tokenizer: a causal language model and its own tokenizer; both are left as they are.
+        new_tokens, strategy: see `vocabulary.extend.add_tokens`.
+        texts: to learn from.
+        objective, init: see `objectives.parse_objective`, and first values of the input rows.
+        validation: texts that each epoch is judged by; the training texts unless given.
+        settings: fields of `Phase1Config`, such as `epochs` and `learning_rate`.
+
+    Raises:
+        ValueError: a token or setting is wrong, or no text holds a new token.
+        RowsNotTrainedError: a row with examples did not change.
     """
-    rows = read_epoch(stage.folder / variant / "rows", epoch)
-    return ExtendedModel(stage.base, rows["input_rows"], rows["head_rows"], stage.extension.V)
-
-
-def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
-    """Return one line per new token: how it was seen, and what training did to it.
-
-    Args:
-        stage: from `prepare_phase1`.
-        variant: a finished variant.
-
-    Returns:
-        Columns: id, text, subtokens (their number), train_count, places (validation), kl_start, kl_end (nats at the
-        last subtoken, NaN where validation has none), ce_start, ce_end (as a target), moved (norm of the change of the
-        input row over the norm of its start).
-    """
-    folder = stage.folder / variant
-    tokens, rows = epoch_files(folder / "tokens"), epoch_files(folder / "rows")
-    start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
-    before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
-
-    def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (sums[kind] / sums[f"{kind}_count"]).numpy()
-
-    new = stage.extension.tokens
-    return pd.DataFrame(
-        {
-            "id": [t.id for t in new],
-            "text": [t.text for t in new],
-            "subtokens": [len(t.subtokens) for t in new],
-            "train_count": stage.data.train.counts(),
-            "places": end["kl_count"].long().numpy(),
-            "kl_start": mean(start, "kl"),
-            "kl_end": mean(end, "kl"),
-            "ce_start": mean(start, "ce"),
-            "ce_end": mean(end, "ce"),
-            "moved": ((after - before).norm(dim=1) / before.norm(dim=1)).numpy(),
-        }
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the variants of a profile: the entry point of ``accelerate launch``."""
-    import argparse
-    import dataclasses
-
-    from vocabx_utils.training.group import join_group
-
-    parser = argparse.ArgumentParser(description="Phase 1 in one process or several (accelerate launch).")
-    parser.add_argument("--config", default="quick", help="profile: a shipped name or a YAML file")
-    parser.add_argument("--run-name", help="run folder, over the profile's")
-    parser.add_argument("--variants", nargs="+", help="variants, over the profile's")
-    given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    declared = {field.name: None for field in dataclasses.fields(Phase1Config)}
-    profile = load_profile(given.config)
-    check_shared(profile, given.config)
-    params = notebook_params(profile, "03_phase1_training", declared)
-    config = Phase1Config.from_params(**params)
-    if given.run_name:
-        config = replace(config, run_name=given.run_name)
-    if given.variants:
-        config = replace(config, variants=tuple(given.variants))
-    with join_group() as group:
-        _train_in(group, config)
-
-
-def _train_in(group: Group, config: Phase1Config) -> None:
-    import os
-
-    if group.world > 1 and config.device == "auto":
-        import torch
-
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-        config = replace(config, device=device)
-    stage = prepare_phase1(
-        runs.open_run(config.run_name), config, group=group, tell=print if group.leads else lambda _: None
-    )
-    for name, result in train_stage(stage, config, group=group).items():
-        if group.leads:
-            last = result.metrics[-1]
-            print(f"{name}: KL last {last['kl_last']:.4f}, CE {last['ce']:.4f}, {last['bpb']:.4f} bits per byte")
+    extension = add_tokens(tokenizer, new_tokens, strategy)
+    own = untie(copy.deepcopy(model)).eval().requires_grad_(False)
+    vocab_size, name = original_vocab_size(tokenizer), own.config.name_or_path or type(own).__name__
+    base = BaseModel(name, own, tokenizer, vocab_size, own.device, own.dtype, weights_fingerprint(own))
+    recipe = parse_variant(f"{init}_{objective}")
+    sizes = {"train_windows": 10**6, "validation_windows": 10**6, "require_improvement": False}
+    config = Phase1Config.from_params(**{**sizes, **settings, "variants": [recipe.name]})
+    data = prepare(base, extension, texts, validation or texts, config)
+    student = new_student(recipe, base, extension.tokens, config, data.aligned, speller(extension))
+    before = student.input_rows.detach().cpu().clone()
+    training = Phase1Training(recipe, student, data, config)
+    metrics = [event.record for event in training.run() if isinstance(event, EpochDone)]
+    learned, head = (values.detach().cpu() for values in training.parameters.values())
+    check_moved(recipe, before, learned, data.train)
+    return LearnedRows(extension, learned, head, metrics)

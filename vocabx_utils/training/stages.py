@@ -66,15 +66,6 @@ class Stage:
     warmup: float
     schedule: Schedule
 
-    def rate(self, step: int, steps: int) -> float:
-        """Learning rate of optimiser step ``step`` (from 0) of ``steps``."""
-        climb = round(self.warmup * steps)
-        if step < climb:
-            return self.learning_rate * (step + 1) / climb
-        if self.schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * (steps - step) / max(1, steps - climb)
-
 
 def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
     """Spell out the stages that a configuration names, "c" as its two halves."""

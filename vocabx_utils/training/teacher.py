@@ -1,61 +1,67 @@
-"""The teacher, run once: its hidden states at the positions that some variant compares, memory-mapped.
+"""The teacher, run once: its hidden states at the positions that some variant compares.
 
-The teacher is the base model under its original tokenizer and never changes, so every epoch and every variant of a
-run shares one cache. The file is a plain (R, D) matrix; `key.json` beside it says what it was made from, and holds its
-checksum. It is used only for exactly that, and made again where its content is another.
+The teacher is the base model under its original tokenizer and never changes, so every epoch and every variant of a run
+shares its states. `ask_teacher` keeps them in memory, `teacher_cache` in a memory-mapped file: a plain (R, D) matrix;
+`key.json` beside it says what it was made from, and holds its checksum. It is used only for exactly that, and made
+again where its content is another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
 from vocabx_utils import files, folders, locks, paths
+from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel
 from vocabx_utils.progress import progress
 from vocabx_utils.student import logit_transform
-from vocabx_utils.training.examples import Example, ExampleSet, Ints, micro_batches
-from vocabx_utils.training.extended import rows_checksum
-from vocabx_utils.training.objectives import phase1_loss
-from vocabx_utils.training.prefixes import Prefixes
+from vocabx_utils.training.batches import micro_batches, next_ids
+from vocabx_utils.training.checks import rows_checksum
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.examples import AlignedSet, Ints
+from vocabx_utils.training.losses import phase1_loss
+from vocabx_utils.training.processes import leads, share_of, sum_over, wait
+from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
-__all__ = ["TeacherCache", "teacher_cache"]
+__all__ = ["TeacherStates", "ask_teacher", "teacher_cache"]
 
 _STORED = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16}
 
 
 @dataclass(frozen=True)
-class TeacherCache:
+class TeacherStates:
     """Hidden states of the teacher and where each example's are.
 
     Attributes:
-        rows: per example, (k,) rows of `states` for the positions in `Example.teacher_at`.
-        states: (R, D), memory-mapped on the host or a copy on the device.
+        rows: per example, (k,) rows of `states` for the positions in `AlignedExample.teacher_at`.
+        states: (R, D), memory-mapped on the host, in its memory or on the device.
         base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte.
         base_targets: how many targets that were.
-        prefixes: what the blocks make of the tokens before each first divergence, the same for teacher and students.
+        beginnings: what the blocks make of the tokens before each first divergence, the same for teacher and students.
     """
 
     rows: tuple[Ints, ...]
     states: Tensor
     base_nats: float
     base_targets: int
-    prefixes: Prefixes
+    beginnings: SharedBeginnings
 
     @property
     def nbytes(self) -> int:
         return self.states.numel() * self.states.element_size()
 
-    def to(self, device: torch.device, share: float = 0.3) -> TeacherCache:
-        """Copy to a GPU if that takes at most ``share`` of its free memory; otherwise stay on the host."""
+    def to(self, device: torch.device, share: float = 0.3) -> TeacherStates:
+        """Copy to a GPU if that takes at most `share` of its free memory; otherwise stay on the host."""
         if device.type != "cuda" or self.nbytes > share * torch.cuda.mem_get_info(device)[0]:
             return self
         return replace(self, states=self.states.to(device))
@@ -65,86 +71,173 @@ class TeacherCache:
         return self.states[rows.to(self.states.device)].to(device)
 
 
+def ask_teacher(
+    base: BaseModel,
+    examples: AlignedSet,
+    *,
+    layer: int = -1,
+    token_budget: int = 8192,
+    beginnings_bytes: int | None = None,
+) -> TeacherStates:
+    """Run the teacher over some examples and keep its states in memory.
+
+    Args:
+        base: the base model.
+        examples: what will be compared.
+        layer: hidden state to keep, -1 the last (after the final norm).
+        token_budget: tokens of one teacher pass, padding included.
+        beginnings_bytes: what the beginnings before each first divergence may take; see `SharedBeginnings`.
+
+    Raises:
+        ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
+    """
+    rows, total = _layout(base, examples)
+    states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
+    nats = 0.0
+    for found, part_nats in _passes(base, examples, layer, token_budget, range(len(examples))):
+        nats += part_nats
+        for index, kept in found:
+            states[torch.from_numpy(rows[index])] = kept.cpu()
+    return _opened(base, examples, rows, states, nats, token_budget, beginnings_bytes)
+
+
 def teacher_cache(
     base: BaseModel,
-    examples: ExampleSet,
+    examples: AlignedSet,
     folder: Path,
     *,
     layer: int = -1,
     token_budget: int = 8192,
     tell: Callable[[str], None] = print,
-    rank: int = 0,
-    world: int = 1,
-    barrier: Callable[[], None] = lambda: None,
-    prefix_bytes: int | None = None,
-) -> TeacherCache:
-    """Open the cache of these examples, running the teacher if there is none for exactly this input.
+    processes: PartialState | None = None,
+    beginnings_bytes: int | None = None,
+) -> TeacherStates:
+    """Open the file of these examples' states, running the teacher if there is none for exactly this input.
 
     Args:
-        base: the base model.
-        examples: what will be compared.
+        base, examples, layer, token_budget, beginnings_bytes: see `ask_teacher`.
         folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
-        layer: hidden state to keep, -1 the last (after the final norm).
-        token_budget: tokens of one teacher pass, padding included.
         tell: receives the announcement of the size, before anything is written.
-        rank: this process among ``world``; each runs the teacher on its share and writes its rows of the one file.
-        world: number of processes.
-        barrier: waits for all processes.
-        prefix_bytes: what the beginnings before each first divergence may take in memory; see `Prefixes`.
+        processes: each runs the teacher on its share and writes its rows of the one file.
 
     Returns:
-        The cache, memory-mapped.
+        The states, memory-mapped.
 
     Raises:
         SpaceError: the file would not fit on the disk; nothing was written.
         BusyError: another process fills this cache.
         ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
     """
-    rows, total = _layout(examples)
-    if total == 0:
-        raise ValueError("no example has an aligned position at or after a divergence: is the text free of new tokens?")
-    _check_ids(base, examples)
-    key = _key(base, examples, layer)
-    width = base.input_rows.shape[1]
-    if rank == 0:
+    rows, total = _layout(base, examples)
+    key, path, writes = _key(base, examples, layer), folder / "states.bin", leads(processes)
+    if writes:
         _drop_damaged(folder, key, tell)
-    barrier()
+    wait(processes)
     if not _valid(folder, key):
-        barrier()
-        with locks.writing(folder) if rank == 0 else contextlib.nullcontext():
-            if rank == 0:
-                _reserve(folder, total, width, base.dtype, tell)
-            barrier()
-            nats = _fill(base, examples, rows, folder / "states.bin", layer, token_budget, rank, world)
-            files.write_json(folder / f"score_{rank:04d}.json", {"nats": nats})
-            barrier()
-            if rank == 0:
-                scores = [files.read_json(folder / f"score_{r:04d}.json")["nats"] for r in range(world)]
-                digest = files.file_digest(folder / "states.bin")
-                made = {"rows": total, "base_nats": float(sum(scores)), "sha256": digest}
+        wait(processes)
+        with locks.writing(folder) if writes else contextlib.nullcontext():
+            if writes:
+                _reserve(folder, total, base, tell)
+            wait(processes)
+            share = share_of(range(len(examples)), processes)
+            nats = _fill(path, rows, _passes(base, examples, layer, token_budget, share))
+            summed = torch.tensor(nats, dtype=torch.float64, device=base.device)
+            sum_over([summed], processes)
+            wait(processes)
+            if writes:
+                made = {"rows": total, "base_nats": float(summed), "sha256": files.file_digest(path)}
                 files.write_json(folder / "key.json", key | made)
-        barrier()
-    stored: Any = np.memmap(folder / "states.bin", dtype=_STORED[base.dtype], mode="c", shape=(total, width))
+        wait(processes)
+    stored: Any = np.memmap(path, dtype=_STORED[base.dtype], mode="c", shape=(total, base.width))
     states = torch.from_numpy(stored)
     if base.dtype == torch.bfloat16:
         states = states.view(torch.bfloat16)
-    targets = sum(len(e.original_ids) - 1 for e in examples.examples)
     nats = files.read_json(folder / "key.json")["base_nats"]
-    prefixes = Prefixes(base, examples, token_budget=token_budget, limit=prefix_bytes)
-    return TeacherCache(tuple(rows), states, nats, targets, prefixes)
+    return _opened(base, examples, rows, states, nats, token_budget, beginnings_bytes)
 
 
-def _layout(examples: ExampleSet) -> tuple[list[Ints], int]:
+def _opened(
+    base: BaseModel,
+    examples: AlignedSet,
+    rows: list[Ints],
+    states: Tensor,
+    nats: float,
+    token_budget: int,
+    beginnings_bytes: int | None,
+) -> TeacherStates:
+    targets = sum(len(e.original_ids) - 1 for e in examples.examples)
+    beginnings = SharedBeginnings(base, examples, token_budget=token_budget, limit=beginnings_bytes)
+    return TeacherStates(tuple(rows), states, nats, targets, beginnings)
+
+
+def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:
+    """Rows of each example in the matrix of states, and how many there are; refuses what cannot be compared."""
     rows: list[Ints] = []
     total = 0
     for example in examples.examples:
         count = len(example.teacher_at())
         rows.append(np.arange(total, total + count))
         total += count
+    if total == 0:
+        raise ValueError("no example has an aligned position at or after a divergence: is the text free of new tokens?")
+    _check_ids(base, examples)
     return rows, total
 
 
-def _key(base: BaseModel, examples: ExampleSet, layer: int) -> dict[str, Any]:
+def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
+    """Refuse ids that the teacher has no trained row for: padding rows would give finite and wrong states."""
+    for example in examples.examples:
+        for ids, limit, whose in (
+            (example.original_ids, base.vocab_size, "original"),
+            (example.ids, examples.vocab_size + examples.n_new, "extended"),
+        ):
+            if len(odd := ids[(ids < 0) | (ids >= limit)]):
+                raise ValueError(
+                    f"text {example.source} holds id {odd[0]} under the {whose} tokenizer, expected ids from 0 to "
+                    f"{limit - 1} ({base.name} has V = {base.vocab_size}): its tokenizer is not this model's"
+                )
+
+
+@torch.no_grad()
+def _passes(
+    base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, share: Sequence[int]
+) -> Iterator[tuple[list[tuple[int, Tensor]], float]]:
+    """Run the teacher over some examples: each one's number and (k, D) states, and the summed nats of its targets."""
+    lengths = [len(e.original_ids) for e in examples.examples]
+    for part in progress(micro_batches(lengths, share, token_budget), desc="teacher", unit="batch"):
+        texts = [examples.examples[i].original_ids for i in part]
+        ids = pad(texts)[0].to(base.device)  # (B, To)
+        output = base.model.base_model(input_ids=ids, output_hidden_states=layer != -1, use_cache=False)
+        final = output.last_hidden_state  # (B, To, D)
+        kept = final if layer == -1 else output.hidden_states[layer]
+        found = [
+            (index, kept[line].index_select(0, torch.from_numpy(examples.examples[index].teacher_at()).to(base.device)))
+            for line, index in enumerate(part)
+        ]
+        yield found, _nats(base, final, texts)
+
+
+def _nats(base: BaseModel, final: Tensor, texts: Sequence[Ints]) -> float:
+    """Summed next-token cross-entropy over V of real targets."""
+    targets, _ = pad([next_ids(ids) for ids in texts], value=IGNORE)
+    flat = targets.flatten().to(final.device)
+    at = torch.nonzero(flat >= 0).squeeze(1)
+    states = final.reshape(-1, final.shape[-1])[at]  # (P, D)
+    terms = phase1_loss(
+        states,
+        base.head_rows[: base.vocab_size],
+        states.new_zeros(0, states.shape[1], dtype=torch.float32),
+        flat[at],
+        ce_coefficient=torch.ones(len(at), device=final.device),
+        transform=logit_transform(base.model.config),
+    )
+    return float(terms.ce.double().sum())
+
+
+# --- the file -----------------------------------------------------------------------------------------------
+
+
+def _key(base: BaseModel, examples: AlignedSet, layer: int) -> dict[str, Any]:
     return {
         "model": base.fingerprint,
         "weights": _weights_checksum(base),  # the fingerprint samples the weights, and a cache must not be wrong
@@ -161,20 +254,6 @@ def _weights_checksum(base: BaseModel) -> str:
         for name in sorted(state)
     ]
     return files.hash_bytes([repr(sums).encode()])[:16]
-
-
-def _check_ids(base: BaseModel, examples: ExampleSet) -> None:
-    """Refuse ids that the teacher has no trained row for: padding rows would give finite and wrong states."""
-    for example in examples.examples:
-        for ids, limit, whose in (
-            (example.original_ids, base.vocab_size, "original"),
-            (example.extended_ids, examples.vocab_size + examples.n_new, "extended"),
-        ):
-            if len(odd := ids[(ids < 0) | (ids >= limit)]):
-                raise ValueError(
-                    f"text {example.source} holds id {odd[0]} under the {whose} tokenizer, expected ids from 0 to "
-                    f"{limit - 1} ({base.name} has V = {base.vocab_size}): its tokenizer is not this model's"
-                )
 
 
 def _drop_damaged(folder: Path, key: dict[str, Any], tell: Callable[[str], None]) -> None:
@@ -199,58 +278,29 @@ def _valid(folder: Path, key: dict[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in key.items())
 
 
-def _reserve(folder: Path, total: int, width: int, dtype: torch.dtype, tell: Callable[[str], None]) -> None:
+def _reserve(folder: Path, total: int, base: BaseModel, tell: Callable[[str], None]) -> None:
     """Announce the size, check the disk, drop what was there and lay out an empty file."""
-    size = total * width * np.dtype(_STORED[dtype]).itemsize
+    size = total * base.width * np.dtype(_STORED[base.dtype]).itemsize
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "key.json").unlink(missing_ok=True)  # first: a half-written file must not look finished
     (folder / "states.bin").unlink(missing_ok=True)
     remedy = "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
     free = folders.require_space(folder, size, "the teacher cache", remedy)
-    tell(f"teacher cache: {total:,} positions x {width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
+    tell(f"teacher cache: {total:,} positions x {base.width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
     with (folder / "states.bin").open("wb") as file:
         file.truncate(size)
 
 
-@torch.no_grad()
-def _fill(
-    base: BaseModel,
-    examples: ExampleSet,
-    rows: list[Ints],
-    path: Path,
-    layer: int,
-    token_budget: int,
-    rank: int,
-    world: int,
-) -> float:
-    """Run the teacher on this process's share; return its summed cross-entropy in nats."""
-    transform = logit_transform(base.model.config)
-    lengths = [len(e.original_ids) for e in examples.examples]
-    share = range(rank, len(examples), world)
+def _fill(path: Path, rows: list[Ints], passes: Iterator[tuple[list[tuple[int, Tensor]], float]]) -> float:
+    """Write states into their rows of the file as they come; return the summed nats."""
     nats = 0.0
     with path.open("r+b", buffering=0) as file:
-        parts = list(micro_batches(lengths, share, token_budget))
-        for part in progress(parts, desc="teacher", unit="batch"):
-            batch = [examples.examples[i] for i in part]
-            ids = _padded(batch).to(base.device)
-            output = base.model.base_model(
-                input_ids=ids, output_hidden_states=layer != -1, use_cache=False
-            )  # fmt: skip
-            final = output.last_hidden_state
-            kept = final if layer == -1 else output.hidden_states[layer]
-            nats += _nats(final, batch, base, transform)
-            for line, (index, example) in enumerate(zip(part, batch, strict=True)):
-                at = torch.from_numpy(example.teacher_at()).to(base.device)
-                _write(file.fileno(), kept[line].index_select(0, at), int(rows[index][0]) if len(at) else 0)
+        for found, part_nats in passes:
+            nats += part_nats
+            for index, states in found:
+                _write(file.fileno(), states, int(rows[index][0]) if len(rows[index]) else 0)
         os.fsync(file.fileno())
     return nats
-
-
-def _padded(batch: list[Example]) -> Tensor:
-    ids = np.zeros((len(batch), max(len(e.original_ids) for e in batch)), np.int64)
-    for line, example in enumerate(batch):
-        ids[line, : len(example.original_ids)] = example.original_ids
-    return torch.from_numpy(ids)
 
 
 def _write(descriptor: int, states: Tensor, row: int) -> None:
@@ -262,22 +312,3 @@ def _write(descriptor: int, states: Tensor, row: int) -> None:
     while len(view):  # a write may take less than it was given, on a nearly full disk for one
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
-
-
-def _nats(final: Tensor, batch: list[Example], base: BaseModel, transform: Any) -> float:
-    """Summed next-token cross-entropy over V of real targets."""
-    targets = np.full((len(batch), final.shape[1]), -1, np.int64)
-    for line, example in enumerate(batch):
-        targets[line, : len(example.original_ids) - 1] = example.original_ids[1:]
-    flat = torch.from_numpy(targets.reshape(-1)).to(final.device)
-    at = torch.nonzero(flat >= 0).squeeze(1)
-    states = final.reshape(-1, final.shape[-1])[at]
-    terms = phase1_loss(
-        states,
-        base.head_rows[: base.vocab_size],
-        states.new_zeros(0, states.shape[1], dtype=torch.float32),
-        flat[at],
-        ce_coefficient=torch.ones(len(at), device=final.device),
-        transform=transform,
-    )
-    return float(terms.ce.double().sum())

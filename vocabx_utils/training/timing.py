@@ -8,16 +8,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vocabx_utils.training.distillation import Phase1Data
-from vocabx_utils.training.examples import collate
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.objectives import LossTerms, phase1_loss
+from vocabx_utils.student import Student
+from vocabx_utils.training.batches import align_batch
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.losses import LossTerms, phase1_loss
+from vocabx_utils.training.phase1 import Phase1Data
 
 __all__ = ["time_schemes"]
 
 
 def time_schemes(
-    model: ExtendedModel, data: Phase1Data, indices: list[int], repeats: int = 6
+    model: Student, data: Phase1Data, indices: list[int], repeats: int = 6
 ) -> tuple[list[float], list[float]]:
     """Time a step with one student forward for both sides, and with one for each side.
 
@@ -32,12 +33,12 @@ def time_schemes(
     Returns:
         Seconds of each step of the first and of the second scheme, in pairs.
     """
-    batch = collate(data.train, indices, "last", data.train_teacher.rows).to(model.device)
+    batch = align_batch(data.train, indices, "last", data.train_teacher.rows).to(model.device)
     teacher = data.train_teacher.take(batch.teacher_rows, model.device)
     scale = 1.0 / len(batch.targets)
 
     def states() -> Tensor:
-        hidden, _ = data.train_teacher.prefixes.hidden(model, batch.ids, indices, new_at=batch.new_at)
+        hidden, _ = data.train_teacher.beginnings.hidden(model, batch.ids, indices, new_at=batch.new_at)
         return hidden.reshape(-1, hidden.shape[-1])[batch.positions]
 
     def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:
@@ -53,7 +54,7 @@ def time_schemes(
     def two() -> None:
         few = len(teacher)
         terms = phase1_loss(
-            states()[:few], model.head, model.head_rows.detach(), torch.full_like(batch.targets[:few], -1),
+            states()[:few], model.head, model.head_rows.detach(), torch.full_like(batch.targets[:few], IGNORE),
             ce_coefficient=torch.zeros(few, device=model.device), teacher_hidden=teacher, kl_coefficient=scale,
             transform=model.transform,
         )  # fmt: skip

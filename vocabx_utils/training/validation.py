@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
-from vocabx_utils.training.examples import Batch, ExampleSet, collate, micro_batches
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.group import Group
-from vocabx_utils.training.objectives import phase1_loss
-from vocabx_utils.training.teacher import TeacherCache
+from vocabx_utils.student import Student
+from vocabx_utils.training.batches import Batch, align_batch, micro_batches
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.examples import AlignedSet
+from vocabx_utils.training.losses import phase1_loss
+from vocabx_utils.training.processes import share_of, sum_over
+from vocabx_utils.training.teacher import TeacherStates
 
 __all__ = ["TokenScores", "base_bits_per_byte", "evaluate"]
 
@@ -40,19 +43,34 @@ class TokenScores:
     ce: Tensor
     ce_count: Tensor
 
+    @classmethod
+    def zeros(cls, n_new: int, device: torch.device) -> TokenScores:
+        """Return sums over nothing."""
+        return cls(*(torch.zeros(n_new, dtype=torch.float64, device=device) for _ in range(4)))
+
+    def add_kl(self, tokens: Tensor, values: Tensor) -> None:
+        """Add the KL of some places to the sums of their tokens (0 … N-1)."""
+        self.kl.index_add_(0, tokens, values)
+        self.kl_count.index_add_(0, tokens, torch.ones_like(values))
+
+    def add_ce(self, tokens: Tensor, values: Tensor) -> None:
+        """Likewise the CE."""
+        self.ce.index_add_(0, tokens, values)
+        self.ce_count.index_add_(0, tokens, torch.ones_like(values))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the sums by name, for a file."""
-        return {"kl": self.kl, "kl_count": self.kl_count, "ce": self.ce, "ce_count": self.ce_count}
+        return dict(vars(self))
 
 
 @torch.no_grad()
 def evaluate(
-    model: ExtendedModel,
-    examples: ExampleSet,
-    teacher: TeacherCache,
+    model: Student,
+    examples: AlignedSet,
+    teacher: TeacherStates,
     *,
     token_budget: int = 8192,
-    group: Group | None = None,
+    processes: PartialState | None = None,
 ) -> tuple[dict[str, float], TokenScores]:
     """Measure a model on a split.
 
@@ -61,101 +79,80 @@ def evaluate(
         examples: the split.
         teacher: its cache, last layer.
         token_budget: tokens of a forward pass, padding included.
-        group: processes that share the work.
+        processes: those that share the work.
 
     Returns:
-        Means (CE and KL in nats per position, ``bpb`` in bits per UTF-8 byte) and sums per new token. A mean over no
+        Means (CE and KL in nats per position, `bpb` in bits per UTF-8 byte) and sums per new token. A mean over no
         position is NaN.
     """
-    group = group or Group()
-    vocab, n_new, device = model.vocab_size, model.n_new, model.device
-    names = [f"{kind}_{place}" for place in _PLACES for kind in ("ce" if place in ("old", "new") else "kl", "n")]
-    sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
-    scores = TokenScores(*(torch.zeros(n_new, dtype=torch.float64, device=device) for _ in range(4)))
-    lengths = [len(e.extended_ids) for e in examples.examples]
-    share = range(group.rank, len(examples), group.world)
-    for part in micro_batches(lengths, share, token_budget):
-        last = collate(examples, part, "last", teacher.rows).to(device)
-        first = collate(examples, part, "first", teacher.rows).to(device)
-        hidden, _ = teacher.prefixes.hidden(model, last.ids, part, new_at=last.new_at)
-        _add_batch(model, teacher, hidden.flatten(0, 1), last, first, sums, scores, vocab)
-    group.sum_([*sums.values(), *scores.tensors().values()])
-    totals = {name: float(value) for name, value in sums.items()}
+    device, scores = model.device, TokenScores.zeros(model.n_new, model.device)
+    sums = {name: torch.zeros(2, dtype=torch.float64, device=device) for name in _PLACES}  # nats, places
+    lengths = [len(e.ids) for e in examples.examples]
+    for part in micro_batches(lengths, share_of(range(len(examples)), processes), token_budget):
+        last, first = (align_batch(examples, part, anchor, teacher.rows).to(device) for anchor in ("last", "first"))
+        hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
+        ce, kl, kl_first = _losses(model, teacher, hidden.flatten(0, 1), last, first)
+        old, new = (last.targets >= 0) & (last.targets < model.vocab_size), last.targets >= model.vocab_size
+        found = (ce[old], ce[new], kl[~last.merged], kl[last.merged], kl_first)
+        for name, values in zip(_PLACES, found, strict=True):
+            sums[name] += torch.stack([values.sum(), values.new_tensor(len(values))])
+        token = last.ids.reshape(-1)[last.positions[: len(kl)]]  # (K,) what the student has read there
+        own = last.merged & (token >= model.vocab_size)
+        scores.add_kl(token[own] - model.vocab_size, kl[own])
+        scores.add_ce(last.targets[new] - model.vocab_size, ce[new])
+    sum_over([*sums.values(), *scores.tensors().values()], processes)
     prefix = sum(e.prefix_pairs for e in examples.examples)
     n_bytes = sum(e.n_bytes for e in examples.examples)
-    return _means(totals, prefix, n_bytes), scores
+    return _means({name: tuple(values.tolist()) for name, values in sums.items()}, prefix, n_bytes), scores
 
 
-def _add_batch(
-    model: ExtendedModel,
-    teacher: TeacherCache,
-    flat: Tensor,
-    last: Batch,
-    first: Batch,
-    sums: dict[str, Tensor],
-    scores: TokenScores,
-    vocab: int,
-) -> None:
+def _losses(
+    model: Student, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(P,) CE and (K,) KL at the positions of `last`, and KL at the merged pairs of `first`, float64."""
     ones = torch.ones(len(last.targets), device=flat.device)
     terms = phase1_loss(
         flat[last.positions], model.head, model.head_rows, last.targets,
         ce_coefficient=ones, teacher_hidden=teacher.take(last.teacher_rows, flat.device), transform=model.transform,
     )  # fmt: skip
     at_first = first.positions[: len(first.merged)][first.merged]
-    none = torch.full_like(at_first, -1)
-    merged_first = phase1_loss(
+    none = torch.full_like(at_first, IGNORE)
+    at_merged = phase1_loss(
         flat[at_first], model.head, model.head_rows, none,
         ce_coefficient=ones[:1].expand(len(none)),
         teacher_hidden=teacher.take(first.teacher_rows[first.merged], flat.device), transform=model.transform,
-    ).kl  # fmt: skip
-    ce, kl = terms.ce.double(), terms.kl.double()
-    old, new = (last.targets >= 0) & (last.targets < vocab), last.targets >= vocab
-    for name, values in (
-        ("old", ce[old]),
-        ("new", ce[new]),
-    ):
-        sums[f"ce_{name}"] += values.sum()
-        sums[f"n_{name}"] += len(values)
-    for name, values in (
-        ("identical", kl[~last.merged]),
-        ("last", kl[last.merged]),
-        ("first", merged_first.double()),
-    ):
-        sums[f"kl_{name}"] += values.sum()
-        sums[f"n_{name}"] += len(values)
-    token = last.ids.reshape(-1)[last.positions[: len(kl)]]
-    own = last.merged & (token >= vocab)
-    scores.kl.index_add_(0, token[own] - vocab, kl[own])
-    scores.kl_count.index_add_(0, token[own] - vocab, torch.ones_like(kl[own]))
-    scores.ce.index_add_(0, last.targets[new] - vocab, ce[new])
-    scores.ce_count.index_add_(0, last.targets[new] - vocab, torch.ones_like(ce[new]))
+    )  # fmt: skip
+    return terms.ce.double(), terms.kl.double(), at_merged.kl.double()
 
 
-def _means(s: dict[str, float], prefix: int, n_bytes: int) -> dict[str, float]:
-    def mean(total: float, count: float) -> float:
-        return total / count if count else math.nan
+def _means(sums: dict[str, tuple[float, float]], prefix: int, n_bytes: int) -> dict[str, float]:
+    """Means by the name they have in `metrics.jsonl`; NaN over no place."""
 
-    ce = s["ce_old"] + s["ce_new"]
+    def mean(*places: str, more: int = 0) -> float:
+        count = sum(sums[place][1] for place in places) + more
+        return sum(sums[place][0] for place in places) / count if count else math.nan
+
+    nats = sums["old"][0] + sums["new"][0]
     return {
-        "ce": mean(ce, s["n_old"] + s["n_new"]),
-        "ce_old": mean(s["ce_old"], s["n_old"]),
-        "ce_new": mean(s["ce_new"], s["n_new"]),
-        "bpb": mean(ce / math.log(2), n_bytes),
-        "kl_identical": mean(s["kl_identical"], s["n_identical"]),
-        "kl_identical_all": mean(s["kl_identical"], s["n_identical"] + prefix),
-        "kl_last": mean(s["kl_last"], s["n_last"]),
-        "kl_first": mean(s["kl_first"], s["n_first"]),
-        "kl_pooled": mean(s["kl_identical"] + s["kl_first"], s["n_identical"] + s["n_first"]),
-        "kl_pooled_last": mean(s["kl_identical"] + s["kl_last"], s["n_identical"] + s["n_last"]),
-        "n_old_targets": s["n_old"],
-        "n_new_targets": s["n_new"],
-        "n_identical": s["n_identical"],
-        "n_last": s["n_last"],
-        "n_first": s["n_first"],
+        "ce": mean("old", "new"),
+        "ce_old": mean("old"),
+        "ce_new": mean("new"),
+        "bpb": nats / math.log(2) / n_bytes if n_bytes else math.nan,
+        "kl_identical": mean("identical"),
+        "kl_identical_all": mean("identical", more=prefix),
+        "kl_last": mean("last"),
+        "kl_first": mean("first"),
+        "kl_pooled": mean("identical", "first"),
+        "kl_pooled_last": mean("identical", "last"),
+        "n_old_targets": sums["old"][1],
+        "n_new_targets": sums["new"][1],
+        "n_identical": sums["identical"][1],
+        "n_last": sums["last"][1],
+        "n_first": sums["first"][1],
     }
 
 
-def base_bits_per_byte(teacher: TeacherCache, examples: ExampleSet) -> float:
+def base_bits_per_byte(teacher: TeacherStates, examples: AlignedSet) -> float:
     """Return the base model's bits per byte on the same stretches, under the original tokenizer."""
     n_bytes = sum(e.n_original_bytes for e in examples.examples)
     return float(np.float64(teacher.base_nats) / math.log(2) / n_bytes) if n_bytes else math.nan

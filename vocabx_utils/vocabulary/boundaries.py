@@ -15,7 +15,7 @@ import numpy as np
 
 from vocabx_utils.vocabulary.spelling import BoolArray, IntArray
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 13
 
 
 class Side(NamedTuple):
@@ -97,35 +97,18 @@ def first_divergence(original_ids: Sequence[int] | IntArray, extended_ids: Seque
 
 
 def _common_values(left: IntArray, right: IntArray) -> IntArray:
-    """Indices of equal values of two strictly rising arrays, (P, 2).
+    """Indices of equal values of two strictly rising arrays without negative values, (P, 2).
 
-    One block of `right` at a time, so that the look-up table stays in the processor's cache.
+    One block of `left` at a time, so that what is searched stays in the processor's cache.
     """
     found = [np.zeros((0, 2), dtype=np.int64)]
-    heads = right[::_BLOCK]
-    cuts = np.concatenate([np.searchsorted(left, heads), [len(left)]])
-    for n, (start, stop) in enumerate(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)):
-        if start < stop:
-            pairs = _common_in_block(left[start:stop], right[n * _BLOCK : (n + 1) * _BLOCK])
-            pairs += [start, n * _BLOCK]
-            found.append(pairs)
+    for start in range(0, len(left), _BLOCK):
+        block = left[start : start + _BLOCK]
+        low, high = np.searchsorted(right, [block[0], block[-1] + 1])
+        place = np.searchsorted(right[low:high], block)
+        hit = np.flatnonzero(np.append(right[low:high], -1)[place] == block)
+        found.append(np.stack([hit + start, place[hit] + low], axis=1))
     return np.concatenate(found)
-
-
-def _common_in_block(left: IntArray, right: IntArray) -> IntArray:
-    low, span = right[0], int(right[-1] - right[0]) + 1
-    left = left[: np.searchsorted(left, right[-1], side="right")]
-    if span > 64 * len(right) + 1024:  # far more bytes than tokens: a table would waste memory
-        place = np.searchsorted(right, left)
-        hit = np.flatnonzero(right[place] == left)
-    else:
-        table = np.full(span, -1, dtype=np.int32)
-        table[right - low] = np.arange(len(right), dtype=np.int32)
-        place = table[left - low]
-        hit = np.flatnonzero(place >= 0)
-    pairs = np.empty((len(hit), 2), dtype=np.int64)
-    pairs[:, 0], pairs[:, 1] = hit, place[hit]
-    return pairs
 
 
 def _common_specials(left: IntArray, right: IntArray, left_ids: IntArray, right_ids: IntArray) -> IntArray:

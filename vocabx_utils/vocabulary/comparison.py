@@ -155,16 +155,7 @@ def _measure(
 
 
 def plot_saved(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
-    """Plot tokens saved per 1,000 against the number of new tokens, for one corpus.
-
-    Args:
-        table: from `compare_strategies`.
-        ax: where to draw; a new figure by default.
-        corpus: which one; the first by default.
-
-    Returns:
-        The axes.
-    """
+    """Plot tokens saved per 1,000 against the number of new tokens, for one corpus (the first by default)."""
     import matplotlib.pyplot as plt
 
     if ax is None:

@@ -61,13 +61,7 @@ class LearnedMerges:
 def learn_merges(
     table: WordTable, spelling: Spelling, n: int, options: TokenOptions = DEFAULT_OPTIONS
 ) -> LearnedMerges:
-    """Learn up to `n` new tokens from a corpus.
-
-    Args:
-        table: the corpus, from `count_words`.
-        spelling: of the original tokenizer.
-        n: tokens wanted, 1 or more.
-        options: what may become a token.
+    """Learn up to `n` new tokens from a corpus that `count_words` has counted.
 
     Returns:
         At most `n` tokens with their merges, and the steps that they need where `count_steps` is off. Equal counts

@@ -166,7 +166,7 @@ def _sort_inputs(new_tokens: Iterable[str | Proposal], spelling: Spelling) -> _A
 def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
     contents = {spelling.pieces[i] for i in spelling.added_ids}
     known = [t for t in asked.texts if spelling.piece(t) in spelling.vocab or t in contents]
-    known += [p.text for p in asked.proposals if not p.merges and spelling.piece(p.text) in spelling.vocab]
+    known += [p.text for p in asked.proposals if not p.merge and spelling.piece(p.text) in spelling.vocab]
     if known:
         raise TokenizerError(
             f"The original tokenizer has {', '.join(map(repr, known))} already. Leave "
@@ -178,17 +178,17 @@ def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
 
 
 def _by_merges(spelling: Spelling, asked: _Asked) -> _Made:
-    _refuse_crossing(spelling, [*asked.texts, *(p.text for p in asked.proposals if not p.merges)])
+    _refuse_crossing(spelling, [*asked.texts, *(p.text for p in asked.proposals if not p.merge)])
     plan = plan_merges(spelling, asked.proposals, asked.texts)
     counts = {p.raw: p.count for p in asked.proposals}
-    given = {spelling.raw(spelling.piece(t)) for t in asked.texts} | {p.raw for p in asked.proposals if not p.merges}
+    given = {spelling.raw(spelling.piece(t)) for t in asked.texts} | {p.raw for p in asked.proposals if not p.merge}
     wanted = given | {raw for raw, count in counts.items() if count}
     tokens = []
-    for token_id, piece in enumerate(plan.pieces, spelling.first_free_id):
+    for token_id, (piece, subtokens) in enumerate(plan.subtokens.items(), spelling.first_free_id):
         raw = spelling.raw(piece)
         text = raw.decode("utf-8", "replace")
-        tokens.append(NewToken(token_id, text, raw, plan.subtokens[piece], counts.get(raw, 0), raw in wanted))
-    layout = surgery.merged_layout(spelling, plan.pieces, plan.merges)
+        tokens.append(NewToken(token_id, text, raw, subtokens, counts.get(raw, 0), raw in wanted))
+    layout = surgery.merged_layout(spelling, list(plan.subtokens), list(plan.merges))
     further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens)}
     return layout, tokens, [t for t in tokens if t.raw in given], further
 

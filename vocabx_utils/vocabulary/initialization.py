@@ -93,9 +93,9 @@ def input_rows(
 
     Args:
         method: one of `INPUT_METHODS`.
-        base: the base model.
-        tokens: the N new tokens, in order of id.
-        generator: CPU generator; used by `random` and to seed `focus`.
+        base: gives the original rows.
+        tokens: the new ones, in order of id.
+        generator: of the CPU; used by `random` and to seed `focus`.
         aligned: texts under both tokenizers (`AlignedText`), needed by `align` and `focus`.
         spell: the extended tokenizer's text of an id, for `focus`.
 
@@ -120,14 +120,8 @@ def head_rows(method: str, base: BaseModel, tokens: Sequence[SubtokenLike], gene
     `first` gives a new token the logit of its first subtoken, which the model already predicts at that place
     (thesis, section on the head).
 
-    Args:
-        method: one of `HEAD_METHODS`.
-        base: the base model.
-        tokens: the N new tokens, in order of id.
-        generator: CPU generator for `random`.
-
     Raises:
-        ValueError: unknown method.
+        ValueError: a method that is not one of `HEAD_METHODS`.
     """
     if method not in HEAD_METHODS:
         raise ValueError(f"head rows {method!r}: expected one of {', '.join(HEAD_METHODS)}")

@@ -127,16 +127,7 @@ def map_token_sequences(
 
 
 def wrong_pairs(mapping: TokenMapping, original_ends: IntArray, extended_ends: IntArray) -> list[tuple[int, int]]:
-    """List the similar pairs that join two different places of the text.
-
-    Args:
-        mapping: what `map_token_sequences` returned.
-        original_ends: byte ends of O, (To,).
-        extended_ends: byte ends of E, (Te,).
-
-    Returns:
-        The pairs (i, j) of equal tokens whose byte ends differ.
-    """
+    """List the similar pairs (i, j) that join two places of the text: their byte ends, (To,) and (Te,), differ."""
     if not mapping.similar:
         return []
     pairs = np.array(mapping.similar, dtype=np.int64)
@@ -184,16 +175,7 @@ class LookaheadCheck:
 
 
 def check_lookahead(aligned: Sequence[AlignedText], lookahead: int = 20, order: Order = "sum") -> LookaheadCheck:
-    """Run the look-ahead algorithm over aligned texts and compare its pairs with the exact ones.
-
-    Args:
-        aligned: aligned texts.
-        lookahead: largest offset tried, in tokens.
-        order: the reading of "smallest offsets".
-
-    Returns:
-        Counts and the wrong pairs, in the order of the texts.
-    """
+    """Run the look-ahead algorithm over aligned texts and compare its pairs with the exact ones."""
     similar, missed = 0, 0
     wrong: list[WrongPair] = []
     for n, text in enumerate(aligned):

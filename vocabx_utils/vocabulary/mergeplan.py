@@ -16,15 +16,13 @@ class MergePlan:
 
     Attributes:
         spelling: of the original tokenizer.
-        pieces: new pieces in the order of their ids.
-        merges: pairs of pieces, in order.
-        subtokens: original ids that each new piece replaces.
+        subtokens: original ids that each new piece replaces, in the order of the new ids.
+        merges: place of each pair of pieces, in order.
     """
 
     spelling: Spelling
-    pieces: list[str] = field(default_factory=list)
-    merges: list[tuple[str, str]] = field(default_factory=list)
     subtokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    merges: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def knows(self, piece: str) -> bool:
         """Whether a piece is in the original vocabulary or among the new ones."""
@@ -32,21 +30,13 @@ class MergePlan:
 
     def add(self, left: str, right: str) -> None:
         """Append a merge, and its piece if that is new."""
-        if (left, right) in self._ranks:
-            return
-        self._ranks[left, right] = len(self.merges)
-        self.merges.append((left, right))
-        if left + right not in self.subtokens:
-            self.pieces.append(left + right)
-            self.subtokens[left + right] = self._parts(left) + self._parts(right)
+        self.merges.setdefault((left, right), len(self.merges))
+        self.subtokens.setdefault(left + right, self._parts(left) + self._parts(right))
 
     def symbols(self, piece: str) -> list[str]:
         """Pieces that one pre-token becomes under the original merges and the new ones so far."""
         out = [self.spelling.pieces[i] for i in self.spelling.tokenize_piece(piece)]
-        while len(out) > 1:
-            ranked = [(self._ranks[pair], k) for k, pair in enumerate(_neighbours(out)) if pair in self._ranks]
-            if not ranked:
-                break
+        while ranked := [(self.merges[p], k) for k, p in enumerate(itertools.pairwise(out)) if p in self.merges]:
             _, k = min(ranked)
             out[k : k + 2] = [out[k] + out[k + 1]]
         return out
@@ -60,9 +50,8 @@ class MergePlan:
             TokenizerError: every step would make an original token, which would change how old text tokenizes, or
                 join a byte piece, which the decoder only knows alone.
         """
-        out = self.symbols(piece)
-        while len(out) > 1:
-            free = [k for k, (a, b) in enumerate(_neighbours(out)) if self._may_join(a, b)]
+        while len(out := self.symbols(piece)) > 1:
+            free = [k for k, (a, b) in enumerate(itertools.pairwise(out)) if self._may_join(a, b)]
             if not free:
                 text = self.spelling.raw(piece).decode("utf-8", "replace")
                 raise TokenizerError(
@@ -72,20 +61,14 @@ class MergePlan:
                 )
             k = min(free, key=lambda k: (out[k] + out[k + 1] not in wanted, k))
             self.add(out[k], out[k + 1])
-            out = self.symbols(piece)
 
     def _may_join(self, left: str, right: str) -> bool:
         if left + right in self.spelling.vocab:
             return False
-        if self.spelling.kind == "byte-level":
-            return True
-        return not (left.startswith("<0x") or right.startswith("<0x"))
+        return self.spelling.kind == "byte-level" or not (left.startswith("<0x") or right.startswith("<0x"))
 
     def _parts(self, piece: str) -> tuple[int, ...]:
         return self.subtokens.get(piece) or (self.spelling.vocab[piece],)
-
-    def __post_init__(self) -> None:
-        self._ranks: dict[tuple[str, str], int] = {}
 
 
 def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
@@ -105,24 +88,12 @@ def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequen
     """
     chosen = sorted(proposals, key=lambda p: (p.rank, p.raw))
     plan = MergePlan(spelling)
-    steps = sorted({step for p in chosen for step in p.merges})
-    for _, left, right in steps:
+    for left, right in (p.merge for p in chosen if p.merge):
         if plan.knows(left) and plan.knows(right) and left + right not in spelling.vocab:
             plan.add(left, right)
-    rest = [_piece_of(p, spelling) for p in chosen if _piece_of(p, spelling) not in plan.subtokens]
-    rest += [spelling.piece(text) for text in texts]
-    wanted = set(rest)
+    # bytes that are no whole characters can only be spelt by their merge
+    pieces = ["".join(p.merge) if p.merge else spelling.piece(p.text) for p in chosen]
+    wanted = {piece for piece in pieces if piece not in plan.subtokens} | {spelling.piece(text) for text in texts}
     for piece in sorted(wanted, key=lambda piece: (len(spelling.raw(piece)), spelling.raw(piece))):
         plan.reach(piece, wanted)
     return plan
-
-
-def _piece_of(proposal: Proposal, spelling: Spelling) -> str:
-    """The piece of a proposal; bytes that are no whole characters can only be spelt by its merges."""
-    if proposal.merges:
-        return proposal.merges[0][1] + proposal.merges[0][2]
-    return spelling.piece(proposal.text)
-
-
-def _neighbours(symbols: list[str]) -> list[tuple[str, str]]:
-    return list(itertools.pairwise(symbols))

@@ -33,7 +33,7 @@ class Proposal:
         count: occurrences in the corpus, after all other proposals took theirs.
         subtokens: original ids that it replaces.
         rank: place in the order of selection.
-        merges: the pair of pieces that makes it, with its place in the order of merges (strategy `merges` only).
+        merge: the two pieces that make it; merges stand in the order of their ranks (strategy `merges` only).
     """
 
     text: str
@@ -41,7 +41,7 @@ class Proposal:
     count: int
     subtokens: tuple[int, ...]
     rank: int
-    merges: tuple[tuple[int, str, str], ...] = ()
+    merge: tuple[str, str] | None = None
 
 
 def select_tokens(
@@ -77,7 +77,7 @@ def select_tokens(
         >>> [proposal.text for proposal in select_tokens(texts, load_tokenizer("smollm2-135m"), n=1)]
         ['skipna']
     """
-    if not isinstance(n, int) or n < 1:
+    if isinstance(n, str) or n < 1:
         raise TokenizerError(f"n is {n!r}; expected 1 or more new tokens.")
     if isinstance(texts, str):
         raise TokenizerError(f"texts is one string of {len(texts)} characters; expected a list of texts.")
@@ -113,8 +113,8 @@ def proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Pr
     for rank, merge in enumerate(learned.merges):
         raw = spelling.raw(piece(merge.result))
         text, shown = raw.decode("utf-8", "replace"), learned.shown.get(merge.result, 0)
-        steps = ((rank, piece(merge.left), piece(merge.right)),)
-        proposals.append(Proposal(text, raw, shown, learned.parts[merge.result], rank, steps))
+        pair = (piece(merge.left), piece(merge.right))
+        proposals.append(Proposal(text, raw, shown, learned.parts[merge.result], rank, pair))
     return proposals
 
 

@@ -26,13 +26,7 @@ _OPEN, _CLOSE = "\ufdd1", "\ufdd0"
 
 
 def merged_layout(spelling: Spelling, pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Layout with new pieces at ids V, V + 1, … and their merges behind the original ones.
-
-    Args:
-        spelling: of the original tokenizer.
-        pieces: new pieces in the order of their ids.
-        merges: pairs of pieces, in order.
-    """
+    """Layout with new pieces at ids V, V + 1, … and their merges (pairs of pieces) behind the original ones."""
     layout = _with_added_tokens_in_vocab(spelling)
     model = layout["model"]
     model["vocab"] |= {piece: spelling.first_free_id + k for k, piece in enumerate(pieces)}
@@ -49,7 +43,7 @@ def added_layout(spelling: Spelling, texts: Mapping[str, bool]) -> dict[str, Any
 
     Args:
         spelling: of the original tokenizer.
-        texts: text of each token in the order of ids, and whether it may match only where it is a whole word.
+        texts: of each token in the order of ids, and whether it may match only where it is a whole word.
     """
     layout = _with_added_tokens_in_vocab(spelling)
     for k, (text, single_word) in enumerate(texts.items()):
@@ -118,15 +112,10 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 
 
 def build(layout: dict[str, Any], like: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Build a plain Hugging Face tokenizer from a layout.
+    """Build a plain tokenizer from a layout, with the special tokens, chat template and settings of `like`.
 
-    Args:
-        layout: the backend's JSON.
-        like: the tokenizer whose special tokens, chat template and settings are carried over.
-
-    Returns:
-        A `PreTrainedTokenizerFast`, whatever the class of `like`: classes of single models build their backend anew
-        from vocabulary and merges and would lose the rest.
+    It is a `PreTrainedTokenizerFast`, whatever the class of `like`: classes of single models build their backend anew
+    from vocabulary and merges and would lose the rest.
     """
     with tempfile.TemporaryDirectory(prefix="vocabx-") as folder:  # from a file, the backend is parsed only once
         file = Path(folder) / FILE

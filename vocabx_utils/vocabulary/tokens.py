@@ -56,6 +56,7 @@ class Extension:
         extended: the tokenizer with new ids V to V + N − 1.
         tokens: the new tokens in the order of their ids.
         strategy: `added` or `merges`.
+        V: ids of the original tokenizer, gaps included.
         report: what happened: what was asked for, left out, and noted.
     """
 

@@ -47,13 +47,8 @@ def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool =
 
     Byte-level tokenizers have a pre-tokenizer that keeps words, digits and signs apart. SentencePiece-style ones
     have none, so the same is done here: the right piece starts no word, both sides are letters or both are signs,
-    and a byte piece joins nothing, since the decoder only knows it alone.
-
-    Args:
-        left: piece on the left.
-        right: piece on the right.
-        spelling: of both.
-        across_digits: let a digit be joined to anything.
+    and a byte piece joins nothing, since the decoder only knows it alone. `across_digits` lets a digit be joined to
+    anything.
     """
     if spelling.kind == "byte-level":
         return across_digits or not (_edge_is_digit(left, -1, spelling) or _edge_is_digit(right, 0, spelling))
@@ -88,15 +83,10 @@ def _char_class(char: str) -> str:
 
 
 def count_words(texts: Sequence[str], spelling: Spelling, options: TokenOptions = DEFAULT_OPTIONS) -> WordTable:
-    """Tokenize a corpus and count its distinct stretches.
+    """Tokenize a corpus and count its distinct stretches, in order of first appearance.
 
-    Args:
-        texts: documents.
-        spelling: of the original tokenizer.
-        options: `across_digits` and `min_files`, which is how many texts of each stretch are told apart.
-
-    Returns:
-        Words in order of first appearance; with a pre-tokenizer, a word is a whole pre-token.
+    With a pre-tokenizer, a stretch is a whole pre-token. Of the options, `across_digits` counts, and `min_files`: how
+    many texts of each stretch are told apart.
     """
     counter: Counter[bytes] = Counter()
     files: dict[bytes, tuple[int, ...]] = {}

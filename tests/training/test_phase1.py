@@ -18,18 +18,14 @@ from tiny import ROWS, WIDTH, N, V, as_base, new_tokens, tiny_model, tokenizers
 from training.phase1_parts import aligned, example_set, phase1_data, settings
 
 from vocabx_utils import files, runs
-from vocabx_utils.training import distillation
+from vocabx_utils.student import Student
+from vocabx_utils.training import losses, phase1
+from vocabx_utils.training.checks import NotImprovedError, RowsNotTrainedError
 from vocabx_utils.training.continuations import sample_after
-from vocabx_utils.training.distillation import (
-    NonFiniteLossError,
-    NotImprovedError,
-    RowsNotTrainedError,
-    parse_variant,
-    train_variant,
-)
-from vocabx_utils.training.examples import ExampleSet, whole_texts
-from vocabx_utils.training.extended import ExtendedModel
-from vocabx_utils.training.schedule import rate_factor
+from vocabx_utils.training.examples import AlignedSet, whole_texts
+from vocabx_utils.training.loop import NonFiniteLossError, learning_rate
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1_stage import VariantResult, train_variant
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import align_ids
@@ -45,7 +41,7 @@ VARIANTS = [
 ]
 
 
-def train(name: str, folder: Path, **changes: Any) -> tuple[distillation.VariantResult, Any]:
+def train(name: str, folder: Path, **changes: Any) -> tuple[VariantResult, Any]:
     base = tiny_model()
     data = phase1_data(base, folder / "teacher")
     return train_variant(name, base, new_tokens(), data, settings(**changes), folder / name), base
@@ -95,13 +91,11 @@ def test_an_improvement_that_cannot_be_judged_is_refused_before_the_first_step(t
     data = phase1_data(base, tmp_path / "teacher")
     plain = [replace(e, merged={k: np.zeros_like(v) for k, v in e.merged.items()}) for e in data.validation.examples]
     data = replace(data, validation=replace(data.validation, examples=tuple(plain)))
-    steps: list[int] = []
     with pytest.raises(NotImprovedError, match="no merged span"):
         train_variant(
-            "mean_kl_last", base, new_tokens(), data, settings(require_improvement=True), tmp_path / "v",
-            on_step=steps.append,
+            "mean_kl_last", base, new_tokens(), data, settings(require_improvement=True), tmp_path / "v"
         )  # fmt: skip
-    assert not steps
+    assert not (tmp_path / "v" / "metrics.jsonl").exists()
 
 
 def test_recurrent_models_are_run_from_their_first_token(tmp_path: Path) -> None:
@@ -114,12 +108,12 @@ def test_recurrent_models_are_run_from_their_first_token(tmp_path: Path) -> None
     base = as_base(MambaForCausalLM(MambaConfig(**shape, **ends, initializer_range=0.3)).eval())
     train_set, validation = example_set(0, 4), example_set(20, 22)
     caches = [teacher_cache(base, s, tmp_path / str(len(s)), tell=lambda _: None) for s in (train_set, validation)]
-    data = distillation.Phase1Data(train_set, validation, *caches)
+    data = phase1.Phase1Data(train_set, validation, *caches)
     result = train_variant("mean_kl_last", base, new_tokens(), data, settings(epochs=1), tmp_path / "v")
     assert result.metrics[-1]["kl_last"] != result.metrics[0]["kl_last"]
     rows = rows_of(tmp_path / "v", 1)
-    model = ExtendedModel(base, rows["input_rows"], rows["head_rows"])
-    ids = validation.examples[0].extended_ids[:7]
+    model = Student(base.model, base.vocab_size, rows["input_rows"], rows["head_rows"])
+    ids = validation.examples[0].ids[:7]
     found = sample_after(model, [ids], 2)[0]
     for length, token in enumerate(found):
         with torch.no_grad():
@@ -157,7 +151,7 @@ def test_micro_batches_do_not_change_the_step(tmp_path: Path) -> None:
 
 
 def _worker(folder: Path, variant: str, step: int, environment: dict[str, str] | None = None) -> int:
-    path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([*map(str, (HERE, HERE.parent, HERE.parents[1])), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / "phase1_worker.py"), str(folder), variant, str(step)]
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | (environment or {})
     return subprocess.run(command, env=env, capture_output=True, timeout=300).returncode
@@ -186,7 +180,7 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path) -> None:
 def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> None:
     variant = "mean_kl_last_ce0.3"
     assert _worker(tmp_path / "one", variant, 0) == 0
-    path = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([*map(str, (HERE, HERE.parent, HERE.parents[1])), os.environ.get("PYTHONPATH", "")])
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         str(HERE / "phase1_worker.py"), str(tmp_path / "two"), variant, "0",
@@ -203,7 +197,7 @@ def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> Non
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    real = distillation.phase1_loss
+    real = losses.phase1_loss
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -211,17 +205,17 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, mon
         terms = real(*args, **kwargs)
         return replace(terms, input_loss=terms.input_loss * (math.nan if calls > 5 else 1.0))
 
-    monkeypatch.setattr(distillation, "phase1_loss", broken)
+    monkeypatch.setattr(losses, "phase1_loss", broken)
     with pytest.raises(NonFiniteLossError, match=r"step \d+ of epoch \d+, examples \["):
         train("mean_kl_last", tmp_path)
     saved = files.read_tensors(tmp_path / "mean_kl_last" / "checkpoint.safetensors")
-    assert torch.isfinite(saved["input_rows"]).all()
+    assert torch.isfinite(saved["weights/input_rows"]).all()
     assert not (tmp_path / "mean_kl_last" / "provenance.json").exists()
 
 
 def test_a_row_that_should_have_moved_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B42: an optimiser that forgets one row."""
-    monkeypatch.setattr(distillation.Trainer, "step", lambda self, indices: torch.zeros(2, dtype=torch.float64))
+    monkeypatch.setattr(phase1.Phase1Training, "step", lambda self, indices: torch.zeros(2, dtype=torch.float64))
     with pytest.raises(RowsNotTrainedError, match="did not change"):
         train("mean_kl_last", tmp_path)
 
@@ -231,7 +225,7 @@ def test_steps_without_new_tokens_are_skipped_and_counted(tmp_path: Path) -> Non
     base = tiny_model()
     data = phase1_data(base, tmp_path / "teacher")
     plain = whole_texts([align_ids(tokenizers(), [65 + k] * 5, [65 + k] * 5) for k in range(8)], V, N)
-    both = ExampleSet(data.train.examples[:8] + plain.examples, V, N, {})
+    both = AlignedSet(data.train.examples[:8] + plain.examples, vocab_size=V, n_new=N)
     data = replace(data, train=both, train_teacher=teacher_cache(base, both, tmp_path / "t", tell=lambda _: None))
     result = train_variant("mean_kl_last", base, new_tokens(), data, settings(batch_size=1), tmp_path / "v")
     assert result.skipped_steps == 2 * 8
@@ -247,14 +241,14 @@ def test_without_new_tokens_kl_is_zero_and_ce_is_the_base_models(tmp_path: Path)
     examples = whole_texts([align_ids(tokenizers(), i, i) for i in ids], V, N)
     # compare everything, as if the divergence came first
     everything = [
-        replace(e, pairs={a: np.stack([np.arange(len(e.extended_ids))] * 2, 1) for a in e.pairs}, prefix_pairs=0,
-                merged={a: np.zeros(len(e.extended_ids), bool) for a in e.pairs})
+        replace(e, pairs={a: np.stack([np.arange(len(e.ids))] * 2, 1) for a in e.pairs}, prefix_pairs=0,
+                merged={a: np.zeros(len(e.ids), bool) for a in e.pairs})
         for e in examples.examples
     ]  # fmt: skip
-    examples = ExampleSet(tuple(everything), V, 0, {})
+    examples = AlignedSet(tuple(everything), vocab_size=V, n_new=0)
     cache = teacher_cache(base, examples, tmp_path, tell=lambda _: None)
     none = torch.zeros(0, base.width)
-    scores, _ = evaluate(ExtendedModel(base, none, none), examples, cache)
+    scores, _ = evaluate(Student(base.model, base.vocab_size, none, none), examples, cache)
     assert abs(scores["kl_identical"]) < 1e-6
     assert scores["n_identical"] == sum(map(len, ids))
     assert scores["ce"] * scores["n_old_targets"] == pytest.approx(cache.base_nats, rel=1e-5)
@@ -265,25 +259,27 @@ def test_validation_equals_a_plain_computation(tmp_path: Path) -> None:
     base, examples = tiny_model(), example_set(16, 24)
     cache = teacher_cache(base, examples, tmp_path, tell=lambda _: None)
     generator = torch.Generator().manual_seed(0)
-    model = ExtendedModel(base, *(0.2 * torch.randn(N, base.width, generator=generator) for _ in range(2)))
+    model = Student(
+        base.model, base.vocab_size, *(0.2 * torch.randn(N, base.width, generator=generator) for _ in range(2))
+    )
     scores, tokens = evaluate(model, examples, cache, token_budget=60)
     sums: dict[str, list[float]] = {name: [] for name in ("old", "new", "identical", "last", "first")}
     per_token = torch.zeros(N, dtype=torch.float64)
     for e in examples.examples:
         with torch.no_grad():
-            student = model.logits(torch.from_numpy(e.extended_ids)[None])[0].double()
+            student = model.logits(torch.from_numpy(e.ids)[None])[0].double()
             teacher = base.model(input_ids=torch.from_numpy(e.original_ids)[None]).logits[0, :, :V].double()
         log_all = torch.log_softmax(student, -1)
         p, q = torch.log_softmax(teacher, -1), torch.log_softmax(student[:, :V], -1)
-        for at, target in enumerate(e.extended_ids[1:]):
+        for at, target in enumerate(e.ids[1:]):
             sums["new" if target >= V else "old"].append(-float(log_all[at, target]))
         for anchor in ("last", "first"):
             for (i, j), merged in zip(e.pairs[anchor], e.merged[anchor], strict=True):
                 kl = float((p[i].exp() * (p[i] - q[j])).sum())
                 if merged:
                     sums[anchor].append(kl)
-                    if anchor == "last" and e.extended_ids[j] >= V:
-                        per_token[e.extended_ids[j] - V] += kl
+                    if anchor == "last" and e.ids[j] >= V:
+                        per_token[e.ids[j] - V] += kl
                 elif anchor == "last":
                     sums["identical"].append(kl)
     for ours, name in (
@@ -322,13 +318,13 @@ def test_bad_variant_names_are_refused(name: str) -> None:
 
 
 def test_schedule_rises_falls_and_starts_again() -> None:
-    factors = [rate_factor(step, [20, 10], 0.1) for step in range(30)]
+    factors = [learning_rate(step, [20, 10], 0.1) for step in range(30)]
     assert factors[:3] == [0.5, 1.0, 1.0]
     assert all(a > b for a, b in pairwise(factors[2:20]))
     assert factors[20] == 1.0 and factors[29] == pytest.approx(1 / 9)
     assert min(factors) > 0
     with pytest.raises(ValueError):
-        rate_factor(30, [20, 10])
+        learning_rate(30, [20, 10])
 
 
 def test_the_texts_hold_what_the_tests_need() -> None:

@@ -11,8 +11,9 @@ import torch
 from tiny import new_tokens, tiny_model
 from training.phase1_parts import phase1_data, settings
 
-from vocabx_utils.training.distillation import train_variant
-from vocabx_utils.training.group import join_group
+from vocabx_utils.training.phase1 import Phase1Training
+from vocabx_utils.training.phase1_stage import train_variant
+from vocabx_utils.training.processes import joined
 
 
 def main() -> None:
@@ -20,15 +21,20 @@ def main() -> None:
     torch.set_num_threads(1)
     base = tiny_model()
 
-    def on_step(step: int) -> None:
-        if step == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+    step = Phase1Training.step
 
-    with join_group() as group:
-        data = phase1_data(base, folder / f"teacher_{group.rank}")
+    def step_and_die(self: Phase1Training, indices: list[int]) -> torch.Tensor:
+        losses = step(self, indices)
+        if self.done + 1 == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return losses
+
+    Phase1Training.step = step_and_die  # type: ignore[method-assign]
+    with joined(cpu=True) as processes:
+        data = phase1_data(base, folder / f"teacher_{processes.process_index}")
         train_variant(
             variant, base, new_tokens(), data, settings(epochs=2, restart_epochs=1), folder / variant,
-            group=group, on_step=on_step,
+            processes=processes,
         )  # fmt: skip
 
 

@@ -26,8 +26,9 @@ from vocabx_utils import files, models, runs
 from vocabx_utils.config import ConfigError, Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
+from vocabx_utils.training.__main__ import main
 from vocabx_utils.training.continuations import continuations, sample_after
-from vocabx_utils.training.phase1 import Phase1Stage, final_model, main, prepare_phase1, token_table, train_stage
+from vocabx_utils.training.phase1_stage import Phase1Stage, final_model, prepare_phase1, token_table, train_stage
 from vocabx_utils.training.starts import from_rows, open_start
 from vocabx_utils.training.timing import time_schemes
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -119,7 +120,7 @@ def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_pat
         )
     start = open_start(run, "phase1:v", base, extension)
     assert start.origin["rows"] == "epoch_101.safetensors" and float(start.model.lm_head.weight[V, 0].detach()) == 101
-    stage = Phase1Stage(run.stage("03"), base, extension, None, {})  # type: ignore[arg-type]
+    stage = Phase1Stage(run.stage("03"), base, extension, None)  # type: ignore[arg-type]
     assert float(final_model(stage, "v").input_rows[0, 0].detach()) == 101
     assert float(final_model(stage, "v", 99).input_rows[0, 0].detach()) == 99
 
@@ -168,7 +169,7 @@ def test_misspelt_settings_of_the_command_are_refused(tmp_path: Path, content: d
     path = tmp_path / "profile.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        main(["--config", str(path)])
+        main(["phase1", "--config", str(path)])
 
 
 def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,10 +197,10 @@ def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.Mon
     naive = []
     for example in stage.data.validation.examples:
         with torch.no_grad():
-            best = model.logits(torch.from_numpy(example.extended_ids)[None])[0].argmax(-1)
-        naive += [(int(example.extended_ids[at]), int(best[at])) for at in example.new_at(V)]
+            best = model.logits(torch.from_numpy(example.ids)[None])[0].argmax(-1)
+        naive += [(int(example.ids[at]), int(best[at])) for at in example.new_at(V)]
     assert sorted(naive) == sorted(zip(after.token.tolist(), after.student.tolist(), strict=True))
-    prefixes = [example.extended_ids[:at] for at in (3, 9, 6)]
+    prefixes = [example.ids[:at] for at in (3, 9, 6)]
     together = sample_after(model, prefixes, 3)
     assert together == [sample_after(model, [prefix], 3)[0] for prefix in prefixes]
     assert [line[0] for line in together] == [int(best[at - 1]) for at in (3, 9, 6)]
@@ -222,9 +223,9 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
         sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
         "--num_machines", "1",
         "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
-        "-m", "vocabx_utils.training.distillation", "--config", str(profile),
+        "-m", "vocabx_utils.training", "phase1", "--config", str(profile),
     ]  # fmt: skip
-    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VOCABX_RUNS": str(stage_one / "runs")}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -234,14 +235,14 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
 
 
-@pytest.mark.parametrize("module", ["distillation", "finetuning"])
-def test_a_launcher_that_starts_one_process_for_two_is_refused(module: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command_name", ["phase1", "finetune"])
+def test_a_launcher_that_starts_one_process_for_two_is_refused(command_name: str, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
         "--mixed_precision", "no", "--dynamo_backend", "no",
-        "-m", f"vocabx_utils.training.{module}", "--config", "quick",
+        "-m", "vocabx_utils.training", command_name, "--config", "quick",
     ]  # fmt: skip
-    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode != 0 and "asked for several processes and started one" in done.stderr

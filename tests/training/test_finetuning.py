@@ -17,11 +17,13 @@ from tiny import ROWS, as_base, chat_base, new_rows, rendered_pairs, tiny_family
 from vocabx_utils import files, folders, runs
 from vocabx_utils.config import ConfigError, FineTuneConfig
 from vocabx_utils.models import with_extra_rows
-from vocabx_utils.training import loop, series, stages
-from vocabx_utils.training.batches import encode
-from vocabx_utils.training.finetuning import FineTuned, Measured, OutOfMemory, fine_tune
+from vocabx_utils.training import finetuning, finetuning_variants, loop, stages
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.examples import encode
+from vocabx_utils.training.finetuning_stage import FineTuned, Measured, OutOfMemory, fine_tune
+from vocabx_utils.training.loop import learning_rate
+from vocabx_utils.training.loss_model import LossModel
 from vocabx_utils.training.stage_files import load_stage
-from vocabx_utils.training.tuned import Tuned
 
 SMALL = dict(
     max_length=128, tokens_per_step=300, tokens_per_batch=256, lora_rank=4, lora_alpha=4, a_epochs=1, b_epochs=1,
@@ -134,10 +136,10 @@ def test_each_stage_gets_a_new_optimiser(tmp_path, monkeypatch):
 
 def test_loss_equals_the_models_own(tmp_path):
     model, (train, _), new_ids, limit, _ = setting()
-    tuned = Tuned(model, limit, torch.float32, new_ids)
+    tuned = LossModel(model, limit, torch.float32, new_ids)
     ids = torch.from_numpy(train.examples[0].ids)[None]
     expected = model(input_ids=ids, labels=ids).loss * (ids.shape[1] - 1)
-    targets = ids.roll(-1, 1).index_fill(1, torch.tensor([ids.shape[1] - 1]), -100)
+    targets = ids.roll(-1, 1).index_fill(1, torch.tensor([ids.shape[1] - 1]), IGNORE)
     assert float(tuned(ids, targets).detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
@@ -172,12 +174,12 @@ def test_observed_once_per_stage_and_finished_work_is_read_back(tmp_path):
 
 @pytest.mark.parametrize(("path", "measured"), [(("a", "b"), 3), (("c",), 3), (("b", "a"), 4)])
 def test_a_model_is_validated_once_between_stages(tmp_path, monkeypatch, path, measured):
-    calls, validate = [], loop.validation_loss
-    monkeypatch.setattr(loop, "validation_loss", lambda *inputs: calls.append(validate(*inputs)) or calls[-1])
+    calls, validate = [], finetuning.validation_loss
+    monkeypatch.setattr(finetuning, "validation_loss", lambda *inputs: calls.append(validate(*inputs)) or calls[-1])
     epochs = tune(tmp_path / "one", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
     assert len(calls) == measured and len(epochs) == 4  # merging an adapter rounds, so what follows it is measured
-    whole = loop.Loop._validate
-    monkeypatch.setattr(loop.Loop, "_validate", lambda self, epoch, step, known=None: whole(self, epoch, step))
+    whole = finetuning.StageTraining.validate
+    monkeypatch.setattr(finetuning.StageTraining, "validate", lambda self, epoch, known=None: whole(self, epoch))
     again = tune(tmp_path / "two", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
     assert again.tolist() == epochs.tolist()
 
@@ -190,8 +192,8 @@ def test_a_start_that_was_measured_is_not_measured_again(tmp_path, monkeypatch):
         return {"name": name}
 
     first = tune(tmp_path / "first", stages=("a",), observe=observe)[2]
-    calls, validate = [], loop.validation_loss
-    monkeypatch.setattr(loop, "validation_loss", lambda *inputs: calls.append(1) or validate(*inputs))
+    calls, validate = [], finetuning.validation_loss
+    monkeypatch.setattr(finetuning, "validation_loss", lambda *inputs: calls.append(1) or validate(*inputs))
     other = tune(tmp_path / "other", stages=("b",), observe=observe, start=first.measured("start"))[2]
     assert seen == ["start", "a", "b"] and len(calls) == 1
     assert other.observed == {"start": {"name": "start"}, "b": {"name": "b"}}
@@ -200,9 +202,10 @@ def test_a_start_that_was_measured_is_not_measured_again(tmp_path, monkeypatch):
     assert first.measured("a").validation_loss == first.stages.validation_loss.iloc[0]
 
 
+TESTS = [str(folder) for folder in Path(__file__).parents[:2]]
 KILLED = """
 import os, signal, sys
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = {tests!r}
 from pathlib import Path
 import test_finetuning as t
 from vocabx_utils import files, folders, runs
@@ -230,7 +233,7 @@ BROKEN = dict(stages=("a", "b", "c"), a_epochs=2, lora_dropout=0.1, checkpoint_e
 def test_killed_and_continued_equals_unbroken(tmp_path):
     unbroken = tune(tmp_path / "unbroken", **BROKEN)[2]
     broken = tmp_path / "broken"
-    script = KILLED.format(tests=str(Path(__file__).parent), folder=str(broken))
+    script = KILLED.format(tests=TESTS, folder=str(broken))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.split() == ["-9", "-9", "-9"], done.stderr
     assert not (broken / "provenance.json").exists()
@@ -243,7 +246,7 @@ def test_killed_and_continued_equals_unbroken(tmp_path):
 
 
 def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    original, count = loop.Loop._step, [0]
+    original, count = finetuning.StageTraining.step, [0]
 
     def step(self, *arguments):
         count[0] += 1
@@ -251,7 +254,7 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
             raise torch.OutOfMemoryError("CUDA out of memory")
         return original(self, *arguments)
 
-    monkeypatch.setattr(loop.Loop, "_step", step)
+    monkeypatch.setattr(finetuning.StageTraining, "step", step)
     with pytest.raises(OutOfMemory, match=r"tokens_per_batch=256: halve it.*continues from"):
         tune(tmp_path, stages=("a",), checkpoint_every=1)
     assert (tmp_path / "a" / "checkpoint.safetensors").exists()
@@ -260,14 +263,14 @@ def test_out_of_memory_names_the_setting_and_keeps_the_checkpoint(tmp_path, monk
 
 
 def test_loss_that_is_not_finite_names_the_texts_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    original = loop.Loop._step
+    original = finetuning.StageTraining.step
 
     def step(self, step, number, epoch):
         if number == 1:
             self.tuned.tuned.lm_head.weight.data[5] = math.inf
         return original(self, step, number, epoch)
 
-    monkeypatch.setattr(loop.Loop, "_step", step)
+    monkeypatch.setattr(finetuning.StageTraining, "step", step)
     with pytest.raises(RuntimeError, match=r"stage a, step 2: the loss over training texts \[\d.*\] is nan"):
         tune(tmp_path, stages=("a",), checkpoint_every=1)
     stored = files.read_tensors(tmp_path / "a" / "checkpoint.safetensors")
@@ -296,13 +299,13 @@ def test_new_row_that_should_have_moved(tmp_path):
 
 
 def test_moved_frozen_tensor_is_caught(tmp_path, monkeypatch):
-    original = loop.Loop._step
+    original = finetuning.StageTraining.step
 
     def step(self, *arguments):
         self.module.tuned.model.norm.weight.data[0] += 1e-6
         return original(self, *arguments)
 
-    monkeypatch.setattr(loop.Loop, "_step", step)
+    monkeypatch.setattr(finetuning.StageTraining, "step", step)
     with pytest.raises(RuntimeError, match=r"stage a moved 1 frozen tensors.*model\.norm\.weight"):
         tune(tmp_path, stages=("a",))
 
@@ -344,10 +347,14 @@ def test_lora_pattern_that_does_not_fit(pattern, message):
 def test_schedules():
     config = FineTuneConfig(**SMALL)
     a, b = stages.plan_stages(config)
-    rates = [a.rate(step, 20) for step in range(20)]
+
+    def rate(stage: stages.Stage, step: int, total: int) -> float:
+        return learning_rate(step, [total], stage.warmup, peak=stage.learning_rate, after=stage.schedule)
+
+    rates = [rate(a, step, 20) for step in range(20)]
     assert max(rates) == pytest.approx(config.a_rate) and rates[0] == pytest.approx(config.a_rate / 2)
     assert rates[2:] == sorted(rates[2:], reverse=True) and rates[-1] > 0
-    assert [b.rate(step, 8) for step in range(8)][2:] == [config.b_rate] * 6
+    assert [rate(b, step, 8) for step in range(8)][2:] == [config.b_rate] * 6
 
 
 def test_checksum_sees_one_bit_and_its_place():
@@ -379,9 +386,9 @@ def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
         observed = {key: {"of": f"{plan.name} {key}"} for key in ("start", *plan.stages)}
         return FineTuned(Path(plan.name), losses, pd.DataFrame({"stage": plan.stages}), observed)
 
-    monkeypatch.setattr(series, "tune_variant", tuned)
+    monkeypatch.setattr(finetuning_variants, "tune_variant", tuned)
     config = FineTuneConfig(variants=("base", "m"), without_a=("m",), full=("m",))
-    done = series.tune_variants(None, series.plan_variants(config), None, None, None, config)
+    done = finetuning_variants.tune_variants(None, finetuning_variants.plan_variants(config), None, None, None, config)
     assert list(done) == ["base", "m", "m_no_a", "m_full"]
     assert given["base"] is None and given["m"] is None
     assert given["m_no_a"] == Measured({"of": "m start"}, 2.0)

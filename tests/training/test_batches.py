@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tiny import chat_tokenizer, rendered_pairs
 
 from vocabx_utils.corpus import Rendered
-from vocabx_utils.training.batches import Example, collate, encode, padding_share, plan_epoch
-from vocabx_utils.training.fullhead import IGNORE
+from vocabx_utils.training.batches import collate, padding_share, plan_epoch
+from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.examples import Example, encode
 
 
 def examples_of(lengths: list[int]) -> list[Example]:

@@ -6,14 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from vocabx_utils.training import fullhead
-from vocabx_utils.training.fullhead import (
-    IGNORE,
-    _loss_and_error,
-    _loss_and_error_in_place,
-    linear_cross_entropy,
-    token_losses,
-)
+from vocabx_utils.training import cross_entropy
+from vocabx_utils.training.cross_entropy import IGNORE, linear_cross_entropy, token_losses
+from vocabx_utils.training.softmax import _loss_and_error, _loss_and_error_in_place
 
 
 def case(n: int = 37, width: int = 16, rows: int = 53, dtype=torch.float32):
@@ -73,7 +68,7 @@ def test_surplus_rows_of_the_head_change_nothing(learn_from, monkeypatch):
     found = []
     for surplus in (0, 5):
         monkeypatch.setattr(
-            fullhead, "aligned_rows", lambda rows, k=surplus: functional.pad(rows, (0, 0, 0, k), value=9.0)
+            cross_entropy, "aligned_rows", lambda rows, k=surplus: functional.pad(rows, (0, 0, 0, k), value=9.0)
         )
         hidden, weight, targets = case()
         hidden.requires_grad_()

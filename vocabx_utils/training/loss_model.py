@@ -1,4 +1,4 @@
-"""A causal model as a training loop sees it: ids and targets in, one summed loss out.
+"""A causal model as fine-tuning sees it: ids and targets in, one summed loss out.
 
 Legend: V original vocabulary, N new tokens, T tokens of a text, B texts of a batch, D model width.
 """
@@ -6,21 +6,24 @@ Legend: V original vocabulary, N new tokens, T tokens of a text, B texts of a ba
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from vocabx_utils.training.fullhead import linear_cross_entropy, token_losses
+from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.training import stages
+from vocabx_utils.training.cross_entropy import linear_cross_entropy, token_losses
 from vocabx_utils.training.stage_files import new_rows_of
-from vocabx_utils.training.stages import matrices_of
 
-__all__ = ["Tuned", "check_shape"]
+__all__ = ["LossModel", "check_shape"]
 
 
-class Tuned(nn.Module):
-    """The model as the training loop sees it: ids and targets in, one summed loss out.
+class LossModel(nn.Module):
+    """The model as the training loop sees it (thesis eq. `cross_entropy_context`).
 
     The embedding is looked up without a padding index (where pad = eos that index would silence the gradient of
     end-of-text), masters in float32 are cast once, and the logits never exist as a whole.
@@ -54,7 +57,7 @@ class Tuned(nn.Module):
 
     def hidden(self, ids: Tensor) -> Tensor:
         """Final hidden states (B, T, D) of right-padded ids (B, T)."""
-        rows = functional.embedding(ids, matrices_of(self.tuned)[0]).to(self.dtype)
+        rows = functional.embedding(ids, stages.matrices_of(self.tuned)[0]).to(self.dtype)
         if self.new_input is not None:
             places = (ids - self.new_ids.start).clamp(0, len(self.new_ids) - 1)
             new = functional.embedding(places, self.new_input).to(self.dtype)
@@ -64,7 +67,7 @@ class Tuned(nn.Module):
 
     def head(self) -> Tensor:
         """Head rows that count (V + N, D)."""
-        weight: Tensor = matrices_of(self.tuned)[1]
+        weight: Tensor = stages.matrices_of(self.tuned)[1]
         if self.new_head is None:
             return weight if len(weight) == self.limit else weight[: self.limit]
         old = weight[: self.new_ids.start].to(self.dtype)
@@ -116,3 +119,70 @@ def check_shape(model: PreTrainedModel) -> None:
     ]
     if odd:
         raise ValueError(f"{type(model).__name__} has {', '.join(odd)}; fine-tuning knows plain decoders only")
+
+
+# --- what surrounds a stage's steps -------------------------------------------------------------------------
+
+
+def prepare(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage) -> None:
+    """Gradient checkpointing and compilation as configured; both are undone when the stage closes."""
+    wanted = config.gradient_checkpointing
+    if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):
+        # renamed in transformers 5.2x; both names take the same keyword arguments in the same place
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    # under autocast the products cast for themselves; peft's own cast to float32 would only cost memory traffic
+    _cast_adapter_inputs(model, stages.matrices_of(model)[1].dtype == torch.float32)
+    if config.compile_blocks:
+        stages.compile_blocks(model)
+
+
+def undo_preparation(model: PreTrainedModel) -> None:
+    """Undo what `prepare` did."""
+    disable = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
+    disable()
+    _cast_adapter_inputs(model, True)
+    for block in stages.blocks_of(model):
+        block._compiled_call_impl = None
+
+
+def _cast_adapter_inputs(model: PreTrainedModel, cast: bool) -> None:
+    layers: Any = model.modules()
+    for module in layers:
+        if hasattr(module, "lora_A"):
+            module.cast_input_dtype_enabled = cast
+
+
+def shard(tuned: LossModel, accelerator: Accelerator) -> None:
+    """Spread every block, and the rest as one unit, over the processes (fully sharded data parallel)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if accelerator.num_processes < 2:
+        raise ValueError("sharded=True needs several processes; start with accelerate launch, or set sharded=False")
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    for block in stages.blocks_of(tuned.tuned):
+        fully_shard(block, mesh=mesh)
+    fully_shard(tuned, mesh=mesh)
+
+
+def reshard(tuned: LossModel) -> None:
+    """Let go of parameters that the last forward pass has put together."""
+    units: Any = [tuned, *stages.blocks_of(tuned.tuned)]
+    for unit in units:
+        unit.reshard()
+
+
+def reset_peak() -> None:
+    """Begin to measure device memory anew."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes() -> int:
+    """Most device memory since then on CUDA, else most resident memory of the process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vocabx_utils.training.softmax_steps import (
+from vocabx_utils.training.softmax import (
     Compiled,
     Scratch,
     aligned_rows,

@@ -19,20 +19,20 @@ from vocabx_utils import runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.models import BaseModel
-from vocabx_utils.training.batches import encode
-from vocabx_utils.training.finetuning import FineTuned, Measured, fine_tune
+from vocabx_utils.training.examples import encode
+from vocabx_utils.training.finetuning_stage import FineTuned, Measured, fine_tune
 from vocabx_utils.training.forgetting import Snapshot, TextSet
 from vocabx_utils.training.starts import STAGE, open_start, run_texts
 
 if TYPE_CHECKING:
     from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["Plan", "Texts", "choose_texts", "plan_variants", "tune_variant", "tune_variants"]
+__all__ = ["Texts", "TuningPlan", "choose_texts", "plan_variants", "tune_variant", "tune_variants"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One variant: its folder, where it starts (see ``starts.open_start``) and the stages it goes through."""
+class TuningPlan:
+    """One variant: its folder, where it starts (see `starts.open_start`) and the stages it goes through."""
 
     name: str
     start: str
@@ -47,14 +47,14 @@ class Texts:
     validation: tuple[Rendered, ...]
 
 
-def plan_variants(config: FineTuneConfig) -> tuple[Plan, ...]:
+def plan_variants(config: FineTuneConfig) -> tuple[TuningPlan, ...]:
     """Spell out the variants of a configuration; one that starts from another comes after it."""
     plans = [
-        Plan(name, "base", ("b",)) if name == "base" else Plan(name, f"phase1:{name}", ("a", "b"))
+        TuningPlan(name, "base", ("b",)) if name == "base" else TuningPlan(name, f"phase1:{name}", ("a", "b"))
         for name in config.variants
     ]
-    plans += [Plan(f"{name}_no_a", f"phase1:{name}", ("b",)) for name in config.without_a]
-    plans += [Plan(f"{name}_full", "base" if name == "base" else f"{name}:a", ("c",)) for name in config.full]
+    plans += [TuningPlan(f"{name}_no_a", f"phase1:{name}", ("b",)) for name in config.without_a]
+    plans += [TuningPlan(f"{name}_full", "base" if name == "base" else f"{name}:a", ("c",)) for name in config.full]
     return tuple(plans)
 
 
@@ -64,7 +64,7 @@ def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) ->
     Args:
         run: the run.
         extension: the extension of notebook 01.
-        config: ``train_texts`` and ``validation_texts`` (0 for all), ``max_length``.
+        config: `train_texts` and `validation_texts` (0 for all), `max_length`.
 
     Raises:
         runs.MissingStageError: notebook 01 has not run.
@@ -79,7 +79,7 @@ def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) ->
 
 def tune_variants(
     run: runs.Run,
-    plans: Sequence[Plan],
+    plans: Sequence[TuningPlan],
     base: BaseModel,
     extension: Extension | None,
     texts: Texts,
@@ -95,7 +95,7 @@ def tune_variants(
         extension: the extension of notebook 01; None is enough for the base model.
         texts: training and validation texts.
         config: settings.
-        options: text sets and prompt, see ``tune_variant``.
+        options: text sets and prompt, see `tune_variant`.
 
     Returns:
         Losses, stages and what was observed, by variant.
@@ -113,7 +113,7 @@ def tune_variants(
 
 def tune_variant(
     run: runs.Run,
-    plan: Plan,
+    plan: TuningPlan,
     base: BaseModel,
     extension: Extension | None,
     texts: Texts,
@@ -124,7 +124,7 @@ def tune_variant(
     max_new_tokens: int = 48,
     measured: Measured | None = None,
 ) -> FineTuned:
-    """Tune one variant below ``04_fine_tuning``, or read it back when it is finished.
+    """Tune one variant below `04_fine_tuning`, or read it back when it is finished.
 
     Args:
         run: the run.
@@ -132,7 +132,7 @@ def tune_variant(
         base: the original model; left as it is.
         extension: the extension of notebook 01; None is enough for the base model.
         texts: training and validation texts.
-        config: settings; its ``stages`` are replaced by the plan's.
+        config: settings; its `stages` are replaced by the plan's.
         sets: text sets measured before and after each stage; none, no measurement.
         prompt: continued greedily after each stage.
         max_new_tokens: length of the continuation.
@@ -173,7 +173,7 @@ def tune_variant(
 def _densest(
     texts: list[Rendered], tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int, max_length: int
 ) -> tuple[Rendered, ...]:
-    """The ``count`` texts with most new tokens among their first ``max_length``, in their old order."""
+    """The `count` texts with most new tokens among their first `max_length`, in their old order."""
     if not count or count >= len(texts):
         return tuple(texts)
     coded = tokenizer([text.text for text in texts], add_special_tokens=False)["input_ids"]

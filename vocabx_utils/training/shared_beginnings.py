@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel, cache_argument
-from vocabx_utils.training.examples import ExampleSet, micro_batches
-from vocabx_utils.training.extended import ExtendedModel
+from vocabx_utils.student import Student
+from vocabx_utils.training.batches import micro_batches
+from vocabx_utils.training.examples import AlignedSet
 
-__all__ = ["Prefixes"]
+__all__ = ["SharedBeginnings"]
 
 _CPU_BYTES = 2 << 30
 _GROUPS = 3
 
 
-class Prefixes:
+class SharedBeginnings:
     """Keys, values and final states of the shared beginnings of a split; read at the first use.
 
     Args:
@@ -39,17 +41,17 @@ class Prefixes:
     """
 
     def __init__(
-        self, base: BaseModel, examples: ExampleSet, *, token_budget: int = 8192, limit: int | None = None
+        self, base: BaseModel, examples: AlignedSet, *, token_budget: int = 8192, limit: int | None = None
     ) -> None:
         if limit is None:
             limit = _CPU_BYTES if base.device.type == "cpu" else 0
         self.base, self.examples, self.token_budget, self.limit = base, examples, token_budget, limit
-        self.lengths = [min(e.prefix_pairs, len(e.extended_ids) - 1) for e in examples.examples]
+        self.lengths = [min(e.prefix_pairs, len(e.ids) - 1) for e in examples.examples]
         self.kept: dict[int, tuple[Tensor, Tensor]] | None = None
 
     def hidden(
         self,
-        model: ExtendedModel,
+        model: Student,
         ids: Tensor,
         indices: Sequence[int],
         *,
@@ -62,11 +64,11 @@ class Prefixes:
             model: student of the same base model.
             ids: (B, T) right-padded ids of the examples.
             indices: which examples.
-            layer: see `ExtendedModel.hidden`.
-            new_at: see `ExtendedModel.embed`; used where nothing is kept.
+            layer: see `Student.hidden`.
+            new_at: see `Student.embed`; used where nothing is kept.
 
         Returns:
-            What `ExtendedModel.hidden` returns; of another layer than the last, positions that were kept are 0.
+            What `Student.hidden` returns; of another layer than the last, positions that were kept are 0.
         """
         if self.kept is None:
             self.kept = self._read()
@@ -126,10 +128,7 @@ class Prefixes:
         chosen = [index for index, length in enumerate(self.lengths) if length]
         # Always all of them in the same batches: a continued run has to meet the same bits.
         for part in micro_batches(self.lengths, chosen, self.token_budget):
-            ids = torch.zeros(len(part), max(self.lengths[i] for i in part), dtype=torch.long)
-            for row, index in enumerate(part):
-                length = self.lengths[index]
-                ids[row, :length] = torch.from_numpy(self.examples.examples[index].extended_ids[:length])
+            ids, _ = pad([self.examples.examples[i].ids[: self.lengths[i]] for i in part])
             cache = DynamicCache()
             output = body(input_ids=ids.to(self.base.device), use_cache=True, **{cache_argument(body): cache})
             held = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]

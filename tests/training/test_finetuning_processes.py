@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from test_finetuning import tune
+from training.test_finetuning import TESTS, tune
 
 from vocabx_utils import files
 
 CHILD = """
 import sys
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = {tests!r}
 from pathlib import Path
 import torch
-from test_finetuning import tune
+from training.test_finetuning import tune
 options = dict(stages=("a", "b"), a_epochs=2, checkpoint_every=2, rows_in_b=True)
 tune(Path({folder!r}) / "parallel", **options)
 for _ in range(2):
@@ -31,7 +30,7 @@ torch.distributed.destroy_process_group()
 def curves(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
     script = folder / "child.py"
-    script.write_text(CHILD.format(tests=str(Path(__file__).parent), folder=str(folder)))
+    script.write_text(CHILD.format(tests=TESTS, folder=str(folder)))
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VOCABX_PROGRESS": "plain"}

@@ -18,6 +18,8 @@ from vocabx_utils import folders, locks
 from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte
 
+FIELDS = {"original": "original_ids", "extended": "ids"}
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layer", [-1, 1])
@@ -149,9 +151,9 @@ def test_states_are_on_the_disk_before_the_key_says_so(tmp_path: Path, monkeypat
 def test_ids_beyond_the_vocabulary_are_refused_before_the_teacher_runs(tmp_path: Path, kind: str, number: int) -> None:
     """B26: a padding row would give a finite, wrong result, and no row at all a bare IndexError."""
     good = example_set(0, 6)
-    odd = getattr(good.examples[3], f"{kind}_ids").copy()
+    odd = getattr(good.examples[3], FIELDS[kind]).copy()
     odd[2] = number
-    changed = replace(good.examples[3], **{f"{kind}_ids": odd})
+    changed = replace(good.examples[3], **{FIELDS[kind]: odd})
     examples = replace(good, examples=(*good.examples[:3], changed, *good.examples[4:]))
     with pytest.raises(ValueError, match=rf"text {changed.source} holds id {number} under the {kind} tokenizer"):
         teacher_cache(tiny_model(), examples, tmp_path / "cache", tell=lambda _: None)

@@ -1,5 +1,8 @@
 """Row-wise arithmetic on logits, twice: for a compiler to fuse, and in place for where there is none.
 
+`softmax_chunk` serves phase 1 (thesis eq. `kl_def`, cross-entropy over V + N), `cross_entropy_chunk` fine-tuning; both
+give losses and the gradient of the logits in one go.
+
 Between the products with the head, a chunk of float32 logits is read and written many times if every operation is a
 pass of its own: over 100,000 columns those passes cost more than the products. Fused, the logits of student
 and teacher are read twice and the gradient is written once. Without a compiler the same steps run in place on blocks
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,10 +23,44 @@ import torch._dynamo as dynamo
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["CACHE_BYTES", "Compiled", "Scratch", "aligned_rows", "blank_", "softmax_step", "softmax_step_in_place"]
+__all__ = [
+    "Compiled",
+    "Scratch",
+    "aligned_rows",
+    "blank_",
+    "cross_entropy_chunk",
+    "default_chunk",
+    "logit_products",
+    "softmax_chunk",
+    "softmax_step",
+    "softmax_step_in_place",
+]
 
 CACHE_BYTES = 2 << 20  # of one block of rows: four of them share the cache
 _TILE = 64  # rows of a matrix come in multiples of this where the tensor cores are to run at full speed
+
+
+def default_chunk(columns: int, device: torch.device) -> int:
+    """Return how many positions of logits fit a modest buffer: 64 MB on a CPU; 512 MB in whole tiles on a GPU."""
+    if device.type != "cuda":
+        return max(16, (64 << 20) // (4 * columns))
+    rows = (512 << 20) // (4 * columns)
+    return max(16, rows // 128 * 128 or rows)
+
+
+def logit_products(hidden: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return float32 `hidden @ weights.T`; on a GPU half-precision inputs keep a float32 result.
+
+    Args:
+        hidden: (n, D) states.
+        weights: (R, D) rows of a head, in the dtype of `hidden`.
+        out: (n, R) float32 memory for the result, used where `hidden` is float32.
+    """
+    if hidden.is_cuda and hidden.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(hidden, weights.T, out_dtype=torch.float32)
+    if hidden.dtype == torch.float32 and out is not None:
+        return torch.mm(hidden, weights.T, out=out)
+    return (hidden @ weights.T).float()
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
@@ -35,7 +73,7 @@ def aligned_rows(matrix: Tensor) -> Tensor:
         matrix: (R, D) rows of a head.
 
     Returns:
-        ``matrix`` itself on a CPU, in float32 or where R is a multiple of 64; else (R', D) with R' the next multiple:
+        `matrix` itself on a CPU, in float32 or where R is a multiple of 64; else (R', D) with R' the next multiple:
         the rows that follow in memory (padding rows of the same model) where there are any, or a copy with zeros.
     """
     surplus = -len(matrix) % _TILE
@@ -49,7 +87,7 @@ def aligned_rows(matrix: Tensor) -> Tensor:
 
 
 def blank_(logits: Tensor, columns: int) -> Tensor:
-    """Give the columns from ``columns`` on no probability, in place; the value is finite, since 0 * inf is not 0."""
+    """Give the columns from `columns` on no probability, in place; the value is finite, since 0 * inf is not 0."""
     if columns < logits.shape[1]:
         logits[:, columns:] = -1e30
     return logits
@@ -95,7 +133,7 @@ class Scratch:
         self.held: dict[str, Tensor] = {}
 
     def take(self, name: str, like: Tensor, rows: int, columns: int) -> Tensor:
-        """Return ``rows`` x ``columns`` float32, whose content is undefined."""
+        """Return `rows` x `columns` float32, whose content is undefined."""
         held = self.held.get(name)
         if held is None or held.shape[0] < rows or held.shape[1] != columns:
             held = torch.empty(rows, columns, dtype=torch.float32, device=like.device)
@@ -126,24 +164,24 @@ def softmax_step(
         dtype: of the gradient.
 
     Returns:
-        (r,) log-sum-exp of ``old``; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, V) gradient
-        with respect to ``old``, or None where no factor asks for one.
+        (r,) log-sum-exp of `old`; (r,) KL(teacher || student) at the temperature, unscaled, or None; (r, V) gradient
+        with respect to `old`, or None where no factor asks for one.
     """
-    lse, shifted, log_sum = _normaliser(old)
+    lse, shifted, log_sum = _normaliser(old)  # (r,), (r, V), (r, 1)
     kl: Tensor | None = None
     gradient: Tensor | None = None
     if teacher is not None:
         if tau is not None:
             _, shifted, log_sum = _normaliser(old / tau)
         _, goal, goal_log_sum = _normaliser(teacher if tau is None else teacher / tau)
-        log_p, log_q = goal - goal_log_sum, shifted - log_sum
+        log_p, log_q = goal - goal_log_sum, shifted - log_sum  # (r, V): log P and log Q of eq. `kl_def`
         p = log_p.exp()
-        kl = (p * (log_p - log_q)).sum(-1)
+        kl = (p * (log_p - log_q)).sum(-1)  # (r,)
         if kl_factor is not None:
-            gradient = (log_q.exp() - p) * kl_factor
+            gradient = (log_q.exp() - p) * kl_factor  # (r, V)
     if ce_factor is not None:
-        to_all = torch.logaddexp(lse, lse_new)
-        hit = (torch.arange(old.shape[1], device=old.device) == targets[:, None]).float()
+        to_all = torch.logaddexp(lse, lse_new)  # (r,) over V + N
+        hit = (torch.arange(old.shape[1], device=old.device) == targets[:, None]).float()  # (r, V)
         ce_gradient = ((old - to_all[:, None]).exp() - hit) * ce_factor[:, None]
         gradient = ce_gradient if gradient is None else gradient + ce_gradient
     return lse, kl, None if gradient is None else gradient.to(dtype)
@@ -170,13 +208,13 @@ def softmax_step_in_place(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Do what `softmax_step` does, with as few passes and as little memory as single operations allow.
 
-    ``old`` and ``teacher`` are overwritten; a float32 gradient is returned in the memory of ``old``.
+    `old` and `teacher` are overwritten; a float32 gradient is returned in the memory of `old`.
     """
     scratch = scratch or Scratch()
     shape = old.shape
-    q = torch.softmax(old, -1, out=scratch.take("q", old, *shape))
+    q = torch.softmax(old, -1, out=scratch.take("q", old, *shape))  # (r, V)
     top = old.amax(-1)
-    lse = top - q.amax(-1).log()
+    lse = top - q.amax(-1).log()  # (r,)
     kl: Tensor | None = None
     probabilities = q
     if teacher is not None:
@@ -188,7 +226,7 @@ def softmax_step_in_place(
         p = torch.softmax(teacher, -1, out=scratch.take("p", old, *shape))
         # log p - log q, with the maxima subtracted first: equal logits give exactly 0
         apart = (teacher.amax(-1) - top) - (p.amax(-1).log() - q.amax(-1).log())
-        kl = teacher.sub_(old).sub_(apart[:, None]).mul_(p).sum(-1)
+        kl = teacher.sub_(old).sub_(apart[:, None]).mul_(p).sum(-1)  # (r,)
         if kl_factor is not None:
             old = torch.sub(q, p, out=old).mul_(kl_factor)
     if ce_factor is not None:
@@ -203,3 +241,81 @@ def softmax_step_in_place(
         old.scatter_add_(1, targets.clamp(0, shape[1] - 1)[:, None], at_target)
     wanted = ce_factor is not None or (teacher is not None and kl_factor is not None)
     return lse, kl, old.to(dtype) if wanted else None
+
+
+@lru_cache(maxsize=1)
+def fused_softmax_step() -> Compiled:
+    """The steps that a compiler has fused, made on first use."""
+    return Compiled(softmax_step, softmax_step_in_place)
+
+
+def softmax_chunk(
+    old: Tensor,
+    teacher: Tensor | None,
+    lse_new: Tensor,
+    targets: Tensor,
+    ce_factor: Tensor | None,
+    kl_factor: Tensor | None,
+    tau: Tensor | None,
+    dtype: torch.dtype,
+    scratch: Scratch,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Run `softmax_step`, whose arguments these are: fused on CUDA, elsewhere on blocks of rows that fit the cache."""
+    if old.is_cuda:
+        found: tuple[Tensor, Tensor | None, Tensor | None]
+        found = fused_softmax_step()(old, teacher, lse_new, targets, ce_factor, kl_factor, tau, dtype)
+        return found
+    size = max(1, CACHE_BYTES // (4 * old.shape[1]))
+    parts = []
+    for start in range(0, len(old), size):
+        rows = slice(start, start + size)
+        parts.append(
+            softmax_step_in_place(
+                old[rows], None if teacher is None else teacher[rows], lse_new[rows], targets[rows],
+                None if ce_factor is None else ce_factor[rows], kl_factor, tau, torch.float32, scratch,
+            )
+        )  # fmt: skip
+    kl = None if teacher is None else torch.cat([part for _, part, _ in parts if part is not None])  # (r,)
+    gradient = None if parts[0][2] is None else old  # (r, V): each block left it in the memory of its logits
+    return torch.cat([part for part, *_ in parts]), kl, gradient
+
+
+def cross_entropy_chunk(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum the cross-entropy of a chunk, and give its gradient: softmax minus one-hot.
+
+    Args:
+        logits: (r, R), any float dtype; the reductions run in float32.
+        targets: (r,) ids below R.
+
+    Returns:
+        () float32 loss in nats, (r, R) gradient in the dtype of the logits.
+    """
+    step = _fused_loss_and_error() if logits.is_cuda else _loss_and_error_in_place
+    found: tuple[Tensor, Tensor] = step(logits, targets)
+    return found
+
+
+def _loss_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """`cross_entropy_chunk` for a compiler to fuse."""
+    scores = logits.float()
+    normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)  # (r, 1)
+    loss = (normaliser.squeeze(-1) - scores.gather(1, targets[:, None]).squeeze(-1)).sum()
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    error = torch.exp(scores - normaliser) - (columns == targets[:, None]).float()  # (r, R)
+    return loss, error.to(logits.dtype)
+
+
+def _loss_and_error_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The same without a compiler: few passes over memory, no temporary of the size of the logits."""
+    scores = logits.float()
+    normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
+    picked = targets[:, None]
+    loss = (normaliser - scores.gather(1, picked)).sum()
+    error = scores.sub_(normaliser).exp_()
+    error.scatter_add_(1, picked, error.new_full((len(targets), 1), -1.0))
+    return loss, error.to(logits.dtype)
+
+
+@lru_cache(maxsize=1)
+def _fused_loss_and_error() -> Compiled:
+    return Compiled(_loss_and_error, _loss_and_error_in_place)

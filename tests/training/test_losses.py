@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vocabx_utils.student import LogitTransform
-from vocabx_utils.training import objectives
-from vocabx_utils.training.objectives import LossTerms, Objective, hidden_distance, parse_objective, phase1_loss
+from vocabx_utils.training import losses
+from vocabx_utils.training.losses import LossTerms, hidden_distance, phase1_loss
 
 V, N, D = 61, 7, 16
 
@@ -89,7 +89,7 @@ def test_surplus_rows_of_the_head_change_nothing(transform: LogitTransform, monk
     settings = {"ce_weight": 0.3, "kl_coefficient": 0.2, "temperature": 2.0, "transform": transform, "chunk": 5}
     terms, *gradients = ours(p, **settings)
     surplus = 9 * torch.randn(3, D)  # what a model's own padding rows may hold
-    monkeypatch.setattr(objectives, "aligned_rows", lambda head: torch.cat([head, surplus]))
+    monkeypatch.setattr(losses, "aligned_rows", lambda head: torch.cat([head, surplus]))
     wide, *wide_gradients = ours(p, **settings)
     for one, other in zip([*vars(terms).values(), *gradients], [*vars(wide).values(), *wide_gradients], strict=True):
         torch.testing.assert_close(other, one)
@@ -175,31 +175,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         phase1_loss(**(p | {"teacher_hidden": torch.zeros(5, D)}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "objective"),
-    [
-        ("ce", Objective(None, ce_weight=1.0)),
-        ("kl_last", Objective("kl", "last")),
-        ("kl_first_t2", Objective("kl", "first", temperature=2.0)),
-        ("kl_last_ce0.3", Objective("kl", "last", ce_weight=0.3)),
-        ("kl_none_ce1e-2_t1.5_w4", Objective("kl", "none", 0.01, 1.5, new_target_weight=4.0)),
-        ("hidden_last_l12", Objective("hidden", "last", layer=12)),
-        ("cosine_first", Objective("cosine", "first")),
-        ("ce_w3", Objective(None, ce_weight=1.0, new_target_weight=3.0)),
-    ],
-)
-def test_names(name: str, objective: Objective) -> None:
-    assert parse_objective(name) == objective
-
-
-@pytest.mark.parametrize(
-    "name", ["", "kl", "kl_middle", "kl_last_ce", "mse_last", "hidden_last_t2", "ce0.5", "kl_last_"]
-)
-def test_bad_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError):
-        parse_objective(name)
-
-
 @pytest.mark.parametrize("kind", ["hidden", "cosine"])
 def test_hidden_distances(kind: str) -> None:
     generator = torch.Generator().manual_seed(2)
@@ -212,9 +187,3 @@ def test_hidden_distances(kind: str) -> None:
             want = 1 - (x[row] @ y[row]) / ((x[row] @ x[row]) ** 0.5 * (y[row] @ y[row]) ** 0.5)
         assert float(each[row]) == pytest.approx(want, rel=1e-5)
     assert float(loss) == pytest.approx(0.2 * float(each.sum()), rel=1e-6)
-
-
-@pytest.mark.parametrize("name", ["kl_last_l2", "ce_l2", "kl_none_ce0.3_l1"])
-def test_a_layer_that_the_objective_would_not_read_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a layer belongs to a distance of hidden states"):
-        parse_objective(name)

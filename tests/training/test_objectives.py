@@ -1,0 +1,38 @@
+"""Names of objectives, as they stand in folder names."""
+
+from __future__ import annotations
+
+import pytest
+
+from vocabx_utils.training.objectives import Objective, parse_objective
+
+
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("ce", Objective(None, ce_weight=1.0)),
+        ("kl_last", Objective("kl", "last")),
+        ("kl_first_t2", Objective("kl", "first", temperature=2.0)),
+        ("kl_last_ce0.3", Objective("kl", "last", ce_weight=0.3)),
+        ("kl_none_ce1e-2_t1.5_w4", Objective("kl", "none", 0.01, 1.5, new_target_weight=4.0)),
+        ("hidden_last_l12", Objective("hidden", "last", layer=12)),
+        ("cosine_first", Objective("cosine", "first")),
+        ("ce_w3", Objective(None, ce_weight=1.0, new_target_weight=3.0)),
+    ],
+)
+def test_names(name: str, objective: Objective) -> None:
+    assert parse_objective(name) == objective
+
+
+@pytest.mark.parametrize(
+    "name", ["", "kl", "kl_middle", "kl_last_ce", "mse_last", "hidden_last_t2", "ce0.5", "kl_last_"]
+)
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError):
+        parse_objective(name)
+
+
+@pytest.mark.parametrize("name", ["kl_last_l2", "ce_l2", "kl_none_ce0.3_l1"])
+def test_a_layer_that_the_objective_would_not_read_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a layer belongs to a distance of hidden states"):
+        parse_objective(name)

@@ -1,0 +1,97 @@
+"""Why answers failed: one class each, counted by variant."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from vocabx_utils.evaluation.answers import looks_like_prose
+from vocabx_utils.evaluation.results import Result
+
+FAILURE_CLASSES = (
+    "wrong answer",
+    "exception",
+    "syntax",
+    "no code",
+    "timeout",
+    "truncated",
+    "memory",
+    "crash",
+    "refused",
+)
+_EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
+
+
+def exception_name(result: Result) -> str:
+    """Return the type of the exception that made an answer fail, or `""`."""
+    if result.exception:
+        return str(result.exception).rsplit(".", 1)[-1]
+    for text in result.details.values():
+        if found := _EXCEPTION.findall(text):
+            return str(found[-1])
+    return ""
+
+
+def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
+    """Name the way in which an answer failed.
+
+    An answer that was cut off at the token limit and does not compile is `truncated`; natural language
+    instead of code, the commonest failure that the thesis reports, is `no code`.
+
+    Args:
+        sample: Its row in the samples file, which tells whether the answer was cut off.
+
+    Returns:
+        `""` for a pass, else one of `FAILURE_CLASSES`.
+    """
+    if result.passed:
+        return ""
+    if result.status == "timeout":
+        return "timeout"
+    sample = sample or {}
+    answer = str(sample.get("solution", ""))
+    missing = result.reason == "syntax" or exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
+    if missing and sample and (not answer.strip() or looks_like_prose(answer)):
+        return "no code"
+    if missing and sample.get("finish") == "length":
+        return "truncated"
+    return _REASONS.get(result.reason, "exception")
+
+
+_REASONS = {
+    "assert": "wrong answer",
+    "error": "exception",
+    "syntax": "syntax",
+    "memory": "memory",
+    "crash": "crash",
+    "tamper": "refused",
+    "tests_missing": "refused",
+}
+
+
+def failure_table(
+    results: Mapping[str, Sequence[Result]], samples: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> pd.DataFrame:
+    """Count the classes of failures of each variant.
+
+    Args:
+        samples: Rows of the samples files by variant.
+
+    Returns:
+        One row per variant: `passed`, every class that occurs, and `exceptions`, the commonest types.
+    """
+    rows = []
+    for variant, outcomes in results.items():
+        by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}
+        classes = [(row, failure_class(row, by_task.get((row.task_id, row.sample)))) for row in outcomes]
+        counts = Counter(name for _, name in classes if name)
+        types = Counter(exception_name(row) or "unknown" for row, name in classes if name == "exception")
+        common = ", ".join(f"{name} {count}" for name, count in types.most_common(3))
+        passed = sum(row.passed for row in outcomes)
+        rows.append({"variant": variant, "passed": passed, **counts, "exceptions": common})
+    columns = ["variant", "passed", *(c for c in FAILURE_CLASSES if any(c in row for row in rows)), "exceptions"]
+    return pd.DataFrame(rows, columns=columns).fillna(0).astype({c: int for c in columns[1:-1]})

@@ -1,0 +1,201 @@
+"""What phase 1 counts before a step and proves about a variant: it can be judged, the right rows moved, it improved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.models import BaseModel
+from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
+from vocabx_utils.training.loop import NonFiniteLossError
+from vocabx_utils.training.objectives import Objective, Recipe
+
+__all__ = ["LossLog", "NotImprovedError", "RowsNotTrainedError", "StepFacts", "rows_checksum"]
+
+
+class RowsNotTrainedError(RuntimeError):
+    """A new row with training examples did not change, or a frozen one did."""
+
+
+class NotImprovedError(RuntimeError):
+    """Training left the validation KL no better than the untrained start."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """Counts per training example, so that a step's means need no communication; each (E,) over the examples.
+
+    Attributes:
+        tokens: read by the student.
+        targets, new_targets: next tokens, and those that are new.
+        new_tokens: new tokens anywhere.
+        compared: pairs that the objective compares.
+        aligned: those and the identical pairs before the divergence, over which the thesis's mean runs.
+        matches: whether the objective compares at all.
+    """
+
+    tokens: Ints
+    targets: Ints
+    new_targets: Ints
+    new_tokens: Ints
+    compared: Ints
+    aligned: Ints
+    matches: bool
+
+    @classmethod
+    def of(cls, examples: AlignedSet, objective: Objective | None) -> StepFacts:
+        """Count a training set for an objective."""
+        anchor = objective.anchor if objective is not None else "last"
+        rows = []
+        for example in examples.examples:
+            is_new = example.ids >= examples.vocab_size
+            pairs = len(example.pairs[anchor])
+            rows.append((len(is_new), is_new[1:].sum(), is_new.sum(), pairs, pairs + example.prefix_pairs))
+        tokens, new_targets, new_tokens, compared, aligned = np.array(rows, np.int64).reshape(-1, 5).T
+        matches = objective is not None and objective.match is not None
+        return cls(tokens, tokens - 1, new_targets, new_tokens, compared, aligned, matches)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of every example."""
+        return self.tokens.tolist()
+
+    def is_empty(self, indices: Sequence[int]) -> bool:
+        """True where a step has no new token, or nothing that its objective could compare."""
+        return bool(self.new_tokens[indices].sum() == 0 or (self.matches and self.compared[indices].sum() == 0))
+
+    def scales(self, indices: Sequence[int], new_target_weight: float) -> tuple[float, float]:
+        """Factor of each compared position and of each target in the step's means."""
+        weighted = self.targets[indices] + (new_target_weight - 1) * self.new_targets[indices]
+        return 1.0 / max(1, int(self.aligned[indices].sum())), 1.0 / max(1.0, float(weighted.sum()))
+
+
+class LossLog:
+    """Losses of every step; they stay on the device between checks, since reading one waits for the GPU.
+
+    Args:
+        name: of the variant, for the message.
+        learning_rate: likewise.
+        every: steps between checks.
+    """
+
+    def __init__(self, name: str, learning_rate: float, *, every: int) -> None:
+        self.name, self.learning_rate, self.every = name, learning_rate, every
+        self.values = torch.zeros(0, 2, dtype=torch.float64)  # (S, 2): input side, head side
+        self.pending: list[tuple[str, Tensor]] = []
+
+    def add(self, losses: Tensor, place: str, last: bool) -> bool:
+        """Take the losses of a step at a place; True where all so far were checked."""
+        self.pending.append((place, losses))
+        due = last or len(self.pending) >= self.every
+        if due:
+            self.check()
+        return due
+
+    def check(self) -> None:
+        """Move pending losses to the log; stop at the first that is not finite."""
+        if not self.pending:
+            return
+        values = torch.stack([losses for _, losses in self.pending]).cpu()
+        for (place, _), pair in zip(self.pending, values, strict=True):
+            if not torch.isfinite(pair).all():
+                raise NonFiniteLossError(
+                    f"{self.name}: loss {pair[:2].tolist()} (input side, head side) at {place} of the training set; "
+                    f"lower learning_rate ({self.learning_rate:g}) or look at those examples, then run again under "
+                    "another run name"
+                )
+        self.values = torch.cat([self.values, values[:, :2]])
+        self.pending.clear()
+
+
+def check_layers(base: BaseModel, layers: Sequence[int]) -> None:
+    """Refuse layers that the model does not have."""
+    count = base.model.config.get_text_config().num_hidden_layers
+    if beyond := sorted(layer for layer in layers if layer > count):
+        raise ValueError(f"layers {beyond} of the variants' names do not exist: {base.name} has layers 0 to {count}")
+
+
+def check_judgeable(recipe: Recipe, validation: AlignedSet, config: Phase1Config) -> None:
+    """Refuse, before the first step, a validation that could not show an improvement at the end."""
+    if _must_improve(recipe, config) and not any(e.merged["last"].any() for e in validation.examples):
+        raise NotImprovedError(
+            f"{recipe.name}: validation holds no merged span, so improvement cannot be judged. Give it texts with new "
+            "tokens, or set require_improvement = False."
+        )
+
+
+def check_moved(recipe: Recipe, before: Tensor, after: Tensor, train: AlignedSet) -> list[int]:
+    """Raise if a row with examples did not move; return the ids without examples.
+
+    Args:
+        recipe: of the variant.
+        before, after: (N, D) input rows on the CPU.
+        train: the training set.
+    """
+    missing: list[int] = (np.flatnonzero(train.counts() == 0) + train.vocab_size).tolist()
+    if recipe.objective is None:
+        return missing
+    parts = [_learnable(example, recipe.objective, train.vocab_size) for example in train.examples]
+    learnable = np.unique(np.concatenate([np.zeros(0, np.int64), *parts])) - train.vocab_size
+    moved = (after != before).any(1).numpy()
+    stuck = [int(i) + train.vocab_size for i in learnable if not moved[i]]
+    if stuck:
+        raise RowsNotTrainedError(
+            f"{recipe.name}: {len(stuck)} new rows have training examples and did not change, ids {stuck[:10]}"
+        )
+    return missing
+
+
+def check_improved(recipe: Recipe, metrics: list[dict[str, Any]], config: Phase1Config) -> None:
+    """Raise if the KL at the last subtoken, which the objective minimises, did not fall."""
+    if not _must_improve(recipe, config):
+        return
+    start, end = metrics[0]["kl_last"], metrics[-1]["kl_last"]
+    if end is None or not end < start:
+        raise NotImprovedError(
+            f"{recipe.name}: validation KL at the last subtoken went from {start:.4f} to {end or math.nan:.4f}, "
+            f"not below its untrained start. Try another learning_rate (now {config.learning_rate:g}) or more epochs; "
+            "require_improvement = False accepts it."
+        )
+
+
+def _must_improve(recipe: Recipe, config: Phase1Config) -> bool:
+    objective = recipe.objective
+    return (
+        objective is not None and config.require_improvement and (objective.match, objective.anchor) == ("kl", "last")
+    )
+
+
+def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -> Ints:
+    """Ids of new tokens in an example that the objective's loss depends on."""
+    at = example.new_at(vocab_size)
+    end = -1
+    if objective.match is not None and len(example.pairs[objective.anchor]):
+        end = int(example.pairs[objective.anchor][:, 1].max())
+    if objective.ce_weight > 0:
+        end = max(end, len(example.ids) - 2)
+    return example.ids[at[at <= end]]
+
+
+def rows_checksum(matrix: Tensor) -> int:
+    """Return a number that changes when any bit of a matrix changes place or value (not cryptographic).
+
+    Args:
+        matrix: any two-dimensional tensor.
+    """
+    kinds: Mapping[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = matrix.detach().contiguous().view(kinds[matrix.element_size()])
+    rows = torch.arange(1, bits.shape[0] + 1, device=bits.device, dtype=torch.int64)
+    columns = torch.arange(1, bits.shape[1] + 1, device=bits.device, dtype=torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for start in range(0, bits.shape[0], 4096):
+        part = bits[start : start + 4096].to(torch.int64)
+        total += ((part * columns).sum(1) * rows[start : start + 4096]).sum()
+    return int(total)

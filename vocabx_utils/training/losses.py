@@ -1,0 +1,287 @@
+"""The losses of phase 1 over large vocabularies, a chunk of positions at a time.
+
+One pass over the student's hidden states serves both sides. The loss of the *input rows* is `match + lambda * CE`,
+where match is the KL against the teacher (thesis eq. `kl_def`, averaged as in `kd_loss`) or a `hidden_distance`; the
+loss of the *head rows* is always CE over V + N, whose gradient never reaches the hidden states. Logits are built in
+chunks, turned into gradients at once and dropped, so memory does not grow with T x V.
+
+Shapes: V original ids, N new tokens, D width, P positions of a batch, K of them compared, c in a chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from vocabx_utils.student import LogitTransform, Student
+from vocabx_utils.training.batches import Batch
+from vocabx_utils.training.objectives import Objective
+from vocabx_utils.training.softmax import Scratch, aligned_rows, blank_, default_chunk, logit_products, softmax_chunk
+
+__all__ = ["LossTerms", "batch_losses", "hidden_distance", "phase1_loss"]
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """What one pass over the head returns.
+
+    Attributes:
+        input_loss: scalar whose gradient reaches the hidden states only.
+        head_loss: scalar whose gradient reaches the new head rows only.
+        kl: (K,) float32 KL of each compared position, in nats, times tau squared; no gradient.
+        ce: (P,) float32 cross-entropy of each position, 0 where there is no target; no gradient.
+    """
+
+    input_loss: Tensor
+    head_loss: Tensor
+    kl: Tensor
+    ce: Tensor
+
+
+def phase1_loss(
+    hidden: Tensor,
+    head: Tensor,
+    new_head: Tensor,
+    targets: Tensor,
+    *,
+    ce_coefficient: Tensor,
+    ce_weight: float = 0.0,
+    teacher_hidden: Tensor | None = None,
+    kl_coefficient: float = 0.0,
+    temperature: float = 1.0,
+    transform: LogitTransform | None = None,
+    chunk: int | None = None,
+) -> LossTerms:
+    """Compute both losses of phase 1 and their gradients (thesis eq. `kl_def`, section on the head's cross-entropy).
+
+    Softmax, logarithms and sums are float32 whatever the dtype of the inputs; the N new logits are sliced off
+    before the KL, never masked with minus infinity (0 * inf would be NaN). Many arguments, since it is one formula.
+
+    Args:
+        hidden: (P, D) student hidden states; the first K rows are those compared with the teacher.
+        head: (V, D) original head rows, no padding rows, frozen.
+        new_head: (N, D) float32 head rows of the new tokens.
+        targets: (P,) next-token ids below V + N, or `IGNORE` where there is none.
+        ce_coefficient: (P,) float32 factor of each position's CE in `head_loss` (usually 1 / number of targets).
+        ce_weight: lambda: `input_loss` contains lambda times the same weighted CE sum.
+        teacher_hidden: (K, D) the teacher's final hidden states at the paired positions, or None.
+        kl_coefficient: factor of each compared position's KL in `input_loss`.
+        temperature: tau.
+        transform: the family's logit scaling and capping.
+        chunk: positions at a time; chosen from V unless given. It does not change the result.
+
+    Raises:
+        ValueError: more teacher rows than positions, or shapes that do not fit.
+    """
+    compared = 0 if teacher_hidden is None else teacher_hidden.shape[0]
+    if compared > hidden.shape[0] or targets.shape != hidden.shape[:1] or ce_coefficient.shape != targets.shape:
+        raise ValueError(
+            f"hidden {tuple(hidden.shape)}, targets {tuple(targets.shape)}, coefficients "
+            f"{tuple(ce_coefficient.shape)}, {compared} teacher rows: expected P positions each and K <= P"
+        )
+    if chunk is None:
+        chunk = default_chunk(head.shape[0] + new_head.shape[0], hidden.device)
+    settings = _Settings(
+        head, targets, ce_coefficient, ce_weight, teacher_hidden, kl_coefficient, temperature,
+        transform or LogitTransform(), chunk,
+    )  # fmt: skip
+    return LossTerms(*_Phase1Loss.apply(hidden, new_head, settings))
+
+
+def hidden_distance(
+    student: Tensor, teacher: Tensor, kind: Literal["hidden", "cosine"], coefficient: float
+) -> tuple[Tensor, Tensor]:
+    """Compare hidden states of paired positions (AweDist, now Token Distillation; the thesis suggests the cosine).
+
+    Args:
+        student: (K, D) with gradient.
+        teacher: (K, D).
+        kind: `hidden` for the squared error averaged over D, `cosine` for one minus the cosine.
+        coefficient: factor of each position in the loss.
+
+    Returns:
+        The loss (scalar, float32) and the (K,) distances without gradient.
+    """
+    mine, theirs = student.float(), teacher.float()
+    if kind == "hidden":
+        distance = (mine - theirs).square().mean(-1)  # (K,)
+    else:
+        distance = 1.0 - functional.cosine_similarity(mine, theirs, dim=-1)  # (K,)
+    return coefficient * distance.sum(), distance.detach()
+
+
+def batch_losses(
+    student: Student,
+    batch: Batch,
+    final: Tensor,
+    layer: Tensor,
+    teacher: Tensor | None,
+    objective: Objective,
+    scales: tuple[float, float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the losses of a micro-batch: of the input side, of the head side, and the summed KL without gradient.
+
+    Args:
+        student: gives head and head rows.
+        batch: positions, targets and pairs.
+        final: (B, T, D) last hidden states of the student.
+        layer: (B, T, D) those of the objective's layer.
+        teacher: (K, D) states to compare with, or None.
+        objective: what the input side minimises.
+        scales: factors of each compared position and of each target: 1 / their number in the whole step.
+    """
+    kl_scale, ce_scale = scales
+    by_kl = teacher is not None and objective.match == "kl"
+    coefficient = torch.full(batch.targets.shape, ce_scale, device=final.device)  # (P,)
+    if objective.new_target_weight != 1:
+        is_new = batch.targets >= student.vocab_size
+        coefficient = torch.where(is_new, ce_scale * objective.new_target_weight, coefficient)
+    terms = phase1_loss(
+        final.flatten(0, 1).index_select(0, batch.positions),  # (P, D); its gradient needs no sort, as an index's would
+        student.head,
+        student.head_rows,
+        batch.targets,
+        ce_coefficient=coefficient,
+        ce_weight=objective.ce_weight,
+        teacher_hidden=teacher if by_kl else None,
+        kl_coefficient=kl_scale if by_kl else 0.0,
+        temperature=objective.temperature,
+        transform=student.transform,
+    )
+    input_loss = terms.input_loss
+    if teacher is not None and objective.match in ("hidden", "cosine"):
+        mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
+        distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale)
+        input_loss = input_loss + distance
+    return input_loss, terms.head_loss, terms.kl.sum()
+
+
+@dataclass(frozen=True)
+class _Settings:
+    head: Tensor
+    targets: Tensor
+    ce_coefficient: Tensor
+    ce_weight: float
+    teacher_hidden: Tensor | None
+    kl_coefficient: float
+    temperature: float
+    transform: LogitTransform
+    chunk: int
+
+
+class _Phase1Loss(torch.autograd.Function):
+    """Both losses at once; gradients are formed in the forward pass, while the logits exist."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, new_head: Tensor, s: _Settings) -> tuple[Tensor, ...]:
+        wants_hidden = ctx.needs_input_grad[0] and (s.ce_weight > 0 or s.kl_coefficient != 0)
+        grad_hidden = torch.zeros_like(hidden) if wants_hidden else None  # (P, D)
+        grad_head = torch.zeros_like(new_head) if ctx.needs_input_grad[1] else None  # (N, D)
+        compared = 0 if s.teacher_hidden is None else s.teacher_hidden.shape[0]
+        kl = hidden.new_zeros(compared, dtype=torch.float32)  # (K,)
+        ce = hidden.new_zeros(hidden.shape[0], dtype=torch.float32)  # (P,)
+        new_weights = new_head.to(hidden.dtype)
+        logits = _OldLogits(s, hidden.device, wanted=wants_hidden)
+        # a chunk either has a teacher at all of its positions or at none
+        edges = sorted({*range(0, compared, s.chunk), *range(compared, hidden.shape[0], s.chunk), hidden.shape[0]})
+        for start, stop in pairwise(edges):
+            part = slice(start, stop)
+            _chunk(hidden, new_weights, s, part, stop <= compared, logits, kl, ce, grad_hidden, grad_head)
+        ctx.save_for_backward(grad_hidden, grad_head)
+        ce_sum = (ce * s.ce_coefficient).sum()
+        input_loss = s.kl_coefficient * kl.sum() + s.ce_weight * ce_sum
+        ctx.mark_non_differentiable(kl, ce)
+        return input_loss, ce_sum, kl, ce
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_input: Tensor, to_head: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_head = ctx.saved_tensors
+        hidden = None if grad_hidden is None else grad_hidden * to_input.to(grad_hidden.dtype)
+        return hidden, None if grad_head is None else grad_head * to_head, None
+
+
+def _chunk(
+    hidden: Tensor,
+    new_weights: Tensor,
+    s: _Settings,
+    part: slice,
+    with_teacher: bool,
+    logits: _OldLogits,
+    kl: Tensor,
+    ce: Tensor,
+    grad_hidden: Tensor | None,
+    grad_head: Tensor | None,
+) -> None:
+    """Fill the results of the positions `part`: the last four arguments are the memory that it writes to."""
+    states, vocab = hidden[part], s.head.shape[0]  # (c, D)
+    targets, has_target = s.targets[part], s.targets[part] >= 0  # (c,)
+    weight = torch.where(has_target, s.ce_coefficient[part], 0.0)  # (c,) d head_loss / d ce
+    old = logits.products(states, "old")  # (c, V)
+    new = s.transform.apply_(logit_products(states, new_weights))  # (c, N)
+    chosen = old.gather(1, targets.clamp(0, vocab - 1)[:, None]).squeeze(1)  # (c,) logit of the target
+    lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(chosen, -torch.inf)  # (c,)
+    teacher = None
+    if with_teacher:
+        assert s.teacher_hidden is not None
+        teacher = logits.products(s.teacher_hidden[part], "teacher")  # (c, V)
+    lse, divergence, old_gradient = logits.softmax(old, teacher, lse_new, targets, weight)  # (c,), (c,), (c, V)
+    if divergence is not None:
+        kl[part] = s.temperature**2 * divergence
+    to_all = torch.logaddexp(lse, lse_new)  # (c,) over V + N
+    if new.shape[1]:
+        at = (targets - vocab).clamp(min=0)[:, None]  # (c, 1)
+        chosen = torch.where(targets >= vocab, new.gather(1, at).squeeze(1), chosen)
+        new_gradient = (new - to_all[:, None]).exp_().mul_(weight[:, None])  # (c, N) softmax minus one-hot
+        new_gradient.scatter_add_(1, at, torch.where(targets >= vocab, -weight, 0.0)[:, None])
+        s.transform.chain_(new_gradient, new)
+        if grad_head is not None:
+            grad_head.addmm_(new_gradient.T, states.float())  # (N, D)
+    ce[part] = torch.where(has_target, to_all - chosen, 0.0)
+    if grad_hidden is not None and old_gradient is not None:
+        grad_hidden[part] = old_gradient @ logits.head  # (c, D)
+        if s.ce_weight > 0 and new.shape[1]:
+            grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
+
+
+class _OldLogits:
+    """Logits of the V original ids and the arithmetic on them for the chunks of one pass, with their shared memory."""
+
+    def __init__(self, s: _Settings, device: torch.device, *, wanted: bool) -> None:
+        self.s, self.scratch, self.head = s, Scratch(), aligned_rows(s.head)
+        with_kl = wanted and s.kl_coefficient != 0
+        # d/dz of tau^2 KL(p || softmax(z / tau)) = tau (q - p); a tensor, so that a new value compiles nothing anew
+        self.kl_factor = torch.full((), s.temperature * s.kl_coefficient, device=device) if with_kl else None
+        self.tau = torch.full((), s.temperature, device=device) if s.temperature != 1 else None
+        self.with_ce = wanted and s.ce_weight > 0
+
+    def products(self, states: Tensor, name: str) -> Tensor:
+        """(c, V) float32 logits, then blank columns; the next chunk takes the memory over."""
+        out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.head.shape[0])
+        return blank_(self.s.transform.apply_(logit_products(states, self.head, out)), self.s.head.shape[0])
+
+    def softmax(
+        self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Run `softmax_chunk` and carry its gradient on to the products."""
+        factor = weight * self.s.ce_weight if self.with_ce else None
+        transform, dtype = self.s.transform, self.s.head.dtype
+        capped = transform.softcap is not None
+        real = old[:, : self.s.head.shape[0]]
+        slope = transform.chain_(torch.ones_like(real), real.clone()) if capped else None  # old is overwritten
+        wanted = torch.float32 if capped else dtype
+        lse, kl, gradient = softmax_chunk(
+            old, teacher, lse_new, targets, factor, self.kl_factor, self.tau, wanted, self.scratch
+        )
+        if gradient is not None and slope is not None:
+            gradient = gradient.float()
+            gradient[:, : slope.shape[1]].mul_(slope)
+        elif gradient is not None and transform.scale != 1.0:
+            gradient = gradient.mul_(transform.scale)
+        return lse, kl, None if gradient is None else gradient.to(dtype)
