@@ -25,7 +25,7 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel, base_of
+from vocabx_utils.models import BaseModel, freeze
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
@@ -328,7 +328,7 @@ def learn_rows(
         ValueError: a token or setting is wrong, or no text holds a new token.
     """
     extension = add_tokens(tokenizer, new_tokens, strategy)
-    base = base_of(model, tokenizer)
+    base = freeze(model, tokenizer)
     recipe = parse_variant(f"{init}_{objective}")
     sizes = {"train_windows": 10**6, "validation_windows": 10**6, "require_improvement": False}
     config = Phase1Config.from_params(**{**sizes, **settings, "variants": [recipe.name]})
