@@ -12,7 +12,6 @@ Shapes: V original ids, N new tokens, D width, B texts, T tokens, P positions wi
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel, original_vocab_size, untie, weights_fingerprint
+from vocabx_utils.models import BaseModel, freeze
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
@@ -329,9 +328,7 @@ def learn_rows(
         ValueError: a token or setting is wrong, or no text holds a new token.
     """
     extension = add_tokens(tokenizer, new_tokens, strategy)
-    own = untie(copy.deepcopy(model)).eval().requires_grad_(False)
-    vocab_size, name = original_vocab_size(tokenizer), own.config.name_or_path or type(own).__name__
-    base = BaseModel(name, own, tokenizer, vocab_size, own.device, own.dtype, weights_fingerprint(own))
+    base = freeze(model, tokenizer)
     recipe = parse_variant(f"{init}_{objective}")
     sizes = {"train_windows": 10**6, "validation_windows": 10**6, "require_improvement": False}
     config = Phase1Config.from_params(**{**sizes, **settings, "variants": [recipe.name]})

@@ -18,9 +18,10 @@ from accelerate import PartialState
 
 from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
+from vocabx_utils.models import BaseModel, check_finite, load_base_model
 from vocabx_utils.rows import epoch_files, read_epoch
 from vocabx_utils.student import Student
+from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training.checks import (
     RowsNotTrainedError,
     check_improved,
