@@ -40,6 +40,11 @@ class Settings:
         """Names of the settings."""
         return {field.name for field in dataclasses.fields(cls)}
 
+    def require_at_least(self, least: int, *names: str) -> None:
+        """Refuse settings below a number."""
+        for name in names:
+            require(getattr(self, name) >= least, name, getattr(self, name), f"{least} or more")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON-ready values."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
