@@ -1,29 +1,59 @@
-"""Every example in a docstring of the package is executed."""
+"""Every example in a docstring of the package is executed, with a tiny model where one is needed."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tiny import texts, tiny_model
 
+from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewrap
 from vocabx_utils.models import ModelError, load_tokenizer
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): source
-    for path in sorted((ROOT / "vocabx_utils").rglob("*.py"))
-    if ">>> " in (source := path.read_text(encoding="utf-8"))
-}
+PACKAGE = Path(__file__).resolve().parents[1] / "vocabx_utils"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_examples_give_what_they_say(name: str) -> None:
-    if ">>> from vocabx_utils.models import load_tokenizer" in SOURCES[name]:
-        try:
+def with_examples() -> list[str]:
+    """Modules in whose docstrings something is to be executed."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    found = [path for path in files if any(line.lstrip().startswith(">>>") for line in path.open(encoding="utf-8"))]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in found]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+@pytest.fixture
+def given(tiny_folder: Path, tmp_path: Path) -> dict[str, Any]:
+    """What examples may use: a `model`, its `tokenizer`, `texts`, the `folder` of a model, and an empty one."""
+    base = tiny_model()
+    return {
+        "model": base.model,
+        "tokenizer": base.tokenizer,
+        "texts": texts(),
+        "folder": tiny_folder,
+        "scratch": tmp_path,
+    }
+
+
+@pytest.mark.parametrize("name", with_examples())
+def test_examples_give_what_they_say(name: str, given: dict[str, Any]) -> None:
+    source = (PACKAGE.parent / Path(*name.split("."))).with_suffix(".py").read_text(encoding="utf-8")
+    try:
+        if "load_tokenizer(" in source:
             load_tokenizer()
-        except ModelError as error:
-            pytest.skip(f"the examples take the default model's tokenizer, which cannot be fetched: {error}")
-    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-    assert result.attempted and not result.failed
+        if "evaluate_answers(" in source:
+            find_bubblewrap()
+    except (ModelError, SandboxUnavailableError) as error:
+        pytest.skip(f"the examples need what is not here: {error}")
+    result = doctest.testmod(importlib.import_module(name), extraglobs=given, optionflags=FLAGS)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_a_wrong_example_is_found(given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    examples = doctest.DocTestParser().get_doctest(">>> len(texts)\n0\n", given, "wrong", None, None)
+    assert doctest.DocTestRunner(optionflags=FLAGS).run(examples).failed == 1
+    assert "Expected:\n    0" in capsys.readouterr().out

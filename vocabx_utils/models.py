@@ -101,6 +101,11 @@ def load_base_model(
 
     Raises:
         ModelError: the source is missing, damaged or of a kind that cannot be extended.
+
+    Example:
+        >>> base = load_base_model(folder)
+        >>> base.model.training, base.vocab_size == len(base.tokenizer), base.head_rows.shape[1] == base.width
+        (False, True, True)
     """
     from transformers import AutoModelForCausalLM
 
@@ -114,12 +119,31 @@ def load_base_model(
             model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, revision=revision)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not load a causal language model from {str(source)!r}: {error}") from error
-    model = untie(model).eval().requires_grad_(False).to(where)
-    check_finite(model, str(source))
+    return _frozen(model, tokenizer, str(source), where)
+
+
+def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseModel:
+    """Make a base model of a model and its tokenizer that are in memory; both are left as they are.
+
+    The weights are copied, unless they are untied and frozen already (those of `load_base_model` are).
+
+    Raises:
+        ModelError: the model is of a kind that cannot be extended, holds values that are infinite or NaN, or has fewer
+            rows than the tokenizer has ids.
+    """
+    moves = model.training or any(parameter.requires_grad for parameter in model.parameters())
+    if moves or model.config.tie_word_embeddings:
+        model = copy.deepcopy(model)
+    return _frozen(model, tokenizer, str(model.name_or_path or type(model).__name__), model.device)
+
+
+def _frozen(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str, device: torch.device) -> BaseModel:
+    """Untie and freeze a model in place, and check it."""
+    model = untie(model).eval().requires_grad_(False).to(device)  # type: ignore[arg-type]
+    check_finite(model, name)
     vocab_size = original_vocab_size(tokenizer)
-    rows = model.get_input_embeddings().weight.shape[0]
-    _check_row_count(source, vocab_size, rows)
-    return BaseModel(str(source), model, tokenizer, vocab_size, where, kind, weights_fingerprint(model))
+    _check_row_count(name, vocab_size, cast(Any, model.get_input_embeddings()).weight.shape[0])
+    return BaseModel(name, model, tokenizer, vocab_size, device, model.dtype, weights_fingerprint(model))
 
 
 @contextlib.contextmanager

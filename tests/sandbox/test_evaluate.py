@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from vocabx_utils.evaluation import evaluate
 from vocabx_utils.evaluation.evaluate import evaluate_answers
-
-
-@pytest.mark.sandbox
-def test_the_example_runs() -> None:
-    assert doctest.testmod(evaluate) == (0, 3)
 
 
 @pytest.mark.sandbox

@@ -153,6 +153,17 @@ def test_branch_after_stage_a_goes_through_c(tuned, tmp_path):
     torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-5, atol=1e-5)
 
 
+def test_a_plain_model_with_rows_from_memory(tmp_path):
+    """What `learn_rows` takes and returns is all that an export needs."""
+    base = chat_base()
+    start = from_rows(base.model, extension_of(base), *new_rows(base, 3))
+    facts = export_model(start, tmp_path / "out")
+    assert (facts["vocabulary"], facts["new_tokens"], facts["probe_changed"]) == (303, 3, False)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(logits(loaded), logits(with_rows(base).model), rtol=1e-5, atol=1e-5)
+    assert len(base.model.lm_head.weight) == 300
+
+
 def test_base_control_without_new_tokens(tuned, tmp_path):
     run, base, _ = tuned
     tune(run, "base", open_start(run, "base", base, None), stages=("b",))

@@ -60,6 +60,11 @@ def subtoken_cosines(
 
     Source:
         Thesis, appendix A, enumeration before `fig:embedding_similarity`.
+
+    Example:
+        >>> matrix = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> {place: cosines.tolist() for place, cosines in subtoken_cosines(matrix[:1], matrix, [[0, 1]]).items()}
+        {'first': [1.0], 'intermediate': [nan], 'last': [0.0]}
     """
     _check_rows(rows, matrix, subtokens)
     return {

@@ -12,7 +12,7 @@ from vocabx_utils.paths import project_root, runs_root, show_path
 from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
-    from vocabx_utils.analysis.plots import Format
+    from vocabx_utils.figures.theme import Format
 
 __all__ = ["figures", "report"]
 
@@ -23,13 +23,11 @@ __all__ = ["figures", "report"]
 @click.option("--pdf", is_flag=True, help="Write PDF beside SVG and PNG.")
 def figures(run_name: str, out: Path | None, pdf: bool) -> None:
     """Draw every figure of the series from a run."""
-    from vocabx_utils.analysis.drawings import draw_figures
-    from vocabx_utils.analysis.figures import FIGURES
-    from vocabx_utils.cli.strip_figures import STRIP_FIGURES
+    from vocabx_utils.figures.catalogue import draw_figures
 
     folder = out or project_root() / "figures"
     formats: tuple[Format, ...] = ("svg", "pdf", "png") if pdf else ("svg", "png")
-    outcomes = draw_figures(_existing(run_name), folder, (*FIGURES, *STRIP_FIGURES), formats)
+    outcomes = draw_figures(_existing(run_name), folder, formats=formats)
     for outcome in outcomes:
         state = f"left out: {outcome.reason}" if outcome.reason else ", ".join(show_path(p) for p in outcome.paths)
         click.echo(f"{outcome.name}: {state}")

@@ -69,6 +69,13 @@ def sample_answers(
     Returns:
         One row a problem, in their order: `task_id`, `solution` (the code to execute), `raw_solution`, `finish` and
         how it was made. `execution.execute` and the official evaluators take them as they are.
+
+    Example:
+        >>> from vocabx_utils.evaluation.benchmarks import load_benchmark
+        >>> problems = load_benchmark("humaneval")[:2]
+        >>> rows = sample_answers(model, tokenizer, problems, SampleSettings("thesis", max_new_tokens=4))
+        >>> [row["task_id"] for row in rows]  # and `evaluate_answers("humaneval", rows)` executes them
+        ['HumanEval/0', 'HumanEval/1']
     """
     settings = settings or SampleSettings()
     asked = {"style": settings.style, "prefill": settings.prefill, "wording": settings.wording}

@@ -20,6 +20,49 @@ from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
 
 
+def bits_per_byte(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    *,
+    compared_with: Sequence[PreTrainedTokenizerBase] = (),
+    max_tokens: int = 4096,
+) -> float:
+    """Measure how well a model predicts texts: bits for each of their UTF-8 bytes, all texts together.
+
+    A text is scored whole where the tokenizer itself puts a begin token before it, otherwise behind its first token.
+    A text of one token then has nothing to score and is left out.
+
+    Args:
+        model: causal language model.
+        tokenizer: its tokenizer.
+        texts: what to predict.
+        compared_with: tokenizers of the models that the number will be compared with: each text is then scored from
+            the first place where all tokenizers have a boundary, so that all models are scored on the same bytes.
+        max_tokens: longest text.
+
+    Raises:
+        ValueError: texts are one string, no text has anything to score, or a text is longer than `max_tokens`.
+
+    Example:
+        >>> 0 < bits_per_byte(model, tokenizer, texts) < 16
+        True
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"texts is one string of {len(texts)} characters; expected a list of texts")
+    begun = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
+    begin = str(tokenizer.bos_token) if begun else ""
+    spans = []
+    for number, text in enumerate(texts):
+        given = begin + text
+        first = min(set.intersection(*(_boundaries(t, given) for t in (tokenizer, *compared_with))), default=len(given))
+        if first < len(given):
+            spans.append(Span(f"text {number}", given, first))
+    if not spans:
+        raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
+    return corpus_bits_per_byte(score_spans(model, tokenizer, spans, max_tokens=max_tokens))
+
+
 @dataclass(frozen=True)
 class Span:
     """A text whose part from character `start` on is scored, given what stands before."""

@@ -32,7 +32,7 @@ from vocabx_utils.training.checks import (
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.loop import carry_out, claim
 from vocabx_utils.training.objectives import Recipe, parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare, speller
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
@@ -159,11 +159,15 @@ def train_stage(
     Returns:
         Results by variant name.
     """
+
+    def spell(token: int) -> str:
+        return str(stage.extension.extended.convert_ids_to_tokens(token))
+
     starts: Starts = {}
     return {
         name: train_variant(
             name, stage.base, stage.extension.tokens, stage.data, config, stage.folder / name,
-            processes=processes, spell=speller(stage.extension), starts=starts,
+            processes=processes, spell=spell, starts=starts,
         )
         for name in config.variants
     }  # fmt: skip

@@ -104,6 +104,12 @@ def add_tokens(
     Raises:
         TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be
             produced by no text, or keeps text from coming back. The message lists the tokens.
+
+    Example:
+        >>> from vocabx_utils.models import load_tokenizer
+        >>> extension = add_tokens(load_tokenizer("smollm2-135m"), [" groupby"])
+        >>> extension.V, extension.extended.tokenize("x groupby y")
+        (49152, ['x', 'Ġgroupby', 'Ġy'])
     """
     spelling = spelling_of(tokenizer)
     check_strategy(strategy, spelling)

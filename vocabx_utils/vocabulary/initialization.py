@@ -22,13 +22,52 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from vocabx_utils.models import BaseModel
+from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.vocabulary.alignment import align_texts
+from vocabx_utils.vocabulary.tokens import Extension
 
 InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
 HeadMethod = Literal["random", "mean", "first"]
 INPUT_METHODS: tuple[str, ...] = get_args(InputMethod)
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
+
+
+def first_rows(
+    model: PreTrainedModel,
+    extension: Extension,
+    input_method: str = "mean",
+    head_method: str = "first",
+    *,
+    texts: Sequence[str] = (),
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Return first values of the rows of new tokens: those of the embedding and those of the head, each (N, D).
+
+    Args:
+        model: causal language model with the tokenizer that was extended.
+        extension: both tokenizers and the N new tokens.
+        input_method: one of `INPUT_METHODS`.
+        head_method: one of `HEAD_METHODS`.
+        texts: of the domain, which `align` and `focus` need.
+        seed: of `random` and `focus`.
+
+    Raises:
+        ValueError: unknown method, or a method that needs texts was given none.
+
+    Example:
+        >>> from vocabx_utils import add_tokens
+        >>> extension = add_tokens(tokenizer, [" groupby", " numpy"])
+        >>> input_rows, head_rows = first_rows(model, extension)
+        >>> subtokens = list(extension.tokens[0].subtokens)
+        >>> bool((input_rows[0] == model.get_input_embeddings().weight[subtokens].mean(0)).all())
+        True
+    """
+    base, generator = freeze(model, extension.original), torch.Generator().manual_seed(seed)
+    aligned, spell = align_texts(extension, texts) or None, extension.extended.convert_ids_to_tokens
+    rows = input_rows(input_method, base, extension.tokens, generator, aligned=aligned, spell=spell)
+    return rows, head_rows(head_method, base, extension.tokens, generator)
 
 
 class SubtokenLike(Protocol):

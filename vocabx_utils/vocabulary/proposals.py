@@ -70,6 +70,12 @@ def select_tokens(
 
     Raises:
         TokenizerError: the tokenizer cannot be extended, `n` is below 1, or the corpus holds no text.
+
+    Example:
+        >>> from vocabx_utils.models import load_tokenizer
+        >>> texts = ["df.groupby('city').mean(skipna=True)", "df.groupby('year').sum(skipna=False)"]
+        >>> [proposal.text for proposal in select_tokens(texts, load_tokenizer("smollm2-135m"), n=1)]
+        ['skipna']
     """
     if isinstance(n, str) or n < 1:
         raise TokenizerError(f"n is {n!r}; expected 1 or more new tokens.")

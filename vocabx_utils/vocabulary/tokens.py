@@ -121,6 +121,12 @@ def load_extension(folder: str | Path) -> Extension:
 
     Raises:
         TokenizerError: the folder holds no extension, or its files are damaged or do not fit together.
+
+    Example:
+        >>> from vocabx_utils import add_tokens
+        >>> add_tokens(tokenizer, [" groupby"]).save(scratch / "extension")
+        >>> load_extension(scratch / "extension").tokens[0].text
+        ' groupby'
     """
     folder = Path(folder)
     if not (folder / "tokens.json").is_file():
