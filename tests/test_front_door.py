@@ -153,5 +153,5 @@ def test_bits_per_byte_say_what_they_need() -> None:
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, "texts")
     with pytest.raises(ValueError, match="expected at least one text of two tokens"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["d", ""])
-    with pytest.raises(ValueError, match="text 0: .* do not fit into 4"):
+    with pytest.raises(ValueError, match=r"text 0: .* do not fit into 4"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, texts(1), max_tokens=4)

@@ -53,9 +53,8 @@ def bits_per_byte(
     begun = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
     begin = str(tokenizer.bos_token) if begun else ""
     spans = []
-    for number, text in enumerate(texts):
-        given = begin + text
-        first = min(set.intersection(*(_boundaries(t, given) for t in (tokenizer, *compared_with))), default=len(given))
+    for number, given in enumerate(begin + text for text in texts if text):
+        first = min(set.intersection(*(_boundaries(t, given) for t in (tokenizer, *compared_with))))
         if first < len(given):
             spans.append(Span(f"text {number}", given, first))
     if not spans:

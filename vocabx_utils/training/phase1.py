@@ -5,7 +5,7 @@ and `complete_loss_pipeline`): the input rows by an objective, usually the KL ag
 tokenizer (eq. `kl_def`), the head rows by cross-entropy. One student forward serves both sides. Two AdamW optimisers
 without weight decay are new for every variant, so no momentum is carried over.
 
-Nothing here knows of files: `phase1_stage` puts a run folder around it, and `learn_rows` is all of it in one call.
+Nothing here knows of files: `phase1_stage` puts a run folder around it; `in_memory` has all of it in one call.
 
 Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T tokens, P positions with a target, K of
 them compared with the teacher.
@@ -13,7 +13,6 @@ them compared with the teacher.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +23,12 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 from torch.optim import AdamW
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel, original_vocab_size, untie, weights_fingerprint
+from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
-from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
+from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.losses import batch_losses
@@ -39,12 +37,10 @@ from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
-from vocabx_utils.vocabulary.options import Strategy
 from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["LearnedRows", "Phase1Data", "Phase1Training", "learn_rows", "new_student", "prepare"]
+__all__ = ["Phase1Data", "Phase1Training", "new_student", "prepare", "speller"]
 
 _POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Teacher = Callable[[str, AlignedSet, int], TeacherStates]
@@ -307,65 +303,3 @@ class Phase1Training:
         self.epoch, self.step_of_epoch, self.done, self.skipped = counters["place"].tolist()
         self.totals, self.log.values = counters["totals"].to(self.student.device), counters["losses"]
         return [record for record in records if record["epoch"] < self.epoch]
-
-
-# --- all of it, in memory -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LearnedRows:
-    """What `learn_rows` returns.
-
-    Attributes:
-        extension: both tokenizers and the new tokens.
-        input_rows, head_rows: (N, D) float32, on the CPU.
-        metrics: one mapping per epoch, epoch 0 (before training) first; see `validation.evaluate`.
-    """
-
-    extension: Extension
-    input_rows: Tensor
-    head_rows: Tensor
-    metrics: list[dict[str, Any]]
-
-
-def learn_rows(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    new_tokens: Sequence[str],
-    texts: Sequence[str],
-    objective: str = "kl_last",
-    *,
-    init: str = "mean",
-    validation: Sequence[str] = (),
-    strategy: Strategy = "merges",
-    **settings: Any,
-) -> LearnedRows:
-    """Learn rows for new tokens, without files. Nine arguments, of which the first four usually do.
-
-    Args:
-        model, tokenizer: a causal language model and its own tokenizer; both are left as they are.
-        new_tokens, strategy: see `vocabulary.extend.add_tokens`.
-        texts: to learn from.
-        objective, init: see `objectives.parse_objective`, and first values of the input rows.
-        validation: texts that each epoch is judged by; the training texts unless given.
-        settings: fields of `Phase1Config`, such as `epochs` and `learning_rate`.
-
-    Raises:
-        ValueError: a token or setting is wrong, or no text holds a new token.
-        RowsNotTrainedError: a row with examples did not change.
-    """
-    extension = add_tokens(tokenizer, new_tokens, strategy)
-    own = untie(copy.deepcopy(model)).eval().requires_grad_(False)
-    vocab_size, name = original_vocab_size(tokenizer), own.config.name_or_path or type(own).__name__
-    base = BaseModel(name, own, tokenizer, vocab_size, own.device, own.dtype, weights_fingerprint(own))
-    recipe = parse_variant(f"{init}_{objective}")
-    sizes = {"train_windows": 10**6, "validation_windows": 10**6, "require_improvement": False}
-    config = Phase1Config.from_params(**{**sizes, **settings, "variants": [recipe.name]})
-    data = prepare(base, extension, texts, validation or texts, config)
-    student = new_student(recipe, base, extension.tokens, config, data.aligned, speller(extension))
-    before = student.input_rows.detach().cpu().clone()
-    training = Phase1Training(recipe, student, data, config)
-    metrics = [event.record for event in training.run() if isinstance(event, EpochDone)]
-    learned, head = (values.detach().cpu() for values in training.parameters.values())
-    check_moved(recipe, before, learned, data.train)
-    return LearnedRows(extension, learned, head, metrics)
