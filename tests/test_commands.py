@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from vocabx_utils import cli
-from vocabx_utils.cli import COMMANDS, main
+from vocabx_utils.cli import COMMANDS, UserPath, main
 from vocabx_utils.machine import describe_machine
+from vocabx_utils.paths import stage_name
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -81,3 +83,51 @@ def test_only_errors_of_the_package_are_shortened(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: broken)
     assert isinstance(CliRunner().invoke(main, ["broken"]).exception, RuntimeError)
+
+
+def test_what_our_code_and_the_system_say_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command("broken")
+    @click.argument("how")
+    def broken(how: str) -> None:
+        """Break."""
+        if how == "system":
+            Path("nowhere/file").read_text()
+        if how == "ours":
+            stage_name("17")
+        raise BrokenPipeError("head went away")
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: broken)
+    for how, said in (("system", "nowhere/file"), ("ours", "No notebook '17'")):
+        answer = CliRunner().invoke(main, ["broken", how])
+        assert answer.exit_code == 1 and answer.output.startswith("Error: ") and said in answer.output
+    assert "Error: " not in CliRunner().invoke(main, ["broken", "pipe"]).output
+
+
+def _path_options() -> list[tuple[str, str, click.ParamType]]:
+    """Every option and argument of every command that is a path, by command and name."""
+
+    def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Parameter]]:
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                yield from walk(f"{name} {inner.name}", inner)
+        yield from ((name, parameter) for parameter in command.params)
+
+    commands = {
+        name: getattr(importlib.import_module(f"vocabx_utils.cli.{entry.module}"), entry.attribute)
+        for name, entry in COMMANDS.items()
+    }
+    found = [pair for name, command in commands.items() for pair in walk(name, command)]
+    return [(name, str(p.name), p.type) for name, p in found if isinstance(p.type, click.Path)]
+
+
+def test_a_tilde_in_a_path_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves it in `--out=~/x`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    paths = _path_options()
+    assert len(paths) >= 12
+    for command, name, kind in paths:
+        assert isinstance(kind, UserPath), f"{command}: {name}"
+    (tmp_path / "tree").mkdir()
+    answer = CliRunner().invoke(main, ["tokens", "propose", "--from=~/tree", "--out=~/out"])
+    assert f"No file below {tmp_path / 'tree'} matches" in answer.output
+    assert not Path("~").exists()

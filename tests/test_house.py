@@ -22,8 +22,9 @@ MAY_IMPORT = {
     "training": {GROUND, "training", "vocabulary"},
     "evaluation": {GROUND, "evaluation"},
     "analysis": {GROUND, "analysis"},
-    "claims": {GROUND, *WINGS, "claims"},
-    "cli": {GROUND, *WINGS, "claims", "cli"},
+    "figures": {GROUND, *WINGS, "figures"},
+    "claims": {GROUND, *WINGS, "figures", "claims"},
+    "cli": {GROUND, *WINGS, "figures", "claims", "cli"},
     "front door": {GROUND, *WINGS},  # the package itself, whose verbs are for others
 }
 
@@ -74,11 +75,13 @@ def test_imports_run_downwards(module: str, path: Path) -> None:
         ("runs", "from vocabx_utils.training import phase1", True),
         ("runs", "from vocabx_utils import training", True),
         ("evaluation.scoring", "def f():\n    import vocabx_utils.training.examples", True),
-        ("analysis.plots", "from ..vocabulary.tokens import NewToken", True),
+        ("analysis.similarity", "from ..vocabulary.tokens import NewToken", True),
         ("vocabulary.tokens", "from vocabx_utils.training import export", True),
         ("training.examples", "from vocabx_utils.vocabulary.tokens import NewToken", False),
         ("training.examples", "from .objectives import kl", False),
-        ("analysis.plots", "from ..runs import open_run\nimport torch", False),
+        ("analysis.similarity", "from ..runs import open_run\nimport torch", False),
+        ("analysis.similarity", "from vocabx_utils.figures import theme", True),
+        ("figures.strips", "from vocabx_utils.vocabulary.alignment import align_text", False),
         ("claims.rows", "from vocabx_utils.evaluation.scoring import Count", False),
         ("evaluation.scoring", "from vocabx_utils.claims import judge_c1", True),
         ("cli.report", "from vocabx_utils.analysis import report", False),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from vocabx_utils import config
+from vocabx_utils import config, profiles, settings
 from vocabx_utils.cli import main
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import Parameter, declared_parameters, parse_text
@@ -66,7 +66,7 @@ def test_text_is_read_as_the_type_of_the_default(default: Any, text: str, value:
     ],
 )
 def test_other_text_is_refused(default: Any, text: str, expected: str) -> None:
-    with pytest.raises(config.ConfigError, match=expected):
+    with pytest.raises(settings.ConfigError, match=expected):
         parse_text(Parameter("p", default), text)
 
 
@@ -81,7 +81,7 @@ def test_a_profile_is_read_by_the_same_types(tmp_path: Path) -> None:
     first, third = plan.parameters["01_tokenizer_extension"], plan.parameters["03_phase1_training"]
     assert (first["corpus_revision"], first["corpus_path"], first["n_tokens"]) == ("0123456", "no", 10)
     assert (third["learning_rate"], third["require_improvement"]) == (1e-4, True)
-    native = config.load_profile(path)
+    native = profiles.load_profile(path)
     assert native["01_tokenizer_extension"]["n_tokens"] == 10
     assert native["01_tokenizer_extension"]["corpus_path"] == "no"
     assert native["03_phase1_training"]["learning_rate"] == 1e-4
@@ -123,7 +123,7 @@ def test_every_parameter_of_the_series_is_a_setting() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_settings_refuse_numbers_that_are_not_finite(value: float) -> None:
-    with pytest.raises(config.ConfigError, match="finite"):
+    with pytest.raises(settings.ConfigError, match="finite"):
         config.Phase1Config(learning_rate=value)
-    with pytest.raises(config.ConfigError, match="finite"):
+    with pytest.raises(settings.ConfigError, match="finite"):
         config.FineTuneConfig(clip_norm=value)

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from vocabx_utils import config, thesis
+from vocabx_utils import config, profiles, thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.paths import STAGES
 from vocabx_utils.training.finetuning_variants import plan_variants
 
-PROFILES = config.profile_names()
+PROFILES = profiles.profile_names()
 CLASSES = dict(
     zip(
         STAGES,
@@ -50,7 +50,7 @@ def test_every_value_is_in_range(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", [name for name in PROFILES if name != "quick"])
 def test_each_begins_with_the_command_that_launches_it(profile: str) -> None:
-    first = (config.PROFILES / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()[0]
+    first = (profiles.PROFILES / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert first == f"# vocabx run --profile {profile}"
 
 

@@ -1,61 +1,16 @@
-"""Settings of each stage as frozen dataclasses, and profiles that hold them.
+"""Settings of each stage.
 
-A notebook's parameter cell holds plain literals; the cell after it builds the dataclass of its stage, which
-refuses names and types that it does not know. A profile is a YAML file of the same names: keys that name a
-notebook hold that notebook's parameters, every other key is shared by all notebooks that declare it.
+A notebook's parameter cell holds plain literals; the cell after it builds the dataclass of its stage, which refuses
+names, types and ranges that it does not know.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-import re
-import types
-import typing
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-import yaml
-
-from vocabx_utils.paths import STAGES, stage_name
-
-
-class ConfigError(ValueError):
-    """A setting is unknown, of the wrong type or out of range."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Values that are checked against their annotations; subclasses add ranges in `__post_init__`."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-
-    @classmethod
-    def from_params(cls, **params: Any) -> Self:
-        """Build the settings from notebook parameters.
-
-        Raises:
-            ConfigError: a name is unknown, or a value has the wrong type or range.
-        """
-        unknown = sorted(set(params) - cls.field_names())
-        if unknown:
-            raise ConfigError(
-                f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(cls.field_names()))}."
-            )
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}
-        return cls(**values)
-
-    @classmethod
-    def field_names(cls) -> set[str]:
-        """Names of the settings."""
-        return {field.name for field in dataclasses.fields(cls)}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON-ready values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+from vocabx_utils.settings import Settings, require
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,66 +35,6 @@ class StageConfig(Settings):
         super().__post_init__()
         require(bool(self.run_name) and "/" not in self.run_name, "run_name", self.run_name, "a plain folder name")
         require(self.seed >= 0, "seed", self.seed, "0 or more")
-
-
-def require(holds: bool, name: str, value: object, expected: str) -> None:
-    """Raise `ConfigError` that names the setting, what was given and what was expected."""
-    if not holds:
-        raise ConfigError(f"{name} is {value!r}; expected {expected}.")
-
-
-def check_types(config: Settings) -> None:
-    """Check each field of a dataclass against its annotation; numbers must be finite.
-
-    Raises:
-        ConfigError: names the field, the value given and the type expected.
-    """
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not _fits(value, hints[field.name]):
-            raise ConfigError(
-                f"{field.name} is {value!r} ({type(value).__name__}); expected {_spell(hints[field.name])}."
-            )
-        require(is_finite(value), field.name, value, "a finite number")
-
-
-def is_finite(value: object) -> bool:
-    """True unless a value is, or holds, a float that is infinite or no number."""
-    if isinstance(value, list | tuple):
-        return all(is_finite(item) for item in value)
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _fits(value: object, hint: Any) -> bool:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in args and type(value) in {type(a) for a in args}
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in args)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(v, args[0]) for v in value)
-    if hint is type(None):
-        return value is None
-    if hint is float:  # 1 is a fine float, True is not
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _spell(hint: Any) -> str:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(map(repr, args))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_spell(a) for a in args)
-    if origin is tuple:
-        return f"a list of {_spell(args[0])}"
-    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
-
-
-# --- one class per stage -----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -503,111 +398,3 @@ def check_params(stage: str, params: Mapping[str, Any]) -> None:
     """
     for settings in STAGE_SETTINGS[stage]:
         settings.from_params(**{name: value for name, value in params.items() if name in settings.field_names()})
-
-
-# --- profiles ----------------------------------------------------------------------------------------------
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """YAML 1.2's core schema: `no` and `1:30` are words, `1e-4` is a number and `0123` is 123."""
-
-
-def _decimal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(loader.construct_scalar(node))  # YAML 1.1 reads 010 as 8
-
-
-_PLAIN = {
-    "bool": r"true|True|TRUE|false|False|FALSE",
-    "null": r"null|Null|NULL|~|",
-    "decimal": r"[-+]?[0-9]+",
-    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
-}
-_PlainLoader.yaml_implicit_resolvers = {}
-for _tag, _pattern in _PLAIN.items():
-    _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), None)
-_PlainLoader.add_constructor("tag:yaml.org,2002:decimal", _decimal)
-
-
-PROFILES = Path(__file__).with_name("profiles")
-
-
-def profile_names() -> list[str]:
-    """Names of the profiles that ship with the package; `quick` means the notebooks' own defaults."""
-    return ["quick", *sorted(p.stem for p in PROFILES.glob("*.yaml"))]
-
-
-def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -> dict[str, Any]:
-    """Read a profile.
-
-    Args:
-        name_or_path: `quick` (empty: the notebooks' own defaults), the name of a shipped profile, or a YAML file.
-        as_text: leave every value the text that stands there, for readers who know the types of the parameters;
-            otherwise numbers, `true`, `false` and `null` are recognised as in YAML 1.2.
-
-    Returns:
-        Shared parameters by name, and mappings under full notebook names such as `03_phase1_training`.
-
-    Raises:
-        ConfigError: there is no such profile, it is not a mapping, or a section names no notebook.
-    """
-    if str(name_or_path) == "quick":
-        return {}
-    path = Path(name_or_path).expanduser()
-    if path.suffix not in {".yaml", ".yml"}:
-        path = PROFILES / f"{name_or_path}.yaml"
-    if not path.is_file():
-        raise ConfigError(f"No profile {str(name_or_path)!r}. Known: {', '.join(profile_names())}, or a YAML file.")
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader if as_text else _PlainLoader) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds a {type(content).__name__}; expected a mapping of parameter names to values.")
-    return {_section_name(str(key), value, path): value for key, value in content.items()}
-
-
-def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:
-    """Refuse shared parameters of a profile that are no setting of any stage, such as misspelt ones.
-
-    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this.
-
-    Args:
-        profile: result of `load_profile`.
-        source: where it was read from, for the message.
-
-    Raises:
-        ConfigError: names the parameter and the closest known one.
-    """
-    known = {field.name for stage in StageConfig.__subclasses__() for field in dataclasses.fields(stage)}
-    for name, value in profile.items():
-        if not isinstance(value, Mapping) and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(
-                f"{source}: {name!r} is no setting of any stage.{hint} What belongs to one notebook alone stands in a "
-                "section of its name."
-            )
-
-
-def _section_name(key: str, value: object, path: Path) -> str:
-    if not isinstance(value, Mapping):
-        return key
-    try:
-        return stage_name(key)
-    except ValueError:
-        raise ConfigError(f"{path}: section {key!r} names no notebook. Known: {', '.join(STAGES)}.") from None
-
-
-def notebook_params(profile: Mapping[str, Any], stage: str, declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick from a profile what one notebook takes.
-
-    Args:
-        profile: result of `load_profile`.
-        stage: full notebook name.
-        declared: parameter names that the notebook declares.
-
-    Returns:
-        Parameters to inject: its own section over the shared ones that it declares.
-    """
-    shared = {k: v for k, v in profile.items() if not isinstance(v, Mapping) and k in declared}
-    return shared | dict(profile.get(stage, {}))

@@ -7,12 +7,9 @@ others are refused, since a wrong pre-tokenizer changes every id without an erro
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +22,7 @@ import torch
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 from vocabx_utils import portable
-from vocabx_utils.files import read_json, write_json
+from vocabx_utils.files import hash_bytes
 from vocabx_utils.portable import save_model, save_tokenizer
 
 if TYPE_CHECKING:
@@ -84,62 +81,15 @@ def converter() -> str:
     A cache outlives the code that filled it. A conversion by another converter may hold another tokenizer, which
     would change every number after it without a word; so such a conversion is made again.
     """
-    sources = Path(__file__).read_bytes() + Path(portable.__file__).read_bytes()
-    return f"{hashlib.sha256(sources).hexdigest()[:12]}-transformers-{version('transformers')}"
+    sources = (Path(source).read_bytes() for source in (__file__, portable.__file__))
+    return f"{hash_bytes(sources)[:12]}-transformers-{version('transformers')}"
 
 
-def is_current(folder: Path, **facts: str) -> bool:
-    """Whether `folder` holds a finished conversion by this converter, with these facts in its `source.json`."""
-    stamp = folder / "source.json"
-    if not stamp.exists():
-        return False
-    found = read_json(stamp)
-    return all(found.get(key) == value for key, value in {"converter": converter(), **facts}.items())
-
-
-def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mapping[str, str] | None = None) -> Path:
-    """Convert a GGUF file once to safetensors and tokenizer files.
-
-    Args:
-        path: the GGUF file.
-        parent: folder that holds conversions.
-        name: folder name below `parent`; by default the file's stem and the start of its SHA-256.
-        facts: what else goes into the conversion's `source.json`.
+def read_metadata(path: Path) -> tuple[dict[str, Any], int]:
+    """Read the key-value part of a GGUF file and check that all its tensors are there.
 
     Returns:
-        Folder that `transformers` loads; an earlier conversion by the same `converter` is taken as it is.
-
-    Raises:
-        ModelError: missing, truncated or no GGUF file, or an architecture or pre-tokenizer we do not know.
-    """
-    if not path.is_file():
-        raise ModelError(f"GGUF file {path} does not exist.")
-    if name is None:
-        with path.open("rb") as file:
-            name = f"{path.stem}-{hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
-    target = parent / name
-    if is_current(target, **(facts or {})):
-        return target
-    metadata = read_metadata(path)
-    check_known(path, metadata)
-    parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}-"))
-    try:
-        _convert_into(path, metadata, scratch)
-        source = {"file": path.name, "architecture": metadata["general.architecture"], "converter": converter()}
-        write_json(scratch / "source.json", {**source, **(facts or {})})
-        scratch.chmod(0o755)
-        shutil.rmtree(target, ignore_errors=True)  # unfinished, or of another converter
-        scratch.rename(target)
-    except OSError as error:
-        raise OSError(error.errno, f"Could not write the conversion of {path.name} to {parent}: {error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return target
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """Read the key-value part of a GGUF file and check that all its tensors are there.
+        The part, and the bytes that the tensors take in float32.
 
     Raises:
         ModelError: not a GGUF file, or shorter than its header says.
@@ -154,7 +104,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
             reader = gguf.GGUFReader(path)
     except Exception as error:  # the reader lets numpy's and its own errors through
         raise ModelError(f"{path} is truncated or damaged ({type(error).__name__}: {error}).") from error
-    return {key: field.contents() for key, field in reader.fields.items()}
+    size = 4 * sum(int(tensor.n_elements) for tensor in reader.tensors)
+    return {key: field.contents() for key, field in reader.fields.items()}, size
 
 
 @contextmanager
@@ -190,7 +141,12 @@ def check_known(path: Path, metadata: dict[str, Any]) -> None:
         )
 
 
-def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
+def convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
+    """Write the model (float32) and the tokenizer of a GGUF file as a Hugging Face folder.
+
+    Raises:
+        ModelError: transformers cannot read it.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -200,7 +156,7 @@ def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
             rebuilt = AutoTokenizer.from_pretrained(**where)
     except (ValueError, KeyError, RuntimeError, EOFError) as error:
         raise ModelError(f"transformers could not read {path.name}: {error}") from error
-    tokenizer = restore_tokenizer(rebuilt, metadata)
+    tokenizer = _restore_tokenizer(rebuilt, metadata)
     # A model from GGUF refuses to be saved while it carries its quantisation config.
     model.__dict__.pop("hf_quantizer", None)
     if hasattr(model.config, "quantization_config"):
@@ -213,7 +169,7 @@ def _convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
     save_tokenizer(tokenizer, folder)
 
 
-def restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
+def _restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
     """Set normaliser and pre-tokenizer from the metadata; drop `[PAD…]` entries and what the file does not list.
 
     Args:

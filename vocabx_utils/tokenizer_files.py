@@ -9,14 +9,20 @@ the chat template, and lengths and sides.
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from vocabx_utils.files import digest, read_json
 from vocabx_utils.gguf import ModelError
+from vocabx_utils.paths import stage_name
+from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+    from vocabx_utils.models import BaseModel
 
 FILE = "tokenizer.json"
 _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template")
@@ -118,3 +124,60 @@ def _check_rebuilt(source: str, built: Any) -> None:
             f"{source} holds no {FILE}, and what transformers builds from a SentencePiece model may cut spaces "
             f"otherwise than the model was trained with. Put the {FILE} of the model's publisher into the folder."
         )
+
+
+def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
+    """`V`: one more than the largest id that the tokenizer can produce.
+
+    `tokenizer.vocab_size` leaves added tokens out, and `len` counts entries, which may have gaps.
+    """
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Digest of what decides a text's ids: vocabulary, merges, normaliser, pre-tokenizer, added tokens (16 hex digits).
+
+    Padding, truncation and begin tokens are left out: callers set them as they need.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    return digest([content.get(part) for part in ("model", "normalizer", "pre_tokenizer", "added_tokens")])
+
+
+def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: str) -> None:
+    """Refuse a base model whose tokenizer is not the one that an extension was made for.
+
+    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text.
+
+    Args:
+        base: the model that would read the ids.
+        original: the tokenizer that was extended.
+        made: what the extension belongs to, for the message.
+
+    Raises:
+        ModelError: they differ; names both.
+    """
+    stored, own = tokenizer_digest(original), tokenizer_digest(base.tokenizer)
+    if stored != own:
+        raise ModelError(
+            f"{made} extends another tokenizer (digest {stored}, V = {original_vocab_size(original)}) than that of the "
+            f"model {base.name!r} (digest {own}, V = {base.vocab_size}). Choose the model that notebook 01 was run "
+            "with, or run notebook 01 with this one under another run name."
+        )
+
+
+def require_run_tokenizer(base: BaseModel, run: Run) -> None:
+    """Refuse a base model whose tokenizer is not the one that notebook 01 of a run extended.
+
+    Raises:
+        MissingStageError: notebook 01 has not run.
+        ModelError: they differ; names both.
+    """
+    original = read_tokenizer(str(run.require("01", "extension/original")))
+    require_tokenizer(base, original, extension_name(run))
+
+
+def extension_name(run: Run) -> str:
+    """Name a run's extension and the model that notebook 01 made it with, for messages."""
+    key = run.folder / stage_name("01") / "key.json"
+    model = read_json(key).get("model") if key.exists() else None
+    return f"the extension of run {run.name!r}" + (f" (made with model {model!r})" if model else "")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken
 
-from vocabx_utils import corpus, files, models
+from vocabx_utils import corpus, fetch, files, models
 from vocabx_utils.vocabulary.alignment import align_texts
 from vocabx_utils.vocabulary.boundaries import align_boundaries
 from vocabx_utils.vocabulary.lookahead import map_token_sequences, wrong_pairs
@@ -106,7 +106,7 @@ def measure(model: str, new_tokens: int) -> dict[str, object]:
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=models.DEFAULT_MODEL)
+    parser.add_argument("--model", default=fetch.DEFAULT_MODEL)
     parser.add_argument("--new-tokens", type=int, default=800)
     parser.add_argument("--out", type=Path, default=Path("results/bench/alignment.json"))
     options = parser.parse_args()

@@ -51,7 +51,7 @@ from bench_parts import (
 )
 from phase1_engines import Problem, floor, literal, ours
 
-from vocabx_utils import corpus, files, models
+from vocabx_utils import corpus, fetch, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.student import Student
 from vocabx_utils.training import softmax, stages
@@ -501,7 +501,7 @@ def main() -> None:
     for name, run in (("measure", measure), ("profile", profile), ("engine", engine), ("quality", quality)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
-        command.add_argument("--model", default=models.DEFAULT_MODEL, help="name, folder, hub id or GGUF file")
+        command.add_argument("--model", default=fetch.DEFAULT_MODEL, help="name, folder, hub id or GGUF file")
         command.add_argument("--data", type=Path, help="folder that prepare made")
         command.add_argument("--micro", type=int, default=0, help="tokens of one forward pass, for every engine")
         command.add_argument("--compiled", action="store_true", help="fuse the blocks of ours and of the floor")

@@ -22,7 +22,7 @@ from bench_parts import SHAPES, ratio
 from phase1 import WAYS, WORKLOADS
 
 from vocabx_utils import files
-from vocabx_utils.analysis.plots import save_figure, theme
+from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.training.softmax import default_chunk
 
 _QWEN = {"speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from vocabx_utils.claims import judge_c8, judge_c9
-from vocabx_utils.training.curves import epoch_curve, plot_losses, stage_boundaries
 
 SIZES = [100, 200, 150, 120, 180, 90]
 
@@ -47,26 +45,3 @@ def test_c8(shift, answer):
 def test_c9(domain, prose, answer):
     lora = {"a": snapshot(domain=5, prose=5), "b": snapshot(domain=domain, prose=prose)}
     assert judge_c9(lora, {"c2": snapshot(domain=0, prose=0)}).answer == answer
-
-
-def test_epochs_run_through_the_stages():
-    losses = pd.DataFrame(
-        [
-            {"kind": "epoch", "stage": "a", "epoch": 0, "loss": None, "validation_loss": 3.0},
-            {"kind": "step", "stage": "a", "epoch": 0, "loss": 2.9, "validation_loss": None},
-            {"kind": "epoch", "stage": "a", "epoch": 1, "loss": 2.9, "validation_loss": 2.5},
-            {"kind": "epoch", "stage": "a", "epoch": 2, "loss": 2.4, "validation_loss": 2.2},
-            {"kind": "epoch", "stage": "b", "epoch": 0, "loss": None, "validation_loss": 2.2},
-            {"kind": "epoch", "stage": "b", "epoch": 1, "loss": 2.0, "validation_loss": 1.9},
-        ]
-    )
-    curve = epoch_curve(losses)
-    assert curve.epoch.tolist() == [0, 1, 2, 3] and curve.validation.tolist() == [3.0, 2.5, 2.2, 1.9]
-    assert stage_boundaries(curve) == [2]
-    import matplotlib
-
-    matplotlib.use("Agg")
-    ax = plot_losses({"one": curve}, {"one": {"color": "C0", "marker": "o", "linestyle": "--"}})
-    solid, dashed = ax.lines[0], ax.lines[1]
-    assert list(dashed.get_ydata()) == curve.validation.tolist() and solid.get_linestyle() == "-"
-    assert "nats" in ax.get_ylabel()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from vocabx_utils.cli.tokens import tokens
+from vocabx_utils.cli import main
 from vocabx_utils.config import TokenizerConfig
 from vocabx_utils.vocabulary import audit
 from vocabx_utils.vocabulary.tokens import load_extension
@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(tokens, [str(a) for a in arguments])
+    return CliRunner().invoke(main, ["tokens", *map(str, arguments)])
 
 
 def test_propose_then_audit(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:

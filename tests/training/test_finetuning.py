@@ -15,8 +15,9 @@ import torch
 from tiny import ROWS, as_base, chat_base, new_rows, rendered_pairs, tiny_family, with_words
 
 from vocabx_utils import files, folders, runs
-from vocabx_utils.config import ConfigError, FineTuneConfig
+from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import with_extra_rows
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.training import finetuning, finetuning_variants, loop, stages
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import encode

@@ -17,10 +17,11 @@ from tiny import V, as_base, new_tokens, pairs, texts, tiny_decoder, tiny_family
 from training.phase1_parts import settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils.config import ConfigError, FineTuneConfig
+from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.corpus import render
 from vocabx_utils.files import read_tensors
 from vocabx_utils.models import ModelError, with_extra_rows
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.training.examples import encode
 from vocabx_utils.training.export import export_model
 from vocabx_utils.training.finetuning_stage import fine_tune as fine_tune_in_folder

@@ -22,10 +22,11 @@ from matplotlib import pyplot as plt
 from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils import files, models, runs
-from vocabx_utils.config import ConfigError, Phase1Config
+from vocabx_utils import files, models, runs, tokenizer_files
+from vocabx_utils.config import Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.paths import notebooks_root, project_root
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.training.__main__ import main
 from vocabx_utils.training.continuations import continuations, sample_after
 from vocabx_utils.training.phase1_stage import Phase1Stage, final_model, prepare_phase1, token_table, train_stage
@@ -96,7 +97,7 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
     extension = load_extension(run.require("01", "extension"))
     rows = torch.zeros(extension.N, base.width)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
-        models.require_run_tokenizer(base, run)
+        tokenizer_files.require_run_tokenizer(base, run)
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         from_rows(base, extension, rows, rows)
     files.write_tensors(
@@ -105,7 +106,7 @@ def test_another_tokenizer_with_the_same_number_of_ids_is_refused(
     )
     with pytest.raises(models.ModelError, match="extends another tokenizer"):
         open_start(runs.Run("run", tmp_path / "run"), "phase1:v", base, extension)
-    models.require_run_tokenizer(models.load_base_model(stage_one / "model", device="cpu"), run)
+    tokenizer_files.require_run_tokenizer(models.load_base_model(stage_one / "model", device="cpu"), run)
 
 
 def test_epochs_from_a_hundred_on_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vocabx_utils.vocabulary.comparison import Halves, compare_strategies, plot_saved
+from vocabx_utils.vocabulary.comparison import Halves, compare_strategies
 
 
 def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
@@ -14,6 +14,3 @@ def test_comparison_of_strategies(smollm_like: Any, domain: list[str]) -> None:
     saved = table.set_index(["strategy", "n"]).saved_per_1000
     assert saved["merges", 40] > saved["merges", 10] > 0
     assert saved["added", 40] > saved["added", 10] > 0
-    axes = plot_saved(table)
-    assert [line.get_label() for line in axes.lines] == ["added", "merges"]
-    assert list(axes.lines[1].get_ydata()) == saved["merges"].tolist()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vocabx_utils.analysis import plots
 from vocabx_utils.analysis.explorer import Explorer, TokenView
+from vocabx_utils.names import variant_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _DEEP = (1, 60, 120)
 """Colour of the largest KL in a strip; smaller ones are mixed with white, opaque, so that contrast can be checked."""
+_THIS, _SUBTOKEN = "#d55e00", "#0173b2"  # of the palette of all figures
 _EVEN_LUMINANCE = 0.179
 """Black and white ink have equal contrast here, 4.6 to 1 (WCAG 2)."""
 _STYLE = (
@@ -52,7 +53,7 @@ def view_html(view: TokenView) -> str:
 def _head(view: TokenView) -> str:
     facts = (
         f"id {view.token.id}, {view.token.count} occurrences in its corpus",
-        f"{plots.variant_label(view.variant)}, epoch {view.epoch}, {view.matrix} row, norm {view.norm:.3f}",
+        f"{variant_label(view.variant)}, epoch {view.epoch}, {view.matrix} row, norm {view.norm:.3f}",
         *view.remarks,
     )
     lines = "<br>".join(html.escape(fact) for fact in facts)
@@ -147,8 +148,8 @@ def _map_svg(points: pd.DataFrame, width: int = 320, height: int = 240) -> str:
 
 def _mark(x: float, y: float, new: bool) -> str:
     if new:
-        return f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6" fill="{plots.PALETTE[3]}"/>'
-    return f'<rect x="{x - 5:.0f}" y="{y - 5:.0f}" width="10" height="10" fill="{plots.PALETTE[0]}"/>'
+        return f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6" fill="{_THIS}"/>'
+    return f'<rect x="{x - 5:.0f}" y="{y - 5:.0f}" width="10" height="10" fill="{_SUBTOKEN}"/>'
 
 
 def _scaled(values: np.ndarray, size: int) -> np.ndarray:
@@ -209,7 +210,7 @@ class _Panel:
         self._quiet = True
         self.explorer = self._load(self.run.value)
         names = list(self.explorer.histories)
-        self.variant.options = [(plots.variant_label(name), name) for name in names]
+        self.variant.options = [(variant_label(name), name) for name in names]
         trained = [name for name in names if self.explorer.histories[name].last > 0]
         self.variant.value = (trained or names)[-1]
         self.search.value = ""

@@ -2,7 +2,7 @@
 
 nbconvert turns cells into HTML. Equations become MathML when the site is built, so no page needs a script or the
 network. Links between notebooks become links between pages; a link to a file that is not part of the site is kept
-as plain text.
+as plain text. `report.html.j2` is the frame of a page, `report.css` its style.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ import mimetypes
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from vocabx_utils.analysis.report_style import STYLE, code_style
 from vocabx_utils.files import write_text
 from vocabx_utils.paths import STAGES, project_root, show_path
 from vocabx_utils.runs import MissingStageError, Run
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-
-__all__ = ["Page", "ReportError", "build_report"]
 
 _OUTSIDE = ("http://", "https://", "mailto:", "data:")
 
@@ -39,20 +37,23 @@ class Page:
     """One page of the site.
 
     Attributes:
-        name: file name without extension.
-        title: first heading of the notebook.
-        lead: the sentence below it.
+        title: first heading of the notebook or document.
+        lead: HTML of the first sentence below it.
         source: file it was made from.
         body: HTML of the cells.
         sections: (anchor, text) of its second-level headings.
     """
 
-    name: str
     title: str
     lead: str
     source: Path
     body: str
     sections: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """File name without extension."""
+        return self.source.stem
 
 
 def build_report(run: Run, folder: Path, extra: Sequence[Path] = ()) -> list[Path]:
@@ -70,52 +71,70 @@ def build_report(run: Run, folder: Path, extra: Sequence[Path] = ()) -> list[Pat
         MissingStageError: the run holds no executed notebook.
         ReportError: a notebook cannot be read.
     """
+    from jinja2 import Environment
+
     sources = [path for stage in STAGES for path in sorted(run.folder.glob(f"{stage}.ipynb"))]
     if not sources:
         raise MissingStageError(
             f"{show_path(run.folder)} holds no executed notebook. `vocabx run --run-name {run.name}` makes them."
         )
-    pages = [_notebook_page(path) for path in sources] + [_markdown_page(path) for path in extra if path.is_file()]
+    pages = [_page(path, _read_notebook(path)) for path in sources]
+    pages += [_page(path, _as_notebook(path)) for path in extra if path.is_file()]
     names = {page.source.name: f"{page.name}.html" for page in pages}
-    written = [folder / "index.html", folder / "style.css"]
-    write_text(written[0], _shell("index", f"Run {run.name}", _index_body(run, pages), pages))
-    write_text(written[1], STYLE + code_style())
-    for at, page in enumerate(pages):
+    frame = Environment(autoescape=True).from_string(_resource("report.html.j2")).render
+    missing = [stage for stage in STAGES if stage not in {page.name for page in pages}]
+    contents = {"index.html": frame(run=run.name, pages=pages, missing=missing)}
+    contents["style.css"] = _resource("report.css") + _code_style()
+    for before, page, behind in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         body = _settle_links(page.body, page.source.parent, names)
-        around = (pages[at - 1] if at else None, pages[at + 1] if at + 1 < len(pages) else None)
-        path = folder / f"{page.name}.html"
-        write_text(path, _shell(page.name, page.title, _steps(*around) + body + _steps(*around), pages, page.sections))
-        written.append(path)
-    return written
+        contents[names[page.source.name]] = frame(page=page, pages=pages, body=body, before=before, behind=behind)
+    for name, text in contents.items():
+        write_text(folder / name, text)
+    return [folder / name for name in contents]
+
+
+def _resource(name: str) -> str:
+    return (files("vocabx_utils.analysis") / name).read_text(encoding="utf-8")
+
+
+def _code_style() -> str:
+    """The colours of code: one style of pygments for light mode, one for dark mode."""
+    from pygments.formatters import HtmlFormatter
+
+    def rules(style: str) -> str:
+        lines = HtmlFormatter(style=style).get_style_defs(".highlight").splitlines()
+        return "\n".join(line for line in lines if line.startswith(".highlight ."))
+
+    return f"{rules('xcode')}\n@media (prefers-color-scheme:dark){{\n{rules('github-dark')}\n}}\n"
 
 
 # --- pages ---------------------------------------------------------------------------------------------------
 
 
-def _notebook_page(path: Path) -> Page:
+def _read_notebook(path: Path) -> NotebookNode:
     import nbformat
 
     try:
-        notebook = nbformat.read(path, as_version=4)
+        return nbformat.read(path, as_version=4)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, OSError) as error:
         raise ReportError(f"{show_path(path)} cannot be read as a notebook: {error}") from error
+
+
+def _as_notebook(path: Path) -> NotebookNode:
+    from nbformat.v4 import new_markdown_cell, new_notebook
+
+    return new_notebook(cells=[new_markdown_cell(path.read_text(encoding="utf-8"), id="text")])
+
+
+def _page(path: Path, notebook: NotebookNode) -> Page:
+    text = "".join(cell["source"] for cell in notebook.cells[:1] if cell["cell_type"] == "markdown")
+    heading = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    title = heading.lstrip("# ") if heading.startswith("#") else path.stem
     body, _ = _exporter().from_notebook_node(_without_widgets(notebook))
-    heading = "\n".join("".join(cell["source"]) for cell in notebook.cells[:1] if cell["cell_type"] == "markdown")
-    return _page(path, heading, body)
-
-
-def _markdown_page(path: Path) -> Page:
-    text = path.read_text(encoding="utf-8")
-    return _page(path, text, f'<div class="text">{_render_markdown(text)}</div>')
-
-
-def _page(path: Path, text: str, body: str) -> Page:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    title = lines[0].lstrip("# ") if lines and lines[0].startswith("#") else path.stem
-    lead = _first_sentence(text)
     body = re.sub(r'(<h\d id=")([^"]+)(")', lambda m: m[1] + m[2].lower() + m[3], body)
     sections = re.findall(r'<h2 id="([^"]+)"[^>]*>(.*?)(?:<a class="anchor-link"[^>]*>.*?</a>)?</h2>', body, re.DOTALL)
-    return Page(path.stem, title, lead, path, body, tuple((anchor, _plain(words)) for anchor, words in sections))
+    lead = _render_markdown(_first_sentence(text))
+    return Page(title, lead, path, body, tuple((anchor, _plain(words)) for anchor, words in sections))
 
 
 def _first_sentence(text: str) -> str:
@@ -137,13 +156,12 @@ def _without_widgets(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if cell["cell_type"] != "code":
             continue
-        kept = [output for output in cell["outputs"] if output.get("name") != "stderr"]
-        for output in kept:
+        cell["outputs"] = [output for output in cell["outputs"] if output.get("name") != "stderr"]
+        for output in cell["outputs"]:
             data = output.get("data", {})
             if "application/vnd.jupyter.widget-view+json" in data:
                 output["data"] = {"text/html": "<p><em>An interactive view: open the notebook to use it.</em></p>"}
             data.pop("application/javascript", None)
-        cell["outputs"] = kept
     notebook.metadata.pop("widgets", None)
     return notebook
 
@@ -157,8 +175,7 @@ def _exporter() -> Any:
 
         @pass_context
         def markdown2html(self, context: Any, source: str) -> str:
-            attachments = getattr(context.get("cell", {}), "attachments", {})
-            return _render_markdown(source, attachments)
+            return _render_markdown(source, getattr(context.get("cell", {}), "attachments", {}))
 
     return Exporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
 
@@ -222,40 +239,3 @@ def _inline(source: str, folder: Path) -> str:
             kind = mimetypes.guess_type(place.name)[0] or "application/octet-stream"
             return f"data:{kind};base64,{base64.b64encode(place.read_bytes()).decode()}"
     raise ReportError(f"The image {source!r} is not below {show_path(folder)} or the notebooks.")
-
-
-# --- the frame of a page -----------------------------------------------------------------------------------------
-
-
-def _index_body(run: Run, pages: Sequence[Page]) -> str:
-    rows = "".join(
-        f'<li><a href="{page.name}.html">{html.escape(page.title)}</a><br>{_render_markdown(page.lead)}</li>'
-        for page in pages
-    )
-    missing = [stage for stage in STAGES if stage not in {page.name for page in pages}]
-    note = f"<p>Not part of this run: {', '.join(missing)}.</p>" if missing else ""
-    return f'<h1>Vocabulary expansion: run {html.escape(run.name)}</h1><ol class="contents" start="0">{rows}</ol>{note}'
-
-
-def _steps(before: Page | None, behind: Page | None) -> str:
-    left = f'<a rel="prev" href="{before.name}.html">← {html.escape(before.title)}</a>' if before else "<span></span>"
-    right = f'<a rel="next" href="{behind.name}.html">{html.escape(behind.title)} →</a>' if behind else ""
-    return f'<nav class="steps" aria-label="previous and next">{left}{right}</nav>'
-
-
-def _shell(name: str, title: str, body: str, pages: Sequence[Page], sections: Sequence[tuple[str, str]] = ()) -> str:
-    inner = "".join(f'<li><a href="#{anchor}">{html.escape(words)}</a></li>' for anchor, words in sections)
-    items = "".join(
-        f'<li{" class=here" if page.name == name else ""}><a href="{page.name}.html">{html.escape(page.title)}</a>'
-        f"{f'<ul>{inner}</ul>' if page.name == name and inner else ''}</li>"
-        for page in pages
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f'<title>{html.escape(title)}</title><link rel="stylesheet" href="style.css"></head><body>'
-        '<details class="side" open><summary>Contents</summary><nav aria-label="contents">'
-        f'<a href="index.html">Start</a><ul>{items}</ul></nav></details>'
-        f"<main>{body}</main></body></html>\n"
-    )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["COMMANDS", "Entry", "main"]
+from vocabx_utils.paths import pin_folders
+
+__all__ = ["COMMANDS", "Entry", "UserPath", "main"]
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,38 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; errors that the package raises on purpose are shown without a traceback."""
-        from vocabx_utils.paths import pin_folders
-
+        """Run a command; errors that are meant for the user are shown in one line, without a traceback."""
         pin_folders()
         try:
             return super().invoke(ctx)
-        except (ValueError, RuntimeError) as error:
-            if isinstance(error, click.exceptions.Exit) or not type(error).__module__.startswith("vocabx_utils"):
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except (ValueError, RuntimeError, OSError) as error:
+            if not _is_for_the_user(error):
                 raise
             raise click.ClickException(str(error)) from error
+
+
+def _is_for_the_user(error: Exception) -> bool:
+    """Whether an error is of the system or raised by our own code: what another package stumbles over is a bug."""
+    if isinstance(error, OSError | UnicodeError):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raiser = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return any(name.split(".")[0] == "vocabx_utils" for name in (type(error).__module__, raiser))
+
+
+class UserPath(click.Path):
+    """A path as it was typed, with `~` for the home folder also where no shell has put that in (`--out=~/x`)."""
+
+    def __init__(self, **checks: Any) -> None:
+        super().__init__(path_type=Path, **checks)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path after the checks of `click.Path`."""
+        return super().convert(Path(value).expanduser(), param, ctx)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

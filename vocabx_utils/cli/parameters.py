@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vocabx_utils.config import ConfigError, is_finite, notebook_params
 from vocabx_utils.paths import stage_name
+from vocabx_utils.profiles import notebook_params
+from vocabx_utils.settings import ConfigError, is_finite
 
 __all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text", "read_value"]
 
@@ -207,7 +208,7 @@ def assign_parameters(
 
     Args:
         declared: parameters of every notebook of the series, by full notebook name.
-        profile: result of `config.load_profile`, best as text: the types of the defaults say how it reads.
+        profile: result of `profiles.load_profile`, best as text: the types of the defaults say how it reads.
         typed: names and texts from the command line. `epochs` goes to every selected notebook that declares it,
             `03.epochs` to that one.
         selected: notebooks that will run; all by default.

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vocabx_utils.cli import UserPath
+from vocabx_utils.paths import project_root, runs_root, show_path
+from vocabx_utils.runs import Run
+
 if TYPE_CHECKING:
-    from vocabx_utils.analysis.plots import Format
-    from vocabx_utils.runs import Run
+    from vocabx_utils.figures.theme import Format
 
 __all__ = ["figures", "report"]
 
 
 @click.command()
 @click.argument("run_name", metavar="RUN", default="quick")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; figures/ by default.")
+@click.option("--out", type=UserPath(file_okay=False), help="Folder; figures/ by default.")
 @click.option("--pdf", is_flag=True, help="Write PDF beside SVG and PNG.")
 def figures(run_name: str, out: Path | None, pdf: bool) -> None:
     """Draw every figure of the series from a run."""
-    from vocabx_utils.analysis.drawings import draw_figures
-    from vocabx_utils.analysis.figures import FIGURES
-    from vocabx_utils.cli.strip_figures import STRIP_FIGURES
-    from vocabx_utils.paths import project_root, show_path
+    from vocabx_utils.figures.catalogue import draw_figures
 
     folder = out or project_root() / "figures"
     formats: tuple[Format, ...] = ("svg", "pdf", "png") if pdf else ("svg", "png")
-    outcomes = draw_figures(_existing(run_name), folder, (*FIGURES, *STRIP_FIGURES), formats)
+    outcomes = draw_figures(_existing(run_name), folder, formats=formats)
     for outcome in outcomes:
         state = f"left out: {outcome.reason}" if outcome.reason else ", ".join(show_path(p) for p in outcome.paths)
         click.echo(f"{outcome.name}: {state}")
@@ -37,11 +37,10 @@ def figures(run_name: str, out: Path | None, pdf: bool) -> None:
 
 @click.command()
 @click.argument("run_name", metavar="RUN", default="quick")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; RUN/report by default.")
+@click.option("--out", type=UserPath(file_okay=False), help="Folder; RUN/report by default.")
 def report(run_name: str, out: Path | None) -> None:
     """Build a web site from the executed notebooks of a run."""
     from vocabx_utils.analysis.report import build_report
-    from vocabx_utils.paths import project_root, show_path
 
     run = _existing(run_name)
     pages = build_report(run, out or run.folder / "report", sorted((project_root() / "docs").glob("*.md")))
@@ -49,9 +48,6 @@ def report(run_name: str, out: Path | None) -> None:
 
 
 def _existing(name: str) -> Run:
-    from vocabx_utils.paths import runs_root
-    from vocabx_utils.runs import Run
-
     folder = runs_root() / name
     if not folder.is_dir():
         known = sorted(p.name for p in runs_root().glob("*") if p.is_dir())

@@ -14,10 +14,12 @@ import click
 
 from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
 from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
-from vocabx_utils.config import ConfigError, FineTuneConfig, check_params, load_profile
+from vocabx_utils.config import FineTuneConfig, check_params
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.locks import writing
 from vocabx_utils.paths import runs_root, show_path, user_path
+from vocabx_utils.profiles import load_profile
+from vocabx_utils.settings import ConfigError
 
 __all__ = ["Plan", "execute_plan", "make_plan", "run", "run_one"]
 

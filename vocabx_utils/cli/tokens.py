@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vocabx_utils.cli import UserPath
+from vocabx_utils.corpus import pairs_from_jsonl
+from vocabx_utils.files import write_table
+from vocabx_utils.folders import atomic_folder
+from vocabx_utils.runs import open_run
+from vocabx_utils.source_tree import Document, SourceTree, hold_out, read_source_tree
+
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedTokenizerFast
 
-    from vocabx_utils.source_tree import Document, SourceTree
     from vocabx_utils.vocabulary.audit import Audit
     from vocabx_utils.vocabulary.options import Strategy, TokenOptions
     from vocabx_utils.vocabulary.proposals import Proposal
@@ -30,7 +36,7 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.option("--from", "folder", required=True, type=click.Path(path_type=Path), help="Source tree to read.")
+@click.option("--from", "folder", required=True, type=UserPath(), help="Source tree to read.")
 @click.option("--glob", default="*", show_default=True, help=GLOB)
 @click.option("--all-files", is_flag=True, help=ALL_FILES)
 @click.option("--n", default=800, show_default=True, help="New tokens wanted; steps towards them come on top.")
@@ -43,9 +49,7 @@ def tokens() -> None:
 @click.option("--keep-whitespace", is_flag=True, help="Propose tokens of pure whitespace too.")
 @click.option("--exclude", multiple=True, metavar="TOKEN", help="Leave a token out; can be given again and again.")
 @click.option("--held-out", default=0.2, show_default=True, help="Share of the bytes kept to measure the gain on.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Where to write the extension. Default: extension-<folder>."
-)
+@click.option("--out", type=UserPath(), help="Where to write the extension. Default: extension-<folder>.")
 def propose(
     folder: Path,
     glob: str,
@@ -61,10 +65,7 @@ def propose(
 
     Further options are those of `TokenOptions`.
     """
-    from vocabx_utils.files import write_table
-    from vocabx_utils.folders import atomic_folder
     from vocabx_utils.models import load_tokenizer
-    from vocabx_utils.source_tree import hold_out, read_source_tree
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
     from vocabx_utils.vocabulary.extend import add_tokens
     from vocabx_utils.vocabulary.options import TokenOptions
@@ -72,32 +73,29 @@ def propose(
     if not 0 <= held_out < 1:
         raise click.BadParameter(f"{held_out}; expected 0 or more and below 1.", param_hint="--held-out")
     target = out or Path(f"extension-{folder.resolve().name}")
-    try:
-        with atomic_folder(target) as scratch:
-            tree = read_source_tree(folder, glob, all_files=all_files)
-            tokenizer = load_tokenizer(model)
-            _print_tree(tree)
-            chosen_on, measured_on = hold_out(tree.documents, held_out)
-            _print_held_out(chosen_on, measured_on)
-            options |= {"exclude": frozenset(options["exclude"]), "count_steps": False}
-            options["min_files"] = min(options["min_files"], len(chosen_on))
-            proposals = _choose(chosen_on, tokenizer, n, strategy, TokenOptions(**options))
-            extension = add_tokens(tokenizer, proposals, strategy)
-            _print_tokens(extension)
-            audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
-            click.echo(f"\nGain, measured on the {'held-out files' if measured_on else 'files they were chosen on'}:")
-            _print_audit(audit)
-            if not audit.passed:
-                raise click.ClickException(
-                    "Nothing was written: some text does not come back as under the original tokenizer, or a token "
-                    "is one that no text produces (see above). Leave such tokens out with --exclude"
-                    + (", or use --strategy merges." if strategy == "added" else ".")
-                )
-            extension.save(scratch)
-            write_table(scratch / "tokens.csv", extension.table())
-            write_table(scratch / "files.csv", _files_table(tree, measured_on))
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    with atomic_folder(target) as scratch:
+        tree = read_source_tree(folder, glob, all_files=all_files)
+        tokenizer = load_tokenizer(model)
+        _print_tree(tree)
+        chosen_on, measured_on = hold_out(tree.documents, held_out)
+        _print_held_out(chosen_on, measured_on)
+        options |= {"exclude": frozenset(options["exclude"]), "count_steps": False}
+        options["min_files"] = min(options["min_files"], len(chosen_on))
+        proposals = _choose(chosen_on, tokenizer, n, strategy, TokenOptions(**options))
+        extension = add_tokens(tokenizer, proposals, strategy)
+        _print_tokens(extension)
+        audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
+        click.echo(f"\nGain, measured on the {'held-out files' if measured_on else 'files they were chosen on'}:")
+        _print_audit(audit)
+        if not audit.passed:
+            raise click.ClickException(
+                "Nothing was written: some text does not come back as under the original tokenizer, or a token "
+                "is one that no text produces (see above). Leave such tokens out with --exclude"
+                + (", or use --strategy merges." if strategy == "added" else ".")
+            )
+        extension.save(scratch)
+        write_table(scratch / "tokens.csv", extension.table())
+        write_table(scratch / "files.csv", _files_table(tree, measured_on))
     _print_next_steps(target, folder, glob, model, strategy, n)
 
 
@@ -117,14 +115,14 @@ def _choose(
 
 
 @tokens.command()
-@click.argument("extension_folder", required=False, type=click.Path(path_type=Path))
+@click.argument("extension_folder", required=False, type=UserPath())
 @click.option("--run-name", help="Audit the extension of this run instead of a folder.")
-@click.option("--from", "folder", type=click.Path(path_type=Path), help="Source tree to measure the gain on.")
+@click.option("--from", "folder", type=UserPath(), help="Source tree to measure the gain on.")
 @click.option("--glob", default="*", show_default=True, help=GLOB)
 @click.option("--all-files", is_flag=True, help=ALL_FILES)
 @click.option(
     "--check-text",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=UserPath(exists=True, dir_okay=False),
     help="File with a converter's check text.",
 )
 @click.option("--words", default=20, show_default=True, help="How many changed words to list.")
@@ -138,22 +136,17 @@ def audit(
     words: int,
 ) -> None:
     """Audit an extension: dead tokens, changed words, round trips, gains. Exit status 1 when one is broken."""
-    from vocabx_utils.runs import MissingStageError
-    from vocabx_utils.source_tree import read_source_tree
     from vocabx_utils.vocabulary.audit import CHECK_TEXT, audit_extension, texts_by_type
     from vocabx_utils.vocabulary.tokens import load_extension
 
-    try:
-        where, texts, training = _audit_inputs(extension_folder, run_name)
-        extension = load_extension(where)
-        if folder is not None:
-            tree = read_source_tree(folder, glob, all_files=all_files)
-            _print_tree(tree)
-            texts = texts_by_type(tree.documents)
-        text = check_text.read_text(encoding="utf-8") if check_text else CHECK_TEXT
-        result = audit_extension(extension, texts, training, check_text=text)
-    except (ValueError, OSError, MissingStageError) as error:
-        raise click.ClickException(str(error)) from error
+    where, texts, training = _audit_inputs(extension_folder, run_name)
+    extension = load_extension(where)
+    if folder is not None:
+        tree = read_source_tree(folder, glob, all_files=all_files)
+        _print_tree(tree)
+        texts = texts_by_type(tree.documents)
+    text = check_text.read_text(encoding="utf-8") if check_text else CHECK_TEXT
+    result = audit_extension(extension, texts, training, check_text=text)
     click.echo(f"{extension.N} new tokens, strategy {extension.strategy}, ids {extension.V} and up")
     _print_audit(result)
     if result.missing is None:
@@ -167,8 +160,6 @@ def audit(
 def _audit_inputs(
     extension_folder: Path | None, run_name: str | None
 ) -> tuple[Path, dict[str, list[str]], list[str] | None]:
-    from vocabx_utils.corpus import pairs_from_jsonl
-    from vocabx_utils.runs import open_run
     from vocabx_utils.vocabulary.splits import plain_texts
 
     if (extension_folder is None) == (run_name is None):

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from vocabx_utils import corpus, files, models, paths, runs
+from vocabx_utils import corpus, files, models, paths, runs, tokenizer_files
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
 from vocabx_utils.rows import read_history
 
@@ -52,7 +52,7 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     first = base.vocab_size
     if name == "base":
         return Contender(name, base.model, base.tokenizer, first, base.fingerprint)
-    models.require_run_tokenizer(base, run)
+    tokenizer_files.require_run_tokenizer(base, run)
     if name.startswith(_TUNED):
         folder = run.require("04", f"{name.removeprefix(_TUNED)}/exported")
         tuned = models.load_base_model(folder, device=str(base.device), dtype=str(base.dtype).removeprefix("torch."))

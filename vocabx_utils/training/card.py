@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 
 from vocabx_utils import files, runs
-from vocabx_utils.models import PACKAGED
+from vocabx_utils.fetch import PACKAGED
 
 __all__ = ["licence_of", "write_card"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class StepFacts:
         matches = objective is not None and objective.match is not None
         return cls(tokens, tokens - 1, new_targets, new_tokens, compared, aligned, matches)
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         """Tokens of every example."""
         return self.tokens.tolist()

@@ -243,8 +243,6 @@ class StageTraining:
         # after the last step the stage itself is stored; a checkpoint of it would be written for nothing
         return EpochDone(epoch, record, checkpoint=0 < self.done < self.total)
 
-    # --- what a checkpoint must hold beyond weights and optimiser
-
     def counters(self) -> dict[str, Tensor]:
         """How many steps are done."""
         return {"progress": torch.tensor([self.done])}
@@ -254,8 +252,6 @@ class StageTraining:
         self.done = int(counters["progress"])
         self.records = [record for record in records if record["step"] <= self.done]
         return list(self.records)
-
-    # --- close
 
     def result(self) -> StageRun:
         """What the stage did, once every step is done and nothing has moved that was frozen.

@@ -16,15 +16,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import Rendered
-from vocabx_utils.models import BaseModel, freeze, require_tokenizer
+from vocabx_utils.models import BaseModel, freeze
 from vocabx_utils.progress import progress
+from vocabx_utils.tokenizer_files import require_tokenizer
 from vocabx_utils.training.checks import check_moved
 from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.finetuning_stage import check_start
 from vocabx_utils.training.loop import Record, StepDone, Training
 from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare, speller
+from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stages import plan_stages
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -116,7 +117,7 @@ def learn_rows(
     usual = {"train_windows": _ALL, "validation_windows": _ALL, "require_improvement": False}
     config = Phase1Config.from_params(**usual | settings | known)
     data = prepare(base, extension, texts, texts if validation_texts is None else validation_texts, config)
-    student = new_student(recipe, base, extension.tokens, config, data.aligned, speller(extension))
+    student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
     before = student.input_rows.detach().cpu().clone()
     training = Phase1Training(recipe, student, data, config)
     metrics = _carry_out(training, recipe.name)

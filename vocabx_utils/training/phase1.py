@@ -7,8 +7,7 @@ without weight decay are new for every variant, so no momentum is carried over.
 
 Nothing here knows of files: `phase1_stage` puts a run folder around it; `in_memory` has all of it in one call.
 
-Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T tokens, P positions with a target, K of
-them compared with the teacher.
+Shapes: V original ids, N new tokens, D width, B texts, T tokens, P positions with a target, K of them compared.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["Phase1Data", "Phase1Training", "new_student", "prepare", "speller"]
+__all__ = ["Phase1Data", "Phase1Training", "new_student", "prepare"]
 
 _POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Teacher = Callable[[str, AlignedSet, int], TeacherStates]
@@ -134,11 +133,6 @@ def new_student(
     return Student(base.model, base.vocab_size, rows, heads)
 
 
-def speller(extension: Extension) -> Callable[[int], str]:
-    """Return what spells an id of the extended tokenizer."""
-    return lambda token: str(extension.extended.convert_ids_to_tokens(token))
-
-
 # --- train one variant --------------------------------------------------------------------------------------
 
 
@@ -165,6 +159,8 @@ class Phase1Training:
         self.recipe, self.student, self.data, self.config = recipe, student, data, config
         self.processes, self.start = processes, start
         self.parameters: dict[str, Tensor] = {"input_rows": student.input_rows, "head_rows": student.head_rows}
+        for rows in self.parameters.values():
+            rows.grad = torch.zeros_like(rows)  # also where a process has no part of a step
         fused = True if student.device.type == "cuda" else None
         self.optimisers = [
             AdamW([rows], lr=config.learning_rate, weight_decay=0.0, fused=fused) for rows in self.parameters.values()
@@ -211,13 +207,8 @@ class Phase1Training:
             yield StepDone(self.done, note, checkpoint=not last)
         yield self.close_epoch(time.perf_counter() - began)
 
-    # --- one step
-
     def step(self, indices: Sequence[int]) -> Tensor:
-        """Update both sides once.
-
-        Args:
-            indices: training examples of the step, over all processes.
+        """Update both sides once, from the training examples of a step (over all processes).
 
         Returns:
             (3,) loss of the input side, of the head side, and the summed KL, float64, still on the device.
@@ -234,9 +225,6 @@ class Phase1Training:
         own = share_of(indices, self.processes)
         for part in micro_batches(self.facts.lengths, own, self.config.token_budget):
             losses += self._backward(part, objective, kl_scale, ce_scale)
-        for rows in self.parameters.values():
-            if rows.grad is None:
-                rows.grad = torch.zeros_like(rows)
         sum_over([*(rows.grad for rows in self.parameters.values() if rows.grad is not None), losses], self.processes)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -259,20 +247,15 @@ class Phase1Training:
         (input_loss + head_loss).backward()
         return torch.stack([input_loss.detach(), head_loss.detach(), kl]).double()
 
-    # --- validate
-
     def close_epoch(self, seconds: float) -> EpochDone:
         """Validate the student; what an epoch leaves are its scores, its rows and sums per new token."""
         epoch, data, config = self.epoch, self.data, self.config
-        found = self.start if epoch == 0 else None
-        if found is None:
-            found = evaluate(
-                self.student, data.validation, data.validation_teacher, token_budget=config.token_budget,
-                processes=self.processes,
-            )  # fmt: skip
+        known, teacher, budget = self.start if epoch == 0 else None, data.validation_teacher, config.token_budget
+        scores, per_token = known or evaluate(
+            self.student, data.validation, teacher, token_budget=budget, processes=self.processes
+        )
         if epoch == 0:
-            self.start = found
-        scores, per_token = found
+            self.start = scores, per_token
         row = {"epoch": epoch, "train_loss": math.nan, "train_ce": math.nan, **scores}
         if epoch:
             row["train_loss"], row["train_ce"], _ = (self.totals / max(1, self.step_of_epoch)).tolist()
@@ -280,15 +263,13 @@ class Phase1Training:
         if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
             # the same mean as that metric of the validation, over the positions that this anchor compares
             row[f"train_{_POOLED[objective.anchor]}"] = float(self.totals[2]) / compared
-        row["base_bpb"] = base_bits_per_byte(data.validation_teacher, data.validation)
+        row["base_bpb"] = base_bits_per_byte(teacher, data.validation)
         row["seconds"] = round(seconds, 3)
         # JSON has no NaN: a mean over no position is null
         record = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         tensors = {"rows": self.parameters, "tokens": per_token.tensors()}
         self.epoch, self.step_of_epoch, self.totals = epoch + 1, 0, self._zeros()
         return EpochDone(epoch, record, tensors, checkpoint=epoch > 0)
-
-    # --- what a checkpoint must hold beyond rows and optimisers
 
     def counters(self) -> dict[str, Tensor]:
         """How far the training has come, after a look at the losses and rows that a checkpoint would keep."""

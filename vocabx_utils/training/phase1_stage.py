@@ -18,9 +18,10 @@ from accelerate import PartialState
 
 from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel, check_finite, extension_name, load_base_model, require_tokenizer
+from vocabx_utils.models import BaseModel, check_finite, load_base_model
 from vocabx_utils.rows import epoch_files, read_epoch
 from vocabx_utils.student import Student
+from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training.checks import (
     RowsNotTrainedError,
     check_improved,
@@ -31,7 +32,7 @@ from vocabx_utils.training.checks import (
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.loop import carry_out, claim
 from vocabx_utils.training.objectives import Recipe, parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare, speller
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
@@ -162,7 +163,7 @@ def train_stage(
     return {
         name: train_variant(
             name, stage.base, stage.extension.tokens, stage.data, config, stage.folder / name,
-            processes=processes, spell=speller(stage.extension), starts=starts,
+            processes=processes, spell=stage.extension.spell, starts=starts,
         )
         for name in config.variants
     }  # fmt: skip

@@ -18,15 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, paths, runs
-from vocabx_utils.models import (
-    DEFAULT_MODEL,
-    BaseModel,
-    extension_name,
-    load_base_model,
-    require_tokenizer,
-    with_extra_rows,
-)
+from vocabx_utils.fetch import DEFAULT_MODEL
+from vocabx_utils.models import BaseModel, freeze, load_base_model, with_extra_rows
 from vocabx_utils.rows import read_history
+from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training.stage_files import load_stage
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -87,7 +82,7 @@ def open_start(run: runs.Run, start: str, base: BaseModel, extension: Extension 
 
 
 def from_rows(
-    base: BaseModel,
+    base: BaseModel | PreTrainedModel,
     extension: Extension,
     input_rows: Tensor,
     head_rows: Tensor,
@@ -95,11 +90,12 @@ def from_rows(
     made: str = "the extension",
     **origin: Any,
 ) -> Start:
-    """Put rows that are in memory, both (N, D), into a copy of the base model.
+    """Put rows that are in memory, both (N, D), into a copy of the base model, such as those of `phase1.learn_rows`.
 
     Raises:
         ModelError: the extension belongs to another tokenizer (it is called by `made`), or a shape is wrong.
     """
+    base = base if isinstance(base, BaseModel) else freeze(base, extension.original)
     require_tokenizer(base, extension.original, made)
     model = with_extra_rows(base, input_rows, head_rows, extension.V)
     new_ids = range(extension.V, extension.V + extension.N)

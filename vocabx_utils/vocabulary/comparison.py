@@ -25,7 +25,6 @@ from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, sele
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from transformers import PreTrainedTokenizerFast
 
     from vocabx_utils.corpus import Pair
@@ -152,19 +151,3 @@ def _measure(
         "unseen": sum(not c for c in counts.values()),
         "steps": sum(not c for c in chosen.values()),
     }
-
-
-def plot_saved(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
-    """Plot tokens saved per 1,000 against the number of new tokens, for one corpus (the first by default)."""
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        _, ax = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
-    chosen = corpus or str(table.corpus.iloc[0])
-    for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
-        rows = table[(table.corpus == chosen) & (table.strategy == strategy)]
-        ax.plot(rows.found, rows.saved_per_1000, marker=marker, linestyle=line, label=strategy)
-    ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=chosen)
-    ax.set_ylim(bottom=0)
-    ax.legend()
-    return ax

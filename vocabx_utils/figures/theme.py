@@ -8,30 +8,23 @@ dark mode.
 from __future__ import annotations
 
 import io
+import textwrap
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from vocabx_utils.files import atomic_path, read_json, write_json
+from vocabx_utils.names import split_variant
 from vocabx_utils.paths import runs_root
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = [
-    "ORDERED",
-    "PALETTE",
-    "cycle_style",
-    "note",
-    "position_style",
-    "save_figure",
-    "show_figure",
-    "signed_colors",
-    "theme",
-    "variant_label",
-    "variant_style",
-]
 
 PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#56b4e9", "#949494")
 """seaborn's `colorblind` palette without its two lightest colours."""
@@ -39,18 +32,9 @@ PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#5
 Format = Literal["svg", "pdf", "png"]
 _SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LINES: tuple[Any, ...] = (
-    "-",
-    "--",
-    "-.",
-    ":",
-    (0, (5, 1)),
-    (0, (3, 1, 1, 1)),
-    (0, (1, 1)),
-    (0, (7, 2, 2, 2)),
-)
+_LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 2, 2)))
 _POSITIONS = ("first", "intermediate", "last")
-ORDERED = (
+_ORDERED = (
     "mean_ce",
     "random_ce",
     "mean_kl_first",
@@ -64,36 +48,36 @@ ORDERED = (
     "mean_hidden_last",
 )
 """Variants with a style of their own, in the order of the styles."""
-_ENDINGS = {"_no_a": "without stage a", "_full": "full fine-tuning"}
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
 _PNG_DPI, _SCREEN_DPI, _MIN_ALT = 200, 84, 20
 _CHARACTERS_PER_INCH = 17  # of an x-small note
 
 
-def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
-    """Set the look of all figures made after this call.
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its alternative text: what is plotted, which axes, the main pattern."""
 
-    Args:
-        context: size of text and lines: `paper`, `notebook` or `talk` (seaborn's names).
+    figure: Figure
+    alt: str
+
+
+def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
+    """Set the look of all figures made after this call; `context` (seaborn's names) sizes text and lines.
 
     Raises:
         ValueError: another context.
     """
-    import matplotlib as mpl
-    from cycler import cycler
-
     if context not in _SCALE:
         raise ValueError(f"Unknown context {context!r}; choose one of {sorted(_SCALE)}.")
     size = 10 * _SCALE[context]
-    cycle = cycler(color=PALETTE) + cycler(linestyle=_LINES) + cycler(marker=_MARKERS)
     mpl.rcParams.update(
         {
             "axes.axisbelow": True,
             "axes.edgecolor": "0.3",
             "axes.grid": True,
             "axes.labelsize": size,
-            "axes.prop_cycle": cycle,
+            "axes.prop_cycle": cycler(color=PALETTE) + cycler(linestyle=_LINES) + cycler(marker=_MARKERS),
             "axes.spines.right": False,
             "axes.spines.top": False,
             "axes.titlesize": size * 1.1,
@@ -118,52 +102,17 @@ def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
     )
 
 
-def variant_label(name: str) -> str:
-    """Spell the name of a variant for a legend.
-
-    Args:
-        name: of notebook 03, such as `mean_kl_last`; of notebook 04, which adds `_no_a` or `_full`; or of notebook 05,
-            which writes `tuned_` before those of notebook 04.
-
-    Example:
-        >>> variant_label("mean_kl_last"), variant_label("mean_ce_full")
-        ('mean init, KL (last)', 'mean init, CE, full fine-tuning')
-    """
-    stem, added = _stem(name)
-    if stem == "base":
-        return ", ".join(["base model", *added])
-    init, _, objective = stem.partition("_")
-    words = objective.split("_")
-    spelled = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE", "untrained": "untrained"}.get(words[0], words[0])
-    rest = [word.replace("ce", "CE share ") for word in words[1:]]
-    return ", ".join([f"{init} init", spelled + (f" ({', '.join(rest)})" if rest else ""), *added])
-
-
-def _stem(name: str) -> tuple[str, list[str]]:
-    """Name of the phase-1 variant in a name, and what later stages did to it, in words."""
-    added = ["fine-tuned"] if name.startswith("tuned_") else []
-    name = name.removeprefix("tuned_")
-    for ending, words in _ENDINGS.items():
-        if name.endswith(ending):
-            return name.removesuffix(ending), [words]  # says that it is tuned
-    return name, added
-
-
 def variant_style(name: str) -> dict[str, Any]:
     """Return colour, marker and line style of a variant, the same in every figure of the series.
 
-    Args:
-        name: variant name; unknown ones get a fixed style that depends on the name alone. What notebook 04 makes of a
-            variant keeps its colour and gets another marker and line.
+    A name without a style of its own gets one that depends on the name alone. What notebook 04 makes of a variant
+    keeps its colour and gets another marker and line.
     """
-    import zlib
-
-    stem, added = _stem(name)
+    stem, added = split_variant(name)
     if stem == "base":
         return {"color": "0.2", "marker": _MARKERS[-1] if added else "h", "linestyle": ":" if added else "-"}
-    index = ORDERED.index(stem) if stem in ORDERED else zlib.crc32(stem.encode())
+    style = cycle_style(_ORDERED.index(stem) if stem in _ORDERED else zlib.crc32(stem.encode()))
     shift = sum(_SHIFTS[words] for words in added)
-    style = cycle_style(index)
     marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
     return style | {
         "marker": _MARKERS[(marker + shift) % len(_MARKERS)],
@@ -189,26 +138,21 @@ def cycle_style(index: int) -> dict[str, Any]:
     return {"color": PALETTE[at], "marker": _MARKERS[shifted], "linestyle": _LINES[shifted]}
 
 
-def signed_colors(limit: float = 1.0) -> dict[str, Any]:
-    """Return `cmap`, `vmin`, `vmax` for signed values such as cosines: blue-white-red, white at 0.
+def new_axes(ax: Axes | None = None, **figure: Any) -> Axes:
+    """Return the axes given, or those of a new figure, made by `plt.subplots(**figure)`."""
+    return ax if ax is not None else plt.subplots(**figure)[1]
 
-    Args:
-        limit: largest absolute value shown; 1 makes panels comparable.
-    """
-    if limit <= 0:
-        raise ValueError(f"limit is {limit}; expected a positive number.")
-    return {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+
+def whole_epochs(ax: Axes) -> None:
+    """Put ticks of the horizontal axis at whole numbers only."""
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def note(ax: Axes, text: str) -> None:
     """Write a note below the figure of these axes: what n is and what bars or bands mean. One for each figure."""
-    import textwrap
-
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        return
-    width = int(_CHARACTERS_PER_INCH * figure.get_size_inches()[0])
-    figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="x-small", color="0.35")
+    if (figure := ax.get_figure(root=True)) is not None:
+        width = int(_CHARACTERS_PER_INCH * figure.get_size_inches()[0])
+        figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="x-small", color="0.35")
 
 
 def save_figure(
@@ -218,27 +162,21 @@ def save_figure(
     folder: str | Path | None = None,
     formats: Sequence[Format] = ("svg", "png"),
 ) -> list[Path]:
-    """Save a figure with fixed bytes, and its alternative text in `alt.json` beside it.
+    """Save a figure with fixed bytes (PNG with 200 dpi), and its alternative text in `alt.json` beside it.
 
     Args:
         fig: what to save.
         name: file name without extension.
         alt: what is plotted, which axes, the main pattern; for readers who do not see the picture.
         folder: where to; `figures/` below all runs if left out. Notebooks give the folder of their stage.
-        formats: any of `svg`, `pdf`, `png` (200 dpi).
+        formats: any of `svg`, `pdf`, `png`.
 
     Returns:
         The files written.
 
     Raises:
         ValueError: the alternative text is too short to say anything, or a format is unknown.
-
-    Example:
-        >>> save_figure(fig, "cosines", "Line chart of cosine by epoch; it rises.", tmp)  # doctest: +SKIP
-        [PosixPath('…/cosines.svg'), PosixPath('…/cosines.png')]
     """
-    import matplotlib as mpl
-
     if len(alt.strip()) < _MIN_ALT:
         raise ValueError(f"Figure {name!r}: the alternative text is {alt!r}; say what is plotted and what it shows.")
     if unknown := sorted(set(formats) - set(_DATES)):
@@ -254,22 +192,16 @@ def save_figure(
 
 
 def show_figure(fig: Figure, name: str, alt: str, folder: str | Path | None = None) -> None:
-    """Save a figure, then show it in the notebook with its alternative text below, and close it.
+    """Save a figure (see `save_figure`), show it in the notebook with its alternative text below, and close it.
 
     The picture carries the text as its `alt` attribute too, so that web pages made from the notebook keep it.
-
-    Args:
-        fig: what to show.
-        name: file name without extension.
-        alt: alternative text, see `save_figure`.
-        folder: see `save_figure`.
     """
-    import matplotlib.pyplot as plt
     from IPython.display import Image, Markdown, display
 
     save_figure(fig, name, alt, folder)
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=_SCREEN_DPI, metadata=_DATES["png"], facecolor="white")
     plt.close(fig)
-    display(Image(buffer.getvalue(), format="png", alt=" ".join(alt.split())))
-    display(Markdown(f"*{' '.join(alt.split())}*"))
+    words = " ".join(alt.split())
+    display(Image(buffer.getvalue(), format="png", alt=words))
+    display(Markdown(f"*{words}*"))

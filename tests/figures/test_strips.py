@@ -7,18 +7,14 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from types import SimpleNamespace
 
-import matplotlib
-import numpy as np
 import pytest
 from alignment_tokenizers import FAMILIES, make_tokenizer, with_added, with_merges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocabx_utils.figures.looks import LOOKS, visible
+from vocabx_utils.figures.strips import Strip, strip_from_pieces, token_strip
 from vocabx_utils.vocabulary.alignment import align_text
-from vocabx_utils.vocabulary.lookahead import map_token_sequences
-from vocabx_utils.vocabulary.strips import KINDS, MARKS, Strip, strip_from_pieces, token_strip, visible
-
-matplotlib.use("agg")
 
 ORIGINAL = ["import", " num", "py", " as", " np", "\n", "st", "d", "(", ")"]
 EXTENDED = ["import", " numpy", " as", " np", "\n", "std", "(", ")"]
@@ -107,15 +103,15 @@ def test_strip_of_the_thesis_figure():
 def test_shape_tells_the_kinds_apart_without_colour():
     borders = re.findall(r"border:(\d+px \w+)", strip_from_pieces(ORIGINAL, EXTENDED).html())
     assert {"1px solid", "2px dashed", "3px double"} <= set(borders)
-    assert len({MARKS[kind] for kind in ("same", "new", "recut")}) == 3
+    assert len({LOOKS[kind].mark for kind in ("same", "new", "recut")}) == 3
 
 
 def test_long_strips_break_at_shared_boundaries_only():
     strip = strip_from_pieces(ORIGINAL * 6, EXTENDED * 6)
     lines = strip.lines(40)
     assert len(lines) > 3
-    assert all(start in strip.shared and stop in strip.shared for start, stop in lines)
-    assert all(stop == start for (_, stop), (start, _) in pairwise(lines))
+    assert all(line.points[0] in strip.shared and line.points[-1] in strip.shared for line in lines)
+    assert all(before.points[-1] == line.points[0] for before, line in pairwise(lines))
     assert strip.text(40).count("original") == len(lines)
     assert max(len(line) for line in strip.text(40).splitlines()) <= 40 + len("original ||") + 8
     check_html(strip)
@@ -171,49 +167,4 @@ def test_pieces_must_spell_one_text():
 def test_strip_without_new_tokens():
     tokenizer = make_tokenizer("byte-level")
     strip = token_strip(SimpleNamespace(original=tokenizer, extended=tokenizer), "a b")
-    assert {token.kind for token in strip.extended} == {"same"} and set(KINDS) > {"same"}
-
-
-def test_figures_save_as_svg_and_pdf(tmp_path):
-    from matplotlib import pyplot as plt
-
-    from vocabx_utils.vocabulary.strip_figures import draw_loss_pipeline, draw_strip
-
-    strip = strip_from_pieces(ORIGINAL * 3, EXTENDED * 3)
-    axes = draw_strip(strip, width=40, indices=True)
-    texts = [text.get_text() for text in axes.texts]
-    assert texts.count("◆·numpy") == 3 and texts.count("2:1") == 6
-    with plt.rc_context({"svg.hashsalt": "strips"}):
-        for suffix in ("svg", "pdf", "png"):
-            axes.figure.savefig(tmp_path / f"strip.{suffix}")
-            assert (tmp_path / f"strip.{suffix}").stat().st_size > 1000
-    own = plt.figure().add_subplot()
-    assert draw_strip(strip, own) is own
-
-    short = strip_from_pieces(ORIGINAL, EXTENDED)
-    pairs, kind = map_token_sequences(ORIGINAL, EXTENDED).pairs("first")
-    losses = np.linspace(0.1, 0.8, len(pairs))
-    panels = draw_loss_pipeline(short, pairs, kind, vocabulary=100, new_tokens=2, kl=losses)
-    heights = sorted(bar.get_height() for bar in panels[3].patches)
-    np.testing.assert_allclose(heights, losses)
-    assert any("100 x 8" in text.get_text() for text in panels[2].texts)
-    with pytest.raises(ValueError, match="one for each pair"):
-        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2)
-    plt.close("all")
-
-
-def test_characters_the_font_lacks_become_code_points():
-    from vocabx_utils.vocabulary.strip_figures import drawable
-
-    assert drawable("·x↵◆") == "·x↵◆"
-    assert drawable("🙂") == "U+1F642" or "🙂" in drawable("🙂")
-
-
-def test_figures_of_emoji_warn_about_no_missing_glyph(recwarn):
-    from matplotlib import pyplot as plt
-
-    from vocabx_utils.vocabulary.strip_figures import draw_strip
-
-    draw_strip(token_strip(PAIR, "🙂 日本 e\u0301 \u200d")).figure.canvas.draw()
-    plt.close("all")
-    assert [str(warning.message) for warning in recwarn] == []
+    assert {token.kind for token in strip.extended} == {"same"} and set(LOOKS) > {"same"}

@@ -3,34 +3,39 @@
 import json
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
 import pytest
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-from vocabx_utils.analysis import plots
+from vocabx_utils.figures.theme import (
+    Format,
+    note,
+    position_style,
+    save_figure,
+    show_figure,
+    theme,
+    variant_style,
+)
 
 ALT = "Line chart of y by x: y rises with x."
 
 
 def figure() -> plt.Figure:
-    plots.theme()
+    theme()
     fig, ax = plt.subplots()
     ax.plot([0, 1, 2], [0, 1, 4], label="a")
     ax.fill_between([0, 1, 2], [0, 0, 1], [1, 2, 5], alpha=0.2)
     ax.set_title("rise")
     ax.legend()
-    plots.note(ax, "n = 3 points")
+    note(ax, "n = 3 points")
     return fig
 
 
 @pytest.mark.parametrize("extension", ["svg", "pdf", "png"])
-def test_bytes_repeat_and_hold_no_date(tmp_path: Path, extension: plots.Format) -> None:
+def test_bytes_repeat_and_hold_no_date(tmp_path: Path, extension: Format) -> None:
     contents = []
     for part in ("a", "b"):
         fig = figure()
-        [path] = plots.save_figure(fig, "rise", ALT, tmp_path / part, (extension,))
+        [path] = save_figure(fig, "rise", ALT, tmp_path / part, (extension,))
         plt.close(fig)
         contents.append(path.read_bytes())
     assert contents[0] == contents[1]
@@ -40,9 +45,8 @@ def test_bytes_repeat_and_hold_no_date(tmp_path: Path, extension: plots.Format) 
 
 def test_alt_texts_collect_in_one_sorted_file(tmp_path: Path) -> None:
     fig = figure()
-    plots.save_figure(fig, "b", ALT, tmp_path)
-    plots.save_figure(fig, "a", ALT + "\n  More.", tmp_path)
-    plt.close(fig)
+    save_figure(fig, "b", ALT, tmp_path)
+    save_figure(fig, "a", ALT + "\n  More.", tmp_path)
     texts = json.loads((tmp_path / "alt.json").read_text())
     assert list(texts) == ["a", "b"]
     assert texts["a"] == ALT + " More."
@@ -52,14 +56,13 @@ def test_alt_texts_collect_in_one_sorted_file(tmp_path: Path) -> None:
 def test_bad_input_names_what_to_do(tmp_path: Path) -> None:
     fig = figure()
     with pytest.raises(ValueError, match="alternative text"):
-        plots.save_figure(fig, "x", "plot", tmp_path)
+        save_figure(fig, "x", "plot", tmp_path)
     with pytest.raises(ValueError, match="gif"):
-        plots.save_figure(fig, "x", ALT, tmp_path, ("gif",))  # type: ignore[arg-type]
+        save_figure(fig, "x", ALT, tmp_path, ("gif",))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="poster"):
-        plots.theme("poster")  # type: ignore[arg-type]
+        theme("poster")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="middle"):
-        plots.position_style("middle")
-    plt.close(fig)
+        position_style("middle")
     assert not list(tmp_path.iterdir())
 
 
@@ -73,32 +76,16 @@ def test_styles_differ_in_marker_and_line_not_only_in_colour() -> None:
         "random_kl_last",
         "base",
     ]
-    shapes = {(plots.variant_style(n)["marker"], str(plots.variant_style(n)["linestyle"])) for n in names}
+    shapes = {(variant_style(n)["marker"], str(variant_style(n)["linestyle"])) for n in names}
     assert len(shapes) == len(names)
-    assert len({plots.position_style(p)["marker"] for p in ("first", "intermediate", "last")}) == 3
-    assert plots.variant_style("mean_hidden_last") == plots.variant_style("mean_hidden_last")
-
-
-def test_variant_labels() -> None:
-    assert plots.variant_label("mean_kl_last") == "mean init, KL (last)"
-    assert plots.variant_label("mean_kl_last_ce0.3") == "mean init, KL (last, CE share 0.3)"
-    assert plots.variant_label("random_untrained") == "random init, untrained"
-    assert plots.variant_label("base") == "base model"
-    assert plots.variant_label("mean_kl_last_no_a") == "mean init, KL (last), without stage a"
-    assert plots.variant_label("base_full") == "base model, full fine-tuning"
-    assert plots.variant_label("tuned_mean_ce_full") == "mean init, CE, full fine-tuning"
-    assert plots.variant_label("tuned_mean_kl_last") == "mean init, KL (last), fine-tuned"
-
-
-def test_signed_colours_are_centred_on_zero() -> None:
-    colors = plots.signed_colors(0.4)
-    assert colors["vmin"] == -colors["vmax"] == -0.4
+    assert len({position_style(p)["marker"] for p in ("first", "intermediate", "last")}) == 3
+    assert variant_style("mean_hidden_last") == variant_style("mean_hidden_last")
 
 
 def test_show_figure_puts_the_alternative_text_on_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[object] = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    plots.show_figure(figure(), "rise", ALT, tmp_path)
+    show_figure(figure(), "rise", ALT, tmp_path)
     image, text = shown
     assert image.alt == ALT  # type: ignore[attr-defined]
     assert ALT in text.data  # type: ignore[attr-defined]

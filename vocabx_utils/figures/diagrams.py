@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
 
-from vocabx_utils.analysis import plots
-from vocabx_utils.analysis.charts import new_axes
+from vocabx_utils.figures.theme import PALETTE, new_axes
 from vocabx_utils.thesis import AXES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["distillation_diagram", "loss_gradient_chart", "pipeline_diagram"]
 
 _PLAIN, _MARKED, _TEACHER = "#e8eef5", "#ffe3c2", "#e3f1e7"
 
@@ -34,8 +29,8 @@ def loss_gradient_chart(ax: Axes | None = None) -> Axes:
         (2 * (1 - p), "gradient magnitude of (1 − p)²", 7, ":"),
     )
     for values, label, color, line in curves:
-        ax.plot(p, values, color=plots.PALETTE[color], linestyle=line, marker="", label=label)
-    ax.plot([1], [1], marker="o", color=plots.PALETTE[3], ls="none")
+        ax.plot(p, values, color=PALETTE[color], linestyle=line, marker="", label=label)
+    ax.plot([1], [1], marker="o", color=PALETTE[3], ls="none")
     ax.annotate("1/p stays at 1 for p = 1", (1, 1), (-6, 44), textcoords="offset points", ha="right", fontsize="small")
     ax.set(xlabel=limits.x_label, ylabel="nats (loss), nats per unit of p (gradient)", xlim=limits.x, ylim=limits.y)
     ax.legend()
@@ -106,7 +101,7 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
         fontsize="x-small",
         ha="center",
         va="top",
-        arrowprops={"arrowstyle": "->", "color": plots.PALETTE[3], "connectionstyle": "angle,angleA=180,angleB=90"},
+        arrowprops={"arrowstyle": "->", "color": PALETTE[3], "connectionstyle": "angle,angleA=180,angleB=90"},
     )
     extra = "beside it: the head rows learn by cross-entropy over V + N\nfrom the same hidden states, detached"
     ax.text(5.9, 2.3, extra, ha="center", va="center", fontsize="x-small", color="0.3")
@@ -114,18 +109,13 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
 
 
 def _canvas(ax: Axes | None, width: float, height: float) -> Axes:
-    import matplotlib.pyplot as plt
-
-    if ax is None:
-        ax = plt.subplots(figsize=(width * 0.75, height * 0.75))[1]
+    ax = new_axes(ax, figsize=(width * 0.75, height * 0.75))
     ax.set(xlim=(0, width), ylim=(-0.3, height))
     ax.axis("off")
     return ax
 
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     style = "round,pad=0,rounding_size=0.08"
     width_of_edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
     ax.add_patch(

@@ -1,0 +1,138 @@
+"""The list of figures: same bytes twice, what is left out and why, the command, strips of a run."""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from figures.figure_parts import draw
+from fixtures.tiny_run import TinyRun, build_run
+from fixtures.tiny_series import LINES, write_series
+from matplotlib.text import Text
+
+from vocabx_utils.cli.report import figures as command
+from vocabx_utils.figures.catalogue import FIGURES, _measured_window, draw_figures
+from vocabx_utils.files import write_json, write_table
+from vocabx_utils.runs import Run
+from vocabx_utils.vocabulary.alignment import align_texts
+from vocabx_utils.vocabulary.tokens import load_extension
+
+STRIPS = FIGURES[-5:]
+WITHOUT_STRIPS = FIGURES[:-5]
+
+
+def test_every_figure_is_drawn_twice_alike_with_alt_text(tiny: TinyRun, tmp_path: Path) -> None:
+    open_before = plt.get_fignums()
+    first = draw_figures(tiny.run, tmp_path / "a", WITHOUT_STRIPS)
+    second = draw_figures(tiny.run, tmp_path / "b", WITHOUT_STRIPS, ("svg",))  # PNG: see test_theme
+    assert all(not outcome.reason for outcome in first)
+    for one, other in zip(first, second, strict=True):
+        assert [p.name for p in one.paths] == [f"{one.name}.svg", f"{one.name}.png"]
+        assert one.paths[0].read_bytes() == other.paths[0].read_bytes(), one.name
+    texts = json.loads((tmp_path / "a" / "alt.json").read_text())
+    assert set(texts) == {spec.name for spec in WITHOUT_STRIPS}
+    assert all(40 < len(text) < 900 and "nan" not in text for text in texts.values())
+    assert plt.get_fignums() == open_before
+
+
+def test_counterparts_cover_what_the_thesis_shows_of_data_and_method() -> None:
+    shown = {spec.thesis for spec in FIGURES}
+    assert shown == {
+        "", "fig:complete_pipeline", "fig:algo1", "fig:loss_gradient", "fig:phase1_ce_loss", "fig:phase1_kl_loss",
+        "fig:finetune_loss", "fig:sequential_finetune", "tab:combined_results", "fig:embedding_similarity",
+        "fig:head_similarity", "fig:tokenization", "tab:tokenization_process", "fig:complete_loss_pipeline",
+        "alg:token-mapping", "tab:awedist_mappings",
+    }  # fmt: skip
+    names = [spec.name for spec in FIGURES]
+    assert len(set(names)) == len(names)
+
+
+def test_every_figure_with_data_says_n_and_what_bars_and_bands_are(tiny: TinyRun) -> None:
+    for spec in WITHOUT_STRIPS[3:]:  # behind the diagrams
+        figure = spec.draw(tiny.run).figure
+        words = " ".join(text.get_text() for text in figure.findobj(Text))
+        if spec.name != "sequential_published":  # the thesis does not say
+            assert re.search(r"\bn = \d", words), spec.name
+        assert re.search(r"no bands|Bands: |Bars: |bands: |[Ww]hiskers", words), spec.name
+
+
+def test_what_a_run_lacks_is_left_out_with_the_remedy(tmp_path: Path) -> None:
+    outcomes = {o.name: o for o in draw_figures(Run("empty", tmp_path), tmp_path / "f", WITHOUT_STRIPS)}
+    assert outcomes["pipeline"].paths
+    assert not outcomes["phase1_ce"].paths
+    assert "03_phase1_training" in outcomes["phase1_ce"].reason
+    assert "04_fine_tuning" in outcomes["finetuning"].reason
+    assert "06_mechanistic_analysis" in outcomes["causal"].reason
+    assert set(json.loads((tmp_path / "f" / "alt.json").read_text())) == {n for n, o in outcomes.items() if o.paths}
+
+
+def test_command_says_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
+    build_run(tmp_path)
+    answer = CliRunner().invoke(command, ["tiny", "--out", str(tmp_path / "f")])
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"causal: left out: .*06_mechanistic_analysis", answer.output)
+    assert (tmp_path / "f" / "phase1_kl.svg").exists()
+    assert (tmp_path / "f" / "alignment_example.svg").exists()
+    assert "loss_pipeline: left out: " in answer.output
+    assert CliRunner().invoke(command, ["absent"]).exit_code == 2
+
+
+def test_the_kept_figures_are_all_there_with_their_alternative_texts() -> None:
+    folder = Path(__file__).resolve().parents[2] / "figures"
+    pictures = {path.stem for path in folder.glob("*.png")}
+    expected = {one.name for one in FIGURES}
+    assert pictures == expected | {"explorer"}
+    assert {path.stem for path in folder.glob("*.svg")} == expected
+    texts = json.loads((folder / "alt.json").read_text())
+    assert set(texts) == pictures
+    assert all(len(text) > 40 for text in texts.values())
+
+
+# --- strips of a run -------------------------------------------------------------------------------------------
+
+
+def series(tmp_path: Path) -> Run:
+    write_series(tmp_path)
+    run = Run("tiny", tmp_path / "runs" / "tiny")
+    aligned = align_texts(load_extension(run.require("01", "extension/original").parent), LINES)
+    ids = [{"original_ids": a.original_ids.tolist(), "extended_ids": a.extended_ids.tolist()} for a in aligned]
+    write_json(run.stage("06") / "windows.json", ids)
+    rows = [(at, int(i), int(j), 0.25) for at, a in enumerate(aligned) for i, j in a.boundaries[2:]]
+    write_table(run.stage("06") / "positions.csv", pd.DataFrame(rows, columns=["text", "original", "extended", "kl"]))
+    return run
+
+
+def test_all_strips_are_drawn_twice_alike(tmp_path: Path) -> None:
+    run = series(tmp_path)
+    first, second = (draw_figures(run, tmp_path / part, STRIPS, ("svg",)) for part in ("a", "b"))
+    assert [outcome.reason for outcome in first] == [""] * 5
+    for one, other in zip(first, second, strict=True):
+        assert [p.read_bytes() for p in one.paths] == [p.read_bytes() for p in other.paths], one.name
+
+
+def test_the_shortest_window_carries_its_own_kl(tmp_path: Path) -> None:
+    _, aligned, kl = _measured_window(series(tmp_path))
+    pairs, _ = aligned.pairs("last")
+    assert [kl.get((int(i), int(j)), 0.0) for i, j in pairs] == pytest.approx([0, 0] + [0.25] * (len(pairs) - 2))
+
+
+def test_without_notebook_06_only_the_loss_pipeline_is_left_out(tmp_path: Path) -> None:
+    write_series(tmp_path)
+    outcomes = draw_figures(Run("tiny", tmp_path / "runs" / "tiny"), tmp_path / "f", STRIPS)
+    assert [o.name for o in outcomes if o.reason] == ["loss_pipeline"]
+
+
+def test_the_table_of_the_thesis_above_the_tokens_and_ids_of_the_run(tmp_path: Path) -> None:
+    run = series(tmp_path)
+    drawing = draw("tokenization_process", run)
+    words = [text.get_text() for text in drawing.figure.axes[0].texts]
+    extension = load_extension(run.require("01", "extension/original").parent)
+    for tokenizer in (extension.original, extension.extended):
+        ids = tokenizer("def calculate_sum(a, b):", add_special_tokens=False)["input_ids"]
+        assert set(map(str, ids)) <= set(words)
+        assert f"{len(ids)} under the" in drawing.alt
+    assert {"_sum", "7326", "thesis"} <= set(words)

@@ -1,0 +1,70 @@
+"""Losses by epoch: gaps, training beside validation, stages one after the other."""
+
+import pandas as pd
+import pytest
+from figures.figure_parts import draw, lines
+from fixtures.tiny_run import TinyRun
+
+from vocabx_utils import thesis
+from vocabx_utils.figures.catalogue import read_curve
+from vocabx_utils.figures.losses import epoch_curve, loss_chart, metric_chart, stage_ends
+
+
+def test_metric_chart_leaves_gaps_for_missing_values() -> None:
+    metrics = {
+        "mean_ce": [{"epoch": 0, "ce": 3.0}, {"epoch": 1}, {"epoch": 2, "ce": float("nan")}, {"epoch": 3, "ce": 2.0}]
+    }
+    drawn = lines(metric_chart(metrics, "ce"))
+    assert drawn["mean init, CE"] == ([0, 3], [3.0, 2.0])
+
+
+def test_training_is_solid_and_validation_dashed_as_in_the_thesis() -> None:
+    metrics = {"mean_kl_first": [{"epoch": at, "ce": 3.0 - at, "train_ce": 4.0 - at} for at in range(3)]}
+    dashed, solid = metric_chart(metrics, "ce", train_key="train_ce").get_lines()
+    assert dashed.get_linestyle() == "--" and list(dashed.get_ydata()) == [3.0, 2.0, 1.0]
+    assert solid.get_linestyle() == "-" and list(solid.get_ydata()) == [4.0, 3.0, 2.0]
+
+
+def test_stage_losses_run_on_over_stages(tiny: TinyRun) -> None:
+    drawing = draw("finetuning", tiny.run)
+    drawn = lines(drawing.figure.axes[0])
+    assert drawn["base model, validation"][0] == [0, 1, 2, 3, 4]
+    assert drawn["base model, validation"][1] == pytest.approx([1.0, 0.95, 0.9, 0.75, 0.7])
+    assert drawn["base model, train"] == ([1, 2, 3, 4], pytest.approx([0.85, 0.8, 0.65, 0.6]))
+    assert "base model 1.000 to 0.700" in drawing.alt
+    assert not [name for name in drawn if "full" in name]
+
+
+def test_sequential_curve_begins_with_the_stage_it_branches_off(tiny: TinyRun) -> None:
+    curve = read_curve(tiny.run, "mean_ce_full")
+    assert curve is not None
+    assert curve["stage"].tolist() == ["a", "a", "a", "c1", "c1", "c2", "c2"]
+    assert curve["epoch"].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert curve["validation"].tolist() == pytest.approx([1.0, 0.95, 0.9, 0.75, 0.7, 0.55, 0.5])
+    left, right = draw("sequential", tiny.run).figure.axes
+    published = lines(left)["mean init, CE, validation"]
+    printed = thesis.sequential_table().query("variant == 'mean_ce' and split == 'validation'")
+    assert published == (printed["epoch"].tolist(), pytest.approx(printed["loss"].tolist()))
+    assert lines(right)["mean init, CE, full fine-tuning, validation"][1][-1] == pytest.approx(0.5)
+
+
+def test_epochs_run_through_the_stages() -> None:
+    losses = pd.DataFrame(
+        [
+            {"kind": "epoch", "stage": "a", "epoch": 0, "loss": None, "validation_loss": 3.0},
+            {"kind": "step", "stage": "a", "epoch": 0, "loss": 2.9, "validation_loss": None},
+            {"kind": "epoch", "stage": "a", "epoch": 1, "loss": 2.9, "validation_loss": 2.5},
+            {"kind": "epoch", "stage": "a", "epoch": 2, "loss": 2.4, "validation_loss": 2.2},
+            {"kind": "epoch", "stage": "b", "epoch": 0, "loss": None, "validation_loss": 2.2},
+            {"kind": "epoch", "stage": "b", "epoch": 1, "loss": 2.0, "validation_loss": 1.9},
+        ]
+    )
+    curve = epoch_curve(losses)
+    assert curve.epoch.tolist() == [0, 1, 2, 3] and curve.validation.tolist() == [3.0, 2.5, 2.2, 1.9]
+    assert stage_ends(curve) == {"a": 2}
+    ax = loss_chart({"mean_ce": curve}, splits=False)
+    solid, dashed, end = ax.lines
+    assert list(end.get_xdata()) == [2, 2]
+    assert [text.get_text() for text in ax.legend().get_texts()] == ["mean init, CE"]
+    assert list(dashed.get_ydata()) == curve.validation.tolist() and solid.get_linestyle() == "-"
+    assert "nats" in ax.get_ylabel()

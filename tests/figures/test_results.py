@@ -1,0 +1,68 @@
+"""Results as figures: bars and diamonds of the counts, intervals, tokens saved."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from figures.figure_parts import draw, lines
+from fixtures.tiny_run import TinyRun
+
+from vocabx_utils import thesis
+from vocabx_utils.figures.results import detectable_chart, failure_chart, forest_chart, saved_chart
+from vocabx_utils.runs import Run
+
+
+def test_published_results_bars() -> None:
+    drawing = draw("results_published", Run("any", Path()))
+    widths = [bar.get_width() for bar in drawing.figure.axes[2].patches]
+    assert widths == pytest.approx([100 * row.combined / thesis.COMBINED_TOTAL for row in thesis.RESULTS])
+
+
+def test_live_results_stand_in_the_published_form(tiny: TinyRun, tmp_path: Path) -> None:
+    drawing = draw("results", tiny.run)
+    big, human, together, bits = drawing.figure.axes[:4]
+    assert [ax.get_title() for ax in (big, human, together, bits)] == [
+        "BigCodeBench (n = 40)", "HumanEval (n = 20)", "together (n = 60)", "held out (n = 8)",
+    ]  # fmt: skip
+    assert [bar.get_width() for bar in big.patches] == pytest.approx([25, 50])
+    diamonds = [line.get_xdata()[0] for line in big.lines if line.get_marker() == "D"]
+    assert diamonds == pytest.approx([100 * 213 / 1022, 100 * 216 / 1022])
+    assert [line for line in human.lines if line.get_marker() == "D"] == []
+    words = [text.get_text() for text in together.texts]
+    assert words == ["15/60\nreference", "not asked", "25/60\np = 0.057"]
+    assert "mean init, KL (first), fine-tuned 20/40" in drawing.alt
+    scores = tiny.run.require("05", "bits_per_byte.csv")
+    shutil.copy(scores, Run("alone", tmp_path).stage("05"))  # no sandbox, no answers
+    alone = draw("results", Run("alone", tmp_path))
+    assert [ax.get_title() for ax in alone.figure.axes] == ["held out (n = 8)"]
+
+
+def test_intervals_that_exclude_zero_are_filled() -> None:
+    table = pd.DataFrame(
+        [("a", -0.2, -0.3, -0.1), ("b", 0.1, -0.1, 0.3)], columns=["model", "difference", "low", "high"]
+    )
+    ax = forest_chart(table, label="difference to c (points)")
+    points = [line for line in ax.lines if line.get_marker() == "o"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(-0.2, 1), (0.1, 0)]
+    assert [line.get_markerfacecolor() for line in points] == ["#0173b2", "white"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
+    assert ax.get_xlabel() == "difference to c (points)\nfilled: interval excludes 0"
+
+
+def test_failures_are_stacked_and_the_detectable_difference_falls() -> None:
+    failures = pd.DataFrame({"variant": ["base", "mean_ce"], "passed": [3, 4], "wrong": [5, 1], "exceptions": ["", ""]})
+    bars = failure_chart(failures).patches
+    assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 3), (0, 4), (3, 5), (4, 1)]
+    independent, *paired = detectable_chart(0.3, (500, 2000)).lines
+    assert len(paired) == 2
+    for line in (independent, *paired):
+        assert line.get_ydata()[0] > line.get_ydata()[1] > 0
+
+
+def test_tokens_saved_by_number_of_new_tokens() -> None:
+    columns = ["corpus", "strategy", "found", "saved_per_1000"]
+    rows = [("a", "added", 8, 1.0), ("a", "merges", 8, 2.0), ("a", "merges", 16, 3.0), ("b", "merges", 8, 9.0)]
+    ax = saved_chart(pd.DataFrame(rows, columns=columns))
+    assert ax.get_title() == "a"
+    assert lines(ax) == {"added": ([8], [1.0]), "merges": ([8, 16], [2.0, 3.0])}

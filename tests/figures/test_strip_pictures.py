@@ -1,0 +1,57 @@
+"""Strips as pictures: they save as SVG and PDF, show every character, and carry the loss of each pair."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from alignment_tokenizers import with_added
+
+from vocabx_utils.figures.looks import drawable
+from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
+from vocabx_utils.figures.strips import strip_from_pieces, token_strip
+from vocabx_utils.vocabulary.lookahead import map_token_sequences
+
+ORIGINAL = ["import", " num", "py", " as", " np", "\n", "st", "d", "(", ")"]
+EXTENDED = ["import", " numpy", " as", " np", "\n", "std", "(", ")"]
+PAIR = with_added("byte-level")
+
+
+def test_figures_save_as_svg_and_pdf(tmp_path):
+    strip = strip_from_pieces(ORIGINAL * 3, EXTENDED * 3)
+    axes = draw_strip(strip, width=40, indices=True)
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("◆·numpy") == 3 and texts.count("2:1") == 6
+    with plt.rc_context({"svg.hashsalt": "strips"}):
+        for suffix in ("svg", "pdf", "png"):
+            axes.figure.savefig(tmp_path / f"strip.{suffix}")
+            assert (tmp_path / f"strip.{suffix}").stat().st_size > 1000
+    own = plt.figure().add_subplot()
+    assert draw_strip(strip, own) is own
+
+    short = strip_from_pieces(ORIGINAL, EXTENDED)
+    pairs, kind = map_token_sequences(ORIGINAL, EXTENDED).pairs("first")
+    losses = np.linspace(0.1, 0.8, len(pairs))
+    panels = draw_loss_pipeline(short, pairs, kind, vocabulary=100, new_tokens=2, kl=losses)
+    heights = sorted(bar.get_height() for bar in panels[3].patches)
+    np.testing.assert_allclose(heights, losses)
+    assert any("100 x 8" in text.get_text() for text in panels[2].texts)
+    with pytest.raises(ValueError, match="one for each pair"):
+        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2)
+
+
+def test_characters_the_font_lacks_become_code_points():
+    assert drawable("·x↵◆") == "·x↵◆"
+    assert drawable("🙂") == "U+1F642" or "🙂" in drawable("🙂")
+
+
+def test_figures_of_emoji_warn_about_no_missing_glyph(recwarn):
+    draw_strip(token_strip(PAIR, "🙂 日本 e\u0301 \u200d")).figure.canvas.draw()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_token_rows_must_be_one_text() -> None:
+    with pytest.raises(ValueError, match="one id for each piece"):
+        draw_token_ids([("a", ["x", "y"], [1], set())])
+    with pytest.raises(ValueError, match="a beginning of 'xyz'"):
+        draw_token_ids([("a", ["x", "yz"], [1, 2], set()), ("b", ["q"], [3], set())])

@@ -1,0 +1,22 @@
+"""Names of variants: spelled for legends and tables."""
+
+import pytest
+
+from vocabx_utils.names import variant_label
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("mean_kl_last", "mean init, KL (last)"),
+        ("mean_kl_last_ce0.3", "mean init, KL (last, CE share 0.3)"),
+        ("random_untrained", "random init, untrained"),
+        ("base", "base model"),
+        ("mean_kl_last_no_a", "mean init, KL (last), without stage a"),
+        ("base_full", "base model, full fine-tuning"),
+        ("tuned_mean_ce_full", "mean init, CE, full fine-tuning"),
+        ("tuned_mean_kl_last", "mean init, KL (last), fine-tuned"),
+    ],
+)
+def test_variant_labels(name: str, label: str) -> None:
+    assert variant_label(name) == label

@@ -1,0 +1,306 @@
+"""Which figures the series has, and the one loop that draws them from the files of a run, each with its text.
+
+Figures of the thesis that explain transformers in general (attention, MLP, projection with toy numbers, inference)
+have no counterpart. A figure whose files a run does not have is left out with a reason; nothing is invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+
+from vocabx_utils.figures import diagrams, losses, results, rows
+from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
+from vocabx_utils.figures.strips import aligned_strip, strip_from_pieces
+from vocabx_utils.figures.theme import Drawing, Format, note, save_figure, theme
+from vocabx_utils.files import read_json, read_jsonl
+from vocabx_utils.rows import Matrix
+from vocabx_utils.runs import MissingStageError, Run
+from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
+from vocabx_utils.vocabulary.alignment import AlignedText, align_ids, align_texts
+from vocabx_utils.vocabulary.tokens import Extension, load_extension
+
+_LONGEST_LINE = 70
+_PROCESS_TEXT = "def calculate_sum(a, b):"
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """One figure of the list.
+
+    Attributes:
+        name: file name without extension.
+        thesis: LaTeX label of its counterpart, empty if it goes beyond the thesis.
+        draw: makes it from a run; raises `MissingStageError` where the run lacks the files.
+    """
+
+    name: str
+    thesis: str
+    draw: Callable[[Run], Drawing]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one figure: the files written, or why there are none."""
+
+    name: str
+    paths: tuple[Path, ...]
+    reason: str = ""
+
+
+def draw_figures(
+    run: Run, folder: Path, specs: Iterable[FigureSpec] | None = None, formats: Sequence[Format] = ("svg", "png")
+) -> list[Outcome]:
+    """Draw figures (all of `FIGURES` if none are named) from a run into a folder, with `alt.json`.
+
+    Returns:
+        One outcome for each figure, in order.
+    """
+    theme("notebook")
+    outcomes = []
+    for spec in FIGURES if specs is None else specs:
+        try:
+            drawing = spec.draw(run)
+        except MissingStageError as missing:
+            outcomes.append(Outcome(spec.name, (), str(missing)))
+            continue
+        paths = save_figure(drawing.figure, spec.name, drawing.alt, folder, formats)
+        plt.close(drawing.figure)
+        outcomes.append(Outcome(spec.name, tuple(paths)))
+    return outcomes
+
+
+def _drawing(ax: Axes, alt: str) -> Drawing:
+    figure = ax.get_figure(root=True)
+    assert figure is not None  # axes that we made
+    return Drawing(figure, alt)
+
+
+# --- diagrams --------------------------------------------------------------------------------------------------
+
+
+def _pipeline(_: Run) -> Drawing:
+    alt = (
+        "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
+        "fine-tuning (04) and evaluation (05); notebook 06 looks inside after phase 1."
+    )
+    return _drawing(diagrams.pipeline_diagram(), alt)
+
+
+def _self_distillation(_: Run) -> Drawing:
+    alt = (
+        "Diagram of self-distillation: the teacher reads the tokens num, py, as, np; the student reads numpy, as, np. "
+        "Both go through the same frozen model to distributions P and Q over the original vocabulary; the KL "
+        "divergence between them moves only the new input row."
+    )
+    return _drawing(diagrams.distillation_diagram(), alt)
+
+
+def _loss_gradient(_: Run) -> Drawing:
+    alt = (
+        "Line chart over the predicted probability p from 0 to 1: the cross-entropy loss falls to 0 at p = 1 while its "
+        "gradient magnitude 1/p stays at 1; the gradient of the squared error falls to 0."
+    )
+    return _drawing(diagrams.loss_gradient_chart(), alt)
+
+
+# --- losses ----------------------------------------------------------------------------------------------------
+
+
+def _variants(run: Run, stage: str) -> list[str]:
+    if not (names := run.variants(stage)):
+        run.require(stage)
+    return names
+
+
+def _phase1(run: Run, key: str) -> Drawing:
+    metrics = {name: read_jsonl(run.require("03", f"{name}/metrics.jsonl")) for name in _variants(run, "03")}
+    return losses.draw_metric({name: lines for name, lines in metrics.items() if lines}, key)
+
+
+def read_curve(run: Run, variant: str) -> pd.DataFrame | None:
+    """Read the losses of a variant of notebook 04, stages one after the other; None if nothing was logged.
+
+    A variant that branches off another one begins with the stages of that one.
+    """
+    lines = _stage_lines(run, variant)
+    return losses.epoch_curve(pd.DataFrame(lines)) if lines else None
+
+
+def _stage_lines(run: Run, variant: str, upto: str = "") -> list[dict[str, Any]]:
+    folder = run.folder / "04_fine_tuning" / variant
+    origin = read_json(folder / "key.json").get("origin", {}) if (folder / "key.json").exists() else {}
+    found = _stage_lines(run, origin["variant"], origin["stage"]) if origin.get("kind") == "branch" else []
+    for path in sorted(folder.glob("*/losses.jsonl")):
+        if not upto or path.parent.name <= upto:
+            lines = [{"kind": "epoch", **line, "stage": path.parent.name} for line in read_jsonl(path)]
+            found += [line for line in lines if line["kind"] == "epoch"]
+    return found
+
+
+def _curves(run: Run, *, blocks_moved: bool, what: str) -> dict[str, pd.DataFrame]:
+    curves = {name: read_curve(run, name) for name in _variants(run, "04")}
+    found = {
+        name: curve
+        for name, curve in curves.items()
+        if curve is not None and curve["stage"].str.startswith("c").any() == blocks_moved
+    }
+    if not found:
+        raise MissingStageError(
+            f"Run {run.name!r} has no variant with {what}; name one in the parameters of notebook 04_fine_tuning."
+        )
+    return found
+
+
+def _finetuning(run: Run) -> Drawing:
+    return losses.draw_finetuning(_curves(run, blocks_moved=False, what="stage a or b"))
+
+
+def _sequential(run: Run) -> Drawing:
+    return losses.draw_sequential(_curves(run, blocks_moved=True, what="sequential full fine-tuning (stage c)"))
+
+
+# --- results and rows ------------------------------------------------------------------------------------------
+
+
+def _results(run: Run) -> Drawing:
+    bits = pd.read_csv(run.require("05", "bits_per_byte.csv"))
+    path = run.folder / "05_benchmark_evaluation" / "table.csv"  # only where answers could be executed
+    table = pd.read_csv(path) if path.exists() else pd.DataFrame({"model": []})
+    return results.draw_results(bits, table, run.name)
+
+
+def _analysed(run: Run, name: str) -> pd.DataFrame:
+    return pd.read_csv(run.require("06", name))
+
+
+def _cosines(run: Run, matrix: Matrix) -> Drawing:
+    return rows.draw_cosines(_analysed(run, "cosines.csv"), matrix)
+
+
+def _groups(run: Run, matrix: Matrix, grouping: str) -> Drawing:
+    table = _analysed(run, "groups.csv")
+    part = table[table["grouping"] == grouping].rename(columns={"group": grouping})
+    return rows.draw_group_cosines(part, matrix, grouping)
+
+
+def _causal(run: Run) -> Drawing:
+    return rows.draw_causal(_analysed(run, "causal.csv"), read_json(run.require("06", "causal.json")))
+
+
+# --- strips ----------------------------------------------------------------------------------------------------
+
+
+def _extension(run: Run) -> Extension:
+    return load_extension(run.require("01", "extension/original").parent)
+
+
+def _telling_line(run: Run) -> tuple[Extension, AlignedText]:
+    """The validation line of code with the most new tokens among the short ones, aligned."""
+    extension = _extension(run)
+    pairs = read_jsonl(run.require("01", "splits/validation.jsonl"))
+    lines = sorted({line.strip() for pair in pairs for line in pair["answer"].splitlines()})
+    found = align_texts(extension, [line for line in lines if 20 <= len(line) <= _LONGEST_LINE])
+    if not found:
+        raise MissingStageError(f"The validation split of run {run.name!r} has no line that is short enough to draw.")
+    return extension, max(found, key=lambda aligned: int((aligned.extended_ids >= extension.V).sum()))
+
+
+def _tokenization(run: Run) -> Drawing:
+    strip = aligned_strip(*_telling_line(run))
+    return _drawing(draw_strip(strip, indices=True), f"Two tokenizations of one line of code. {strip.summary}")
+
+
+def _tokenization_process(run: Run) -> Drawing:
+    """The thesis's example under the tokenizers of the run, below the thesis's own tokens and ids."""
+    extension = _extension(run)
+    published = [piece for piece, _ in TOKENIZATION_TABLE], [number for _, number in TOKENIZATION_TABLE]
+    ways: list[tuple[str, list[str], list[int], set[int]]] = [("thesis", *published, set())]
+    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.extended)):
+        coded = tokenizer(_PROCESS_TEXT, add_special_tokens=False, return_offsets_mapping=True)
+        pieces = [_PROCESS_TEXT[start:stop] for start, stop in coded["offset_mapping"]]
+        new = {at for at, number in enumerate(coded["input_ids"]) if number >= extension.V}
+        ways.append((name, pieces, coded["input_ids"], new))
+    ax = draw_token_ids(ways)
+    sizes = [len(pieces) for _, pieces, _, _ in ways]
+    note(
+        ax,
+        f"One text, n = {sizes[1]} original and {sizes[2]} extended tokens; below each its id; {chr(0x25C6)} new. The "
+        "thesis's table (tab:tokenization_process) leaves out the end of the text; its ids are of another tokenizer.",
+    )
+    alt = (
+        f"The text {_PROCESS_TEXT} cut into tokens with their ids: {sizes[0]} tokens in the thesis's table, "
+        f"{sizes[1]} under the original and {sizes[2]} under the extended tokenizer of run {run.name}, "
+        f"{len(ways[2][3])} of them new."
+    )
+    return _drawing(ax, alt)
+
+
+def _loss_pipeline(run: Run) -> Drawing:
+    extension, aligned, kl = _measured_window(run)
+    strip = aligned_strip(extension, aligned)
+    pairs, kind = aligned.pairs("last")
+    found = [kl.get((int(i), int(j)), 0.0) for i, j in pairs]  # before the first new token KL is exactly 0
+    axes = draw_loss_pipeline(strip, pairs, kind, vocabulary=extension.V, new_tokens=extension.N, kl=found)
+    alt = (
+        f"Four steps from two tokenizations to the loss: {strip.summary} {len(pairs)} pairs of positions are kept, the "
+        f"{extension.N} new rows of the student's logits are cut off, and KL is taken column by column; its mean here "
+        f"is {sum(found) / len(found):.3f} nats."
+    )
+    return _drawing(axes[0], alt)
+
+
+def _measured_window(run: Run) -> tuple[Extension, AlignedText, dict[tuple[int, int], float]]:
+    """The shortest window that notebook 06 measured, aligned again, with its KL by position."""
+    windows = read_json(run.require("06", "windows.json"))
+    table = _analysed(run, "positions.csv")
+    extension = _extension(run)
+    lengths = [len(extension.original.decode(window["original_ids"])) for window in windows]
+    chosen = lengths.index(min(lengths))
+    part = table[table["text"] == chosen]
+    kl = {(int(i), int(j)): float(v) for i, j, v in zip(part["original"], part["extended"], part["kl"], strict=True)}
+    return extension, align_ids(extension, *windows[chosen].values()), kl
+
+
+def _example(_: Run, example: AlignmentExample, name: str) -> Drawing:
+    strip = strip_from_pieces(example.original, example.extended)
+    return _drawing(draw_strip(strip, indices=True), f"{name} of the thesis ({example.label}). {strip.summary}")
+
+
+_alignment_example = partial(_example, example=ALIGNMENT_EXAMPLE, name="Worked example of the token mapping")
+_position_mapping = partial(_example, example=POSITION_MAPPING, name="Example of position mapping")
+
+FIGURES: tuple[FigureSpec, ...] = (
+    FigureSpec("pipeline", "fig:complete_pipeline", _pipeline),
+    FigureSpec("self_distillation", "fig:algo1", _self_distillation),
+    FigureSpec("loss_gradient", "fig:loss_gradient", _loss_gradient),
+    FigureSpec("phase1_ce", "fig:phase1_ce_loss", partial(_phase1, key="ce")),
+    FigureSpec("phase1_kl", "fig:phase1_kl_loss", partial(_phase1, key="kl_identical")),
+    FigureSpec("phase1_kl_last", "", partial(_phase1, key="kl_last")),
+    FigureSpec("phase1_kl_pooled", "fig:phase1_kl_loss", partial(_phase1, key="kl_pooled")),
+    FigureSpec("finetuning", "fig:finetune_loss", _finetuning),
+    FigureSpec("sequential", "fig:sequential_finetune", _sequential),
+    FigureSpec("sequential_published", "fig:sequential_finetune", lambda _: losses.draw_sequential_published()),
+    FigureSpec("results", "tab:combined_results", _results),
+    FigureSpec("results_published", "tab:combined_results", lambda _: results.draw_published_results()),
+    FigureSpec("input_cosines", "fig:embedding_similarity", partial(_cosines, matrix="input")),
+    FigureSpec("head_cosines", "fig:head_similarity", partial(_cosines, matrix="head")),
+    FigureSpec("input_cosines_by_length", "", partial(_groups, matrix="input", grouping="subtokens")),
+    FigureSpec("input_cosines_by_count", "", partial(_groups, matrix="input", grouping="frequency")),
+    FigureSpec("head_cosines_by_length", "", partial(_groups, matrix="head", grouping="subtokens")),
+    FigureSpec("head_cosines_by_count", "", partial(_groups, matrix="head", grouping="frequency")),
+    FigureSpec("causal", "", _causal),
+    FigureSpec("layers", "", lambda run: rows.draw_layers(_analysed(run, "layers.csv"))),
+    FigureSpec("tokenization", "fig:tokenization", _tokenization),
+    FigureSpec("tokenization_process", "tab:tokenization_process", _tokenization_process),
+    FigureSpec("loss_pipeline", "fig:complete_loss_pipeline", _loss_pipeline),
+    FigureSpec("alignment_example", "alg:token-mapping", _alignment_example),
+    FigureSpec("position_mapping", "tab:awedist_mappings", _position_mapping),
+)

@@ -1,0 +1,91 @@
+"""How a token looks on every medium: what its bytes are shown as, and the mark, colours and lines of its kind."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+Kind = Literal["same", "merged", "new", "recut", "special"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one kind of token looks on every medium: its mark, colours, and lines of a style sheet and of matplotlib."""
+
+    meaning: str
+    mark: str
+    fill: str
+    edge: str
+    border: str
+    line: Literal["-", "--", ":"] = "-"
+    hatch: str = ""
+
+
+LOOKS: dict[Kind, Look] = {
+    "same": Look("same token on both sides", "", "#f3f3f3", "#8a8a8a", "1px solid"),
+    "merged": Look(
+        "old token inside a span that the other side spells differently",
+        "",
+        "#fbdcae",
+        "#a65c00",
+        "2px dashed",
+        "--",
+        "///",
+    ),
+    "new": Look("new token", "\u25c6", "#bfdff5", "#00507d", "3px double"),
+    "recut": Look("old token, other cut", "\u25cb", "#e6dcf1", "#6b4a8e", "2px dotted", ":", "..."),
+    "special": Look("special token, stands for no text", "", "#d9e8d3", "#4d7a3d", "1px solid"),
+}
+INK = "#1a1a1a"
+_WHITESPACE = {" ": "\u00b7", "\n": "\u21b5", "\r": "\u240d", "\t": "\u2192", "\x7f": "\u2421"}
+_BROKEN_OR_CHAR = re.compile("([\udc80-\udcff]+)|(.)", re.DOTALL)  # what `surrogateescape` makes of broken UTF-8
+
+
+def visible(piece: bytes, limit: int = 24) -> str:
+    """Spell bytes so that nothing is invisible.
+
+    Spaces become `·`, line feeds `↵`, tabs `→`, carriage returns `␍`, other control characters their pictures, lone
+    combining marks stand on `◌`, other unprintable characters show their code point, and bytes that are not a whole
+    character their hexadecimal value. What is longer than `limit` characters is shortened in the middle.
+
+    Example:
+        >>> visible(b" x\\n"), visible("⭢".encode()[:2])
+        ('·x↵', '‹E2 AD›')
+    """
+    text = piece.decode("utf-8", errors="surrogateescape")
+    shown = _BROKEN_OR_CHAR.sub(lambda found: _visible_bytes(found[1]) if found[1] else _visible_char(found[2]), text)
+    if len(set(shown)) == 1 and len(shown) > 6:
+        return f"{shown[0]}\u00d7{len(shown)}"
+    half = limit // 2
+    return shown if len(shown) <= limit else f"{shown[: half - 1]}\u2026{shown[len(shown) - half :]}"
+
+
+def _visible_bytes(escaped: str) -> str:
+    return f"\u2039{' '.join(f'{ord(char) - 0xDC00:02X}' for char in escaped)}\u203a"
+
+
+def _visible_char(char: str) -> str:
+    if char in _WHITESPACE:
+        return _WHITESPACE[char]
+    if char < " ":
+        return chr(0x2400 + ord(char))
+    category = unicodedata.category(char)
+    if category.startswith("M"):
+        return "\u25cc" + char
+    return f"\u2039U+{ord(char):04X}\u203a" if category.startswith(("Z", "C")) else char
+
+
+def drawable(text: str) -> str:
+    """Replace characters that the font of pictures lacks by their code points: an emoji by `U+1F642`, for example."""
+    known = _font_characters()
+    return "".join(char if ord(char) in known else f"U+{ord(char):04X}" for char in text)
+
+
+@cache
+def _font_characters() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans Mono"))).get_charmap())

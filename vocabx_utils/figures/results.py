@@ -1,0 +1,292 @@
+"""Evaluations as figures: pass counts, differences with their intervals, failures, what a number of problems shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from vocabx_utils import thesis
+from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes, note
+from vocabx_utils.names import TUNED, variant_label
+from vocabx_utils.statistics import smallest_detectable_difference, wilson_interval
+
+Counts = Mapping[str, Mapping[str, tuple[int, int]]]
+"""Problems passed and answered by benchmark, then by model."""
+
+_RECIPES = {"none": "as it is", "lora": "LoRA", "full": "full"}
+_PUBLISHED = {"BigCodeBench": ("bigcodebench", thesis.BIGCODEBENCH_TOTAL), "DS-1000": ("ds1000", thesis.DS1000_TOTAL)}
+_HATCHES = ("", "//", "..", "xx", "--", "\\\\", "++", "oo", "**", "||")
+
+# --- charts ----------------------------------------------------------------------------------------------------
+
+
+def forest_chart(
+    table: pd.DataFrame, ax: Axes | None = None, *, label: str = "", places: Sequence[int] | None = None
+) -> Axes:
+    """Draw differences with their intervals, filled where one excludes 0.
+
+    Args:
+        table: columns `model`, `difference`, `low`, `high`.
+        ax: where to draw.
+        label: of the horizontal axis: difference to what, in which unit.
+        places: row of each model on axes that others share; without them the models are named from top to bottom,
+            and the axis says what is filled.
+    """
+    ax = new_axes(ax)
+    rows = np.arange(len(table))[::-1] if places is None else places
+    numbers = table[["difference", "low", "high"]].to_numpy(dtype=float)
+    for row, (value, low, high) in zip(rows, numbers, strict=True):
+        error = [[max(value - low, 0)], [max(high - value, 0)]]
+        fill = PALETTE[0] if low > 0 or high < 0 else "white"
+        ax.errorbar(value, row, xerr=error, fmt="o", color=PALETTE[0], mfc=fill, ls="none")
+    ax.axvline(0, color="0.4", lw=1, marker="")
+    ax.set_xlabel(label)
+    if places is None:
+        ax.set_yticks(rows, table["model"])
+        ax.set_ylim(-0.6, len(table) - 0.4)
+        ax.set_xlabel(f"{label}\nfilled: interval excludes 0")
+    return ax
+
+
+def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Draw passed answers and the classes of failures of each variant (`failures.failure_table`) as stacked bars."""
+    ax = new_axes(ax)
+    names = [variant_label(name) for name in table["variant"]]
+    left = np.zeros(len(table))
+    classes = [column for column in table.columns if column not in ("variant", "exceptions")]
+    for column, hatch in zip(classes, _HATCHES, strict=False):
+        counts = table[column].to_numpy(dtype=float)
+        ax.barh(names, counts, left=left, label=column, hatch=hatch, edgecolor="white")
+        left += counts
+    ax.invert_yaxis()
+    ax.set_xlabel("answers")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=4)
+    return ax
+
+
+def detectable_chart(
+    rate: float,
+    sizes: Sequence[int],
+    ax: Axes | None = None,
+    *,
+    discordant: Sequence[float] = (0.05, 0.2),
+    power: float = 0.8,
+) -> Axes:
+    """Draw the smallest detectable difference against the number of problems.
+
+    Args:
+        rate: pass rate of the reference.
+        sizes: numbers of problems.
+        ax: where to draw.
+        discordant: shares of problems with different verdicts, one line each for the paired test.
+        power: probability with which the difference is to be found.
+    """
+    ax = new_axes(ax)
+    for share in (None, *discordant):
+        found = [100 * smallest_detectable_difference(rate, n, power=power, discordant=share) for n in sizes]
+        label = f"McNemar, {share:.0%} of verdicts differ" if share else "two-proportion z-test"
+        ax.plot(sizes, found, label=label)
+    ax.set_xscale("log")
+    ax.set_xticks(list(sizes), [str(n) for n in sizes])
+    ax.minorticks_off()
+    ax.set(xlabel="problems", ylabel="smallest detectable difference (points)")
+    ax.legend()
+    return ax
+
+
+def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
+    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus.
+
+    Args:
+        table: from `comparison.compare_strategies`.
+        ax: where to draw.
+        corpus: which one; the first by default.
+    """
+    ax = new_axes(ax, figsize=(4.5, 3.2), layout="constrained")
+    chosen = corpus or str(table["corpus"].iloc[0])
+    for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
+        rows = table[(table["corpus"] == chosen) & (table["strategy"] == strategy)]
+        ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
+    ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=chosen)
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return ax
+
+
+def _pass_bars(ax: Axes, passed: Sequence[int | None], totals: Sequence[int], marked: Sequence[bool]) -> None:
+    """Draw pass rates as bars from top to bottom with Wilson's interval; None leaves a row empty."""
+    rows = [at for at, value in enumerate(passed) if value is not None]
+    found = [wilson_interval(k, n) for k, n in zip(passed, totals, strict=True) if k is not None]
+    shares = 100 * np.array([one.estimate for one in found])
+    colors = [PALETTE[1] if marked[at] else "0.65" for at in rows]
+    ax.barh(rows, shares, color=colors, edgecolor="0.3", hatch=["//" if marked[at] else "" for at in rows])
+    ends = np.array([[one.estimate - one.low, one.high - one.estimate] for one in found]).T.clip(min=0) * 100
+    ax.errorbar(shares, rows, xerr=ends, fmt="none", ecolor="0.15", lw=1)
+    ax.set_xlabel("passed (%)")
+
+
+def _write_beside(ax: Axes, words: Mapping[int, str]) -> None:
+    """Write a word at the right end of some rows, in room of its own."""
+    low, high = ax.get_xlim()
+    ax.set_xticks([tick for tick in ax.get_xticks() if low <= tick <= high])
+    ax.set_xlim(low, high + 0.38 * (high - low))
+    for at, word in words.items():
+        ax.text(high + 0.02 * (high - low), at, word, va="center", fontsize="x-small")
+
+
+# --- the published table -----------------------------------------------------------------------------------------
+
+
+def draw_published_results() -> Drawing:
+    """Draw the thesis's results table (`tab:combined_results`)."""
+    rows = thesis.RESULTS
+    fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.0), sharey=True)
+    parts = [(key, total, title) for title, (key, total) in _PUBLISHED.items()]
+    parts.append(("combined", thesis.COMBINED_TOTAL, "both"))
+    for ax, (key, total, title) in zip(axes, parts, strict=True):
+        passed = [getattr(row, key) for row in rows]
+        _pass_bars(ax, passed, [total] * len(rows), [row is thesis.REFERENCE for row in rows])
+        ax.set_title(f"{title} (n = {total:,})")
+        _write_beside(ax, {at: str(value) for at, value in enumerate(passed)})
+    axes[0].set_yticks(range(len(rows)), [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows])
+    axes[0].invert_yaxis()
+    _write_beside(axes[2], {at: _p_words(row) for at, row in enumerate(rows)})
+    note(
+        axes[0],
+        "Published counts (tab:combined_results). Bars: pass rate; whiskers: 95 % Wilson interval; number: problems "
+        "passed. p: two-proportion z-test against the hatched reference.",
+    )
+    alt = (
+        "Bar charts of published pass rates for nine models on BigCodeBench, DS-1000 and both, with 95 % intervals: "
+        "mean init with KL and LoRA leads with 556 of 1951, the base model passes 508, random init with KL 443."
+    )
+    return Drawing(fig, alt)
+
+
+def _p_words(row: thesis.ResultRow) -> str:
+    return "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
+
+
+# --- a run in the same form ----------------------------------------------------------------------------------------
+
+
+def read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
+    """Read passed and answered problems out of the results table of notebook 05.
+
+    Args:
+        table: `table.csv`, with columns `<benchmark> passed` that hold `passed/answered`.
+
+    Returns:
+        By benchmark and model; `together` holds the sums where there are several benchmarks.
+    """
+    titles = [c.removesuffix(" passed") for c in table.columns if c.endswith(" passed") and c != "combined passed"]
+    columns = {title: f"{title} passed" for title in titles}
+    if len(titles) > 1:
+        columns["together"] = "combined passed"
+    return {
+        title: {str(model): _fraction(text) for model, text in zip(table["model"], table[column], strict=True)}
+        for title, column in columns.items()
+    }
+
+
+def _fraction(text: str) -> tuple[int, int]:
+    passed, _, total = str(text).partition("/")
+    return int(passed), int(total)
+
+
+def _published_share(model: str, benchmark: str) -> float | None:
+    """The thesis's pass rate, in per cent, of the same variant and recipe."""
+    if benchmark not in _PUBLISHED:
+        return None
+    key, total = _PUBLISHED[benchmark]
+    recipe = "full" if model.endswith("_full") else "lora" if model.startswith(TUNED) else "none"
+    variant = model.removeprefix(TUNED).removesuffix("_full")
+    found = [row for row in thesis.RESULTS if (row.variant, row.recipe) == (variant, recipe)]
+    return 100 * getattr(found[0], key) / total if found else None
+
+
+def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
+    """Draw pass counts and bits per byte of a run.
+
+    Args:
+        bits: `bits_per_byte.csv` of notebook 05: texts, model, n, bits_per_byte, difference, low, high.
+        table: `table.csv` of notebook 05 (see `read_counts`); only a column `model`, empty, where no answer was run.
+        run: its name.
+    """
+    counts = read_counts(table)
+    models = list(dict.fromkeys([*bits["model"], *table["model"]]))
+    texts = list(dict.fromkeys(bits["texts"]))
+    wide = min(3, len(counts) + len(texts))
+    high = -(-(len(counts) + len(texts)) // wide)
+    size = (3.4 * wide + 1.6, (0.42 * len(models) + 1.6) * high)
+    fig, grid = plt.subplots(high, wide, figsize=size, sharey=True, squeeze=False)
+    axes = list(grid.flat)
+    tests = dict(zip(table["model"], table.get("p-value", []), strict=False))
+    for ax, (title, found) in zip(axes, counts.items(), strict=False):
+        _draw_passes(ax, title, found, models, tests)
+    for ax, title in zip(axes[len(counts) :], texts, strict=False):
+        _draw_bits(ax, bits[bits["texts"] == title], models)
+    for ax in axes[len(counts) + len(texts) :]:
+        ax.set_visible(False)
+    axes[0].set_yticks(range(len(models)), [variant_label(name) for name in models])
+    axes[0].set_ylim(len(models) - 0.4, -0.6)
+    note(axes[0], _results_note(counts))
+    return Drawing(fig, _results_alt(run, counts, bits))
+
+
+def _draw_passes(
+    ax: Axes, title: str, found: Mapping[str, tuple[int, int]], models: Sequence[str], tests: Mapping[str, Any]
+) -> None:
+    passed = [found[name][0] if name in found else None for name in models]
+    totals = [found[name][1] if name in found else 0 for name in models]
+    _pass_bars(ax, passed, totals, [tests.get(name) == "reference" for name in models])
+    for at, name in enumerate(models):
+        if name in found and (share := _published_share(name, title)) is not None:
+            ax.plot([share], [at], marker="D", mfc="none", mec="black", ls="none")
+    ax.set_title(f"{title} (n = {max(totals):,})")
+    words = {}
+    for at, name in enumerate(models):
+        p = tests.get(name)
+        told = f"\n{p if p == 'reference' else f'p = {p}'}" if p is not None else ""
+        words[at] = f"{found[name][0]}/{found[name][1]}{told}" if name in found else "not asked"
+    _write_beside(ax, words)
+
+
+def _draw_bits(ax: Axes, part: pd.DataFrame, models: Sequence[str]) -> None:
+    places = [models.index(name) for name in part["model"]]
+    forest_chart(part, ax, label="difference in bits per byte", places=places)
+    ax.locator_params(axis="x", nbins=4)
+    ax.set_title(f"{part['texts'].iloc[0]} (n = {part['n'].iloc[0]:,})")
+    _write_beside(ax, {at: f"{value:.3f}" for at, value in zip(places, part["bits_per_byte"], strict=True)})
+
+
+def _results_note(counts: Counts) -> str:
+    bits = (
+        "Bits per byte: difference to the base model or other reference, whiskers 95 % paired bootstrap over texts, "
+        "filled where they exclude 0; number: the value itself. Lower is better."
+    )
+    if not counts:
+        return f"No answers were executed in this run. {bits}"
+    shown = any(_published_share(name, title) is not None for title, found in counts.items() for name in found)
+    diamonds = "; diamonds: published rate of the same model" if shown else ""
+    return (
+        f"Bars: pass rate; whiskers: 95 % Wilson interval{diamonds}; p: two-proportion z-test against the hatched "
+        f"reference. {bits}"
+    )
+
+
+def _results_alt(run: str, counts: Counts, bits: pd.DataFrame) -> str:
+    parts = [
+        f"{title}: " + ", ".join(f"{variant_label(name)} {k}/{n}" for name, (k, n) in found.items())
+        for title, found in counts.items()
+    ]
+    for texts, part in bits.groupby("texts", sort=False):
+        pairs = zip(part["model"], part["bits_per_byte"], strict=True)
+        values = ", ".join(f"{variant_label(model)} {value:.3f}" for model, value in pairs)
+        parts.append(f"bits per byte, {texts}: {values}")
+    return f"Bars of pass rates and points of bits per byte of run {run}, with intervals. {'; '.join(parts)}."

@@ -1,0 +1,340 @@
+"""What notebook 06 measured of the learned rows: where they point, the causal test, hidden states by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vocabx_utils import thesis
+from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
+from vocabx_utils.analysis.similarity import POSITIONS
+from vocabx_utils.figures.theme import (
+    Drawing,
+    cycle_style,
+    new_axes,
+    note,
+    position_style,
+    variant_style,
+    whole_epochs,
+)
+from vocabx_utils.names import variant_label
+from vocabx_utils.rows import Matrix
+
+GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
+"""Columns that sort the tokens into groups, in words."""
+_ROWS = {"input": "input rows", "head": "head rows"}
+_KEPT = {"top": "largest coordinates", "random": "random coordinates", "principal": "principal directions"}
+
+# --- cosines by epoch ------------------------------------------------------------------------------------------
+
+
+def cosine_chart(
+    summary: pd.DataFrame, published: Sequence[thesis.CosineCurve] = (), ax: Axes | None = None, title: str = ""
+) -> Axes:
+    """Draw mean cosine by epoch, one curve for each subtoken position, with its bootstrap band.
+
+    Args:
+        summary: rows of one variant and one matrix from `similarity.summarize`: position, epoch, mean, low, high, n.
+        published: curves of the thesis for the same matrix; drawn thin and grey, with the marker of their position.
+        ax: where to draw.
+        title: of the axes.
+    """
+    ax = new_axes(ax)
+    for curve in published:
+        style = position_style(curve.position) | {"color": "0.55"}
+        ax.plot(curve.epochs, curve.cosine, **style, lw=0.9, ms=2.5, alpha=0.9, label=f"thesis, {curve.position}")
+    for position, part in summary.groupby("position", sort=False):
+        _course(ax, part, str(position), position_style(str(position)), alpha=0.18)
+    ax.axhline(0, color="0.4", lw=0.8, ls="-", marker="")
+    whole_epochs(ax)
+    ax.set(xlabel="epoch", ylabel="cosine to the subtoken's row", title=title)
+    return ax
+
+
+def group_curve_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None, title: str = "") -> Axes:
+    """Draw mean cosine to one subtoken position by epoch, one curve for each group of tokens, with bootstrap bands.
+
+    Args:
+        summary: rows of one variant, matrix and position from `similarity.summarize`, with `column`.
+        column: the grouping column, such as the number of subtokens; groups are drawn in the order of the rows.
+        ax: where to draw.
+        title: of the axes.
+    """
+    ax = new_axes(ax)
+    groups = list(dict.fromkeys(summary[column]))
+    for at, group in enumerate(groups):
+        shade = mpl.colormaps["viridis"](0.85 * at / max(len(groups) - 1, 1))  # darker means fewer, in grey too
+        style = cycle_style(at) | {"color": shade}
+        _course(ax, summary[summary[column] == group], str(group), style, alpha=0.15)
+    whole_epochs(ax)
+    ax.set(xlabel="epoch", title=title)
+    return ax
+
+
+def _course(ax: Axes, part: pd.DataFrame, name: str, style: Mapping[str, Any], alpha: float) -> None:
+    """Draw mean by epoch with its band."""
+    part = part.dropna(subset="mean").sort_values("epoch")
+    if not part.empty:
+        ax.plot(part["epoch"], part["mean"], **style, label=f"{name} (n = {part['n'].max()})")
+        ax.fill_between(part["epoch"], part["low"], part["high"], color=style["color"], alpha=alpha, lw=0)
+
+
+def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
+    """Draw the cosines to first, intermediate and last subtoken by epoch, one panel for each trained variant.
+
+    The thesis publishes curves from random initial rows only. They stand behind the variants that start there too;
+    where a run has none with the same objective, they get a panel of their own.
+
+    Args:
+        summary: `similarity.summarize` by variant, matrix, position and epoch.
+        matrix: `input` or `head`.
+    """
+    table = summary[summary["matrix"] == matrix]
+    panels = [(name, _published(matrix, name)) for name in _trained(table)]
+    matched = {curve.objective for _, curves in panels for curve in curves}
+    panels += [(f"random_{kind}", _published(matrix, f"random_{kind}")) for kind in ("kl", "ce") if kind not in matched]
+    wide = 2 if len(panels) in (2, 4) else min(3, len(panels))
+    high = -(-len(panels) // wide)
+    fig, grid = plt.subplots(high, wide, figsize=(3.1 * wide + 1.5, 2.9 * high + 0.3), squeeze=False)
+    ends: list[str] = []
+    legend: dict[str, Artist] = {}
+    for ax, (name, published) in zip(grid.flat, panels, strict=False):
+        part = table[table["variant"] == name]
+        only = ": thesis only" if part.empty else ""
+        cosine_chart(part, published, ax, f"{variant_label(name)}{only}")
+        handles, labels = ax.get_legend_handles_labels()
+        legend.update(zip(labels, handles, strict=True))
+        if not only:
+            ends.append(f"{variant_label(name)} {_final(part)}")
+    for ax in list(grid.flat)[len(panels) :]:
+        ax.set_visible(False)
+    for ax in grid[:, 1:].flat:
+        ax.set_ylabel("")
+    fig.legend(handles=list(legend.values()), labels=list(legend), loc="outside right center", fontsize="small")
+    note(
+        grid[0, 0],
+        "Bands: 95 % bootstrap over tokens, n in the legend. Grey: curves of the thesis, which has them from random "
+        "initial rows only and does not say for how many tokens. Vertical axes differ.",
+    )
+    alt = (
+        f"Charts of the mean cosine of new {_ROWS[matrix]} to their subtokens by epoch, a panel for each variant; "
+        f"last epoch, first/intermediate/last subtoken: {'; '.join(ends)}."
+    )
+    return Drawing(fig, alt)
+
+
+def _trained(table: pd.DataFrame) -> list[str]:
+    """Variants with more than one epoch, in the order of the table."""
+    epochs = table.groupby("variant", sort=False)["epoch"].nunique()
+    return [str(name) for name in epochs.index[epochs > 1]]
+
+
+def _published(matrix: Matrix, variant: str) -> list[thesis.CosineCurve]:
+    if not variant.startswith("random"):
+        return []
+    objective = "kl" if "_kl" in variant else "ce" if "_ce" in variant else ""
+    return [c for c in thesis.COSINE_CURVES if (c.matrix, c.objective) == (matrix, objective)]
+
+
+def _final(part: pd.DataFrame) -> str:
+    means = part[part["epoch"] == part["epoch"].max()].set_index("position")["mean"]
+    values = [float(means.get(position, np.nan)) for position in POSITIONS]
+    return "/".join("none" if np.isnan(value) else f"{value:.3f}" for value in values)
+
+
+def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> Drawing:
+    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant.
+
+    Args:
+        groups: `similarity.summarize` by variant, matrix, position, epoch and `grouping`.
+        matrix: `input` or `head`.
+        grouping: `subtokens` or `frequency`, a column of `groups`.
+    """
+    table = groups[groups["matrix"] == matrix]
+    names = _trained(table)
+    seen = table.groupby("position", observed=True)["n"].sum()
+    shown = [position for position in POSITIONS if seen.get(position, 0)]
+    size = (2.5 * len(names) + 1.9, 2.3 * len(shown) + 0.6)
+    fig, grid = plt.subplots(len(shown), len(names), figsize=size, squeeze=False, sharex=True, sharey="col")
+    for line, position in zip(grid, shown, strict=True):
+        for ax, name in zip(line, names, strict=True):
+            part = table[(table["variant"] == name) & (table["position"] == position)]
+            group_curve_chart(part, grouping, ax, variant_label(name) if ax in grid[0] else "")
+            ax.set_xlabel("epoch" if ax in grid[-1] else "")
+        line[0].set_ylabel(f"cosine to the {position}", fontsize="small")
+        line[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", title=GROUPINGS[grouping])
+        line[-1].get_legend().get_title().set_fontsize("x-small")
+    note(
+        grid[0, 0],
+        f"New {_ROWS[matrix]}. Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.",
+    )
+    counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
+    told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
+    alt = (
+        f"Line charts of the cosine of new {_ROWS[matrix]} to their {', '.join(shown)} subtoken by epoch for groups of "
+        f"tokens by {GROUPINGS[grouping]}: {told}; one column for each of {len(names)} variants."
+    )
+    return Drawing(fig, alt)
+
+
+# --- the learned change ----------------------------------------------------------------------------------------
+
+
+def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
+    """Draw how much of the learned change the k largest coordinates hold, medians and middle 50 % of the tokens.
+
+    Args:
+        shares: (N, len(ks)) energy shares by variant, from `mechanisms.top_k_share`.
+        ks: numbers of coordinates.
+        width: D.
+        ax: where to draw; its black line is what independent normal coordinates would give.
+    """
+    ax = new_axes(ax)
+    for variant, values in shares.items():
+        low, middle, high = np.nanquantile(values, [0.25, 0.5, 0.75], axis=0)
+        style = variant_style(variant)
+        ax.plot(ks, middle, **style, label=variant_label(variant))
+        ax.fill_between(ks, low, high, color=style["color"], alpha=0.15, lw=0)
+    ax.plot(ks, gaussian_top_k_share(width, ks), color="black", ls="--", marker="", label="normal coordinates")
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel=f"coordinates kept, k of D = {width}", ylabel="share of |Δe|²", ylim=(0, 1.03))
+    return ax
+
+
+def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> Axes:
+    """Draw KL against the dimensions of the learned change that are kept, with that of initial and trained rows."""
+    ax = new_axes(ax)
+    for at, (keep, part) in enumerate(test.table.groupby("keep", sort=False)):
+        curve = part.groupby("k")["kl"].agg(["mean", "min", "max"])
+        style = cycle_style(at)
+        ax.plot(curve.index, curve["mean"], **style, label=_KEPT.get(str(keep), str(keep)))
+        ax.fill_between(curve.index, curve["min"], curve["max"], color=style["color"], alpha=0.18, lw=0)
+    for value, text in ((test.kl_start, "initial rows"), (test.kl_end, "trained rows")):
+        ax.axhline(value, color="0.3", lw=0.9, ls=(0, (4, 3)), marker="")
+        ax.annotate(
+            text,
+            (0.02, value),
+            (0, 2),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize="small",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
+        )
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel=f"dimensions of the change kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
+    return ax
+
+
+def draws_note(table: pd.DataFrame) -> str:
+    """Say how often a `CausalTest` drew random coordinates, and with that what the band around their curve is."""
+    draws = int(table.loc[table["keep"] == "random", "draw"].nunique())
+    if draws < 2:
+        return "Random coordinates: one draw (no bands)."
+    return f"Random coordinates: mean of {draws} draws; bands: their range."
+
+
+def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Drawing:
+    """Draw the causal test, one panel for each variant.
+
+    Args:
+        table: tables of the `CausalTest`s with their `variant`.
+        facts: by variant: `kl_start`, `kl_end`, `width`, `positions`.
+    """
+    variants, fig, axes = _panels(table, 4.4)
+    needed = []
+    for variant, ax in zip(variants, axes, strict=True):
+        fact = facts[variant]
+        test = CausalTest(table[table["variant"] == variant], fact["kl_start"], fact["kl_end"], fact["width"])
+        causal_chart(test, ax, variant_label(variant))
+        ax.label_outer(remove_inner_ticks=False)
+        k = test.coordinates_needed()
+        needed.append(f"{variant_label(variant)}: {'more than tested' if k is None else k} of {fact['width']}")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+    note(axes[0], f"n = {facts[variants[0]]['positions']} positions. {draws_note(table)}")
+    alt = (
+        "Line charts of KL against kept dimensions of the learned change; coordinates for 90 % of the gain: "
+        f"{'; '.join(needed)}."
+    )
+    return Drawing(fig, alt)
+
+
+def _panels(table: pd.DataFrame, width: float) -> tuple[list[str], Figure, np.ndarray]:
+    """The variants of a table, a figure, and a row of axes `width` inches wide, one for each variant."""
+    names = list(dict.fromkeys(table["variant"]))
+    fig, axes = plt.subplots(1, len(names), figsize=(width * len(names), 3.9), squeeze=False, sharey=True)
+    return names, fig, axes[0]
+
+
+# --- hidden states ---------------------------------------------------------------------------------------------
+
+
+def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
+    """Draw how similar the student's hidden states are to the teacher's by layer, one curve for each place.
+
+    Args:
+        table: result of `divergence.hidden_similarity`.
+        ax: where to draw.
+        title: of the axes.
+    """
+    ax = new_axes(ax)
+    for at, (place, part) in enumerate(table.groupby("place", sort=False)):
+        ax.plot(part["layer"], part["cosine"], **cycle_style(at), label=f"{place} (n = {part['n'].max()})")
+    whole_epochs(ax)
+    ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=title)
+    return ax
+
+
+def draw_layers(table: pd.DataFrame) -> Drawing:
+    """Draw the similarity of hidden states (`divergence.hidden_similarity`), one panel for each variant."""
+    variants, fig, axes = _panels(table, 4.0)
+    for variant, ax in zip(variants, axes, strict=True):
+        layer_chart(table[table["variant"] == variant], ax, variant_label(variant)).label_outer(
+            remove_inner_ticks=False
+        )
+    axes[0].legend(fontsize="small")
+    note(
+        axes[0],
+        "Mean over positions (no bands); n in the legend. Boundary: end of a merged span; after: tokens behind it.",
+    )
+    at_end = table[(table["layer"] == table["layer"].max()) & (table["place"] == "boundary")]
+    last = at_end.set_index("variant")["cosine"]
+    ends = "; ".join(f"{variant_label(v)} {last[v]:.3f}" for v in variants if v in last)
+    alt = f"Line charts of hidden-state cosine, student to teacher, by layer; at boundaries in the last layer: {ends}."
+    return Drawing(fig, alt)
+
+
+def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
+    """Draw the logit lens as a grid: layers upwards, readers across, the likeliest next token in each cell.
+
+    Args:
+        table: result of `divergence.logit_lens`; colour is its KL from the teacher's final prediction.
+        ax: where to draw.
+        title: of the axes.
+    """
+    ax = new_axes(ax)
+    readers = list(dict.fromkeys(table["reader"]))
+    layers = sorted(table["layer"].unique())
+    values, tops = (
+        table.pivot(index="layer", columns="reader", values=name).loc[layers, readers].to_numpy()
+        for name in ("kl", "top")
+    )
+    image = ax.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmin=0)
+    for (row, column), value in np.ndenumerate(values):
+        color = "white" if value > 0.55 * values.max() else "black"
+        shown = repr(tops[row, column][0])[1:-1][:12]
+        ax.text(column, row, shown, ha="center", va="center", fontsize="xx-small", color=color, parse_math=False)
+    ax.figure.colorbar(image, ax=ax, label="KL to the teacher's prediction (nats)")
+    ax.set_xticks(range(len(readers)), readers)
+    ax.set_yticks(range(0, len(layers), 5), layers[::5])
+    ax.grid(visible=False)
+    ax.set(ylabel="layer (0: embedding)")
+    ax.set_title(title, parse_math=False)
+    return ax

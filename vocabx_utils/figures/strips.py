@@ -1,0 +1,344 @@
+"""Token strips: two tokenizations of one text, one above the other, as HTML and as plain text.
+
+A strip is data first (`Strip`), drawn by `Strip.html` for notebooks, `Strip.text` for terminals and as the text
+alternative, and `strip_pictures.draw_strip` for papers. The HTML is a plain table with column spans: it needs no
+script and no style sheet, says everything by shape as well as by colour, and sets both text and background
+colours, so that it reads the same in light and dark themes and after export.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from vocabx_utils.figures.looks import INK, LOOKS, Kind, visible
+from vocabx_utils.vocabulary.alignment import AlignedText, TokenizerPair, align_text
+from vocabx_utils.vocabulary.boundaries import align_boundaries
+from vocabx_utils.vocabulary.encoding import piece_ends
+from vocabx_utils.vocabulary.spelling import spelling_of
+
+Point = tuple[int, int]
+"""Bytes of the text before it, and a number among the points there: tokens without text take room too."""
+_EMPTY = "border:none;background:none"
+
+
+@dataclass(frozen=True)
+class StripToken:
+    """One token of a strip: position in its sequence, text to show, kind, and the points between which it lies."""
+
+    index: int
+    text: str
+    kind: Kind
+    start: Point
+    stop: Point
+
+    @property
+    def label(self) -> str:
+        """The text with the mark of its kind in front."""
+        return LOOKS[self.kind].mark + self.text
+
+
+Row = Sequence[StripToken]
+
+
+@dataclass(frozen=True)
+class Group:
+    """What lies between two neighbouring shared points of a strip, and `k:m` where k old tokens stand for m others."""
+
+    start: Point
+    stop: Point
+    label: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Two tokenizations of one text, ready to draw.
+
+    Attributes:
+        original: tokens of O.
+        extended: tokens of E.
+        shared: points at which both sides have read the same text, and the start of the text.
+    """
+
+    original: tuple[StripToken, ...]
+    extended: tuple[StripToken, ...]
+    shared: frozenset[Point]
+
+    @cached_property
+    def summary(self) -> str:
+        """One sentence that says what the strip shows; the text alternative of the picture."""
+        count = {kind: sum(token.kind == kind for token in self.extended) for kind in LOOKS}
+        merged = sum(token.kind == "merged" for token in self.original)
+        return (
+            f"{len(self.original)} original tokens above {len(self.extended)} extended tokens of the same text: "
+            f"{count['same']} the same, {count['new']} new, {count['recut']} old ones cut differently; "
+            f"{merged} original tokens lie in differing spans."
+        )
+
+    @cached_property
+    def kinds(self) -> list[Kind]:
+        """Kinds of tokens in it, in the order of the legend."""
+        used = {token.kind for token in self.original + self.extended}
+        return [kind for kind in LOOKS if kind in used]
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """All points at which a token of either side begins or ends, in order: the edges of the columns."""
+        tokens = self.original + self.extended
+        return sorted({point for token in tokens for point in (token.start, token.stop)})
+
+    def lines(self, width: int) -> list[Strip]:
+        """Cut the strip into lines of at most `width` characters, at shared points only."""
+        length: dict[Point, int] = {}
+        for row in (self.original, self.extended):
+            used = 0
+            for token in row:
+                used += len(token.label) + 1
+                length[token.stop] = max(length.get(token.stop, 0), used)
+        edges = [point for point in self.points if point in self.shared]
+        if len(edges) < 2:
+            return [self] if self.points else []
+        cuts, used = [edges[0]], 0
+        for before, point in pairwise(edges[1:]):
+            if length.get(point, 0) - used > width and before != cuts[-1]:
+                cuts.append(before)
+                used = length.get(before, 0)
+        return [self._between(*ends) for ends in zip(cuts, [*cuts[1:], self.points[-1]], strict=True)]
+
+    def _between(self, start: Point, stop: Point) -> Strip:
+        sides = [tuple(t for t in row if start <= t.start and t.stop <= stop) for row in (self.original, self.extended)]
+        return Strip(sides[0], sides[1], self.shared)
+
+    def groups(self) -> Iterator[Group]:
+        """Yield what lies between neighbouring shared points."""
+        for start, stop in pairwise(point for point in self.points if point in self.shared):
+            part = self._between(start, stop)
+            plain = {token.kind for token in part.extended} <= {"same", "special"}
+            yield Group(start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}")
+
+    def html(self, width: int = 84) -> str:
+        """Draw the strip as HTML tables without scripts or style sheets.
+
+        Args:
+            width: characters in a line before it is broken at the next shared boundary.
+
+        Returns:
+            The HTML. Each cell's tooltip says its position and kind.
+        """
+        tables = "".join(_table(line) for line in self.lines(width))
+        style = "overflow-x:auto;overflow-y:hidden;margin:0.4em 0"
+        return (
+            f'<div role="figure" aria-label="{html.escape(self.summary)}" style="{style}">{tables}{_legend(self)}</div>'
+        )
+
+    def text(self, width: int = 84) -> str:
+        """Draw the strip with characters: `|` at shared boundaries, `¦` where only one side has one."""
+        return "\n\n".join(_characters(line) for line in self.lines(width))
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def __repr__(self) -> str:
+        return f"{self.summary}\n{self.text()}"
+
+
+def column_places(rows: Sequence[Row], points: Sequence[Point]) -> dict[Point, int]:
+    """Place the points of a line so that every token of every row has room for its label, in characters."""
+    ends: dict[Point, list[tuple[Point, int]]] = {}
+    for row in rows:
+        for token in row:
+            ends.setdefault(token.stop, []).append((token.start, len(token.label) + 1))
+    place = {points[0]: 0} if points else {}
+    for before, point in pairwise(points):
+        needs = [place[start] + size for start, size in ends.get(point, [])]
+        place[point] = max([place[before] + 1, *needs])
+    return place
+
+
+# --- a line as characters and as HTML --------------------------------------------------------------------------
+
+
+def _characters(line: Strip) -> str:
+    at = column_places((line.original, line.extended), line.points)
+    shown = []
+    for name, row in (("original", line.original), ("extended", line.extended)):
+        characters = [" "] * (at[line.points[-1]] + 1)
+        for token in row:
+            left, right = at[token.start], at[token.stop]
+            characters[left + 1 : right] = token.label.ljust(right - left - 1)
+            for place, point in ((left, token.start), (right, token.stop)):
+                characters[place] = "|" if point in line.shared else "\u00a6"
+        shown.append(f"{name} {''.join(characters)}".rstrip())
+    return "\n".join(shown)
+
+
+def _table(line: Strip) -> str:
+    column = {point: n for n, point in enumerate(line.points)}
+    rows = (
+        _row("original", line.original, column, len(line.points) - 1),
+        _joint_row(line, column),
+        _row("extended", line.extended, column, len(line.points) - 1),
+    )
+    return (
+        '<table style="border-collapse:separate;border-spacing:2px 0;margin:0.5em 0;border:none;'
+        f'font-family:monospace;font-size:90%;width:auto"><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _row(name: str, tokens: Row, column: dict[Point, int], columns: int) -> str:
+    cells, at = [], 0
+    for token in tokens:
+        left, right, look = column[token.start], column[token.stop], LOOKS[token.kind]
+        if left > at:
+            cells.append(f'<td colspan="{left - at}" style="{_EMPTY}"></td>')
+        style = (
+            f"color:{INK};background:{look.fill};border:{look.border} {look.edge};padding:2px 4px;"
+            f"text-align:center;white-space:pre;{'font-style:italic;' if token.kind == 'special' else ''}"
+        )
+        title = html.escape(f"{name} position {token.index}: {look.meaning}", quote=True)
+        cells.append(f'<td colspan="{right - left}" title="{title}" style="{style}">{html.escape(token.label)}</td>')
+        at = right
+    if at < columns:
+        cells.append(f'<td colspan="{columns - at}" style="{_EMPTY}"></td>')
+    head = (
+        f'<th scope="row" style="text-align:right;padding-right:6px;font-weight:normal;background:none;'
+        f'border:none">{name}</th>'
+    )
+    return f'<tr style="background:none">{head}{"".join(cells)}</tr>'
+
+
+def _joint_row(line: Strip, column: dict[Point, int]) -> str:
+    """Draw the row between: a line at each shared boundary, and the label of each group."""
+    style = (
+        "border:none;border-left:2px solid #808080;border-right:2px solid #808080;background:none;padding:0;"
+        "text-align:center;font-size:80%"
+    )
+    cells = "".join(
+        f'<td colspan="{column[group.stop] - column[group.start]}" style="{style}">{group.label or "&nbsp;"}</td>'
+        for group in line.groups()
+    )
+    return f'<tr style="background:none"><th style="background:none;border:none"></th>{cells}</tr>'
+
+
+def _legend(strip: Strip) -> str:
+    items = [
+        f'<span style="color:{INK};background:{look.fill};border:{look.border} {look.edge};padding:0 4px">'
+        f"{look.mark or '&nbsp;'}</span> {look.meaning}"
+        for look in (LOOKS[kind] for kind in strip.kinds)
+    ]
+    return f'<div style="font-size:80%;line-height:2.2">{" &ensp; ".join(items)}</div>'
+
+
+# --- making strips ---------------------------------------------------------------------------------------------
+
+
+def token_strip(extension: TokenizerPair, text: str, *, add_special_tokens: bool = False) -> Strip:
+    """Make the strip of a text, a few lines at most, under both tokenizers of an extension.
+
+    Args:
+        extension: anything with `original` and `extended`.
+        text: the text.
+        add_special_tokens: let both tokenizers add their own specials.
+    """
+    return aligned_strip(extension, align_text(extension, text, add_special_tokens=add_special_tokens))
+
+
+def aligned_strip(extension: TokenizerPair, aligned: AlignedText) -> Strip:
+    """Make the strip of a text that this extension aligned already."""
+    both = extension.original, extension.extended
+    spellings = [spelling_of(tokenizer) for tokenizer in both]
+    sides = (aligned.original_ids, aligned.extended_ids)
+    pieces = [
+        [_shown(spelling.raws[i], bool(spelling.is_control[i]), tokenizer, int(i)) for i in ids]
+        for spelling, ids, tokenizer in zip(spellings, sides, both, strict=True)
+    ]
+    known = set(spellings[0].pieces)
+    fresh = {j for j, i in enumerate(aligned.extended_ids.tolist()) if i not in known}
+    return _strip(aligned, pieces, fresh)
+
+
+def strip_from_pieces(original: Sequence[str], extended: Sequence[str], new: Sequence[str] | None = None) -> Strip:
+    """Make a strip from two ways to cut a text by hand, without any tokenizer.
+
+    Args:
+        original: the pieces of O.
+        extended: the pieces of E.
+        new: the pieces that are new tokens; by default those of E that do not occur in O.
+
+    Raises:
+        ValueError: if the two do not spell the same text.
+    """
+    if "".join(original) != "".join(extended):
+        raise ValueError(f"the pieces spell {''.join(original)!r} and {''.join(extended)!r}; they must be one text")
+    number = {piece: n for n, piece in enumerate(dict.fromkeys([*original, *extended]))}
+    ids = [np.array([number[piece] for piece in side], dtype=np.int64) for side in (original, extended)]
+    ends = [piece_ends(list(side)) for side in (original, extended)]
+    none = [np.zeros(len(side), dtype=bool) for side in ids]
+    aligned = AlignedText(ids[0], ids[1], ends[0], ends[1], align_boundaries(ends[0], ends[1]), none[0], none[1])
+    wanted = set(extended) - set(original) if new is None else set(new)
+    shown = [[visible(piece.encode()) for piece in side] for side in (original, extended)]
+    return _strip(aligned, shown, {j for j, piece in enumerate(extended) if piece in wanted})
+
+
+def _shown(piece: bytes, special: bool, tokenizer: object, index: int) -> str:
+    if not special:
+        return visible(piece)
+    name = getattr(tokenizer, "convert_ids_to_tokens", None)
+    return str(name(index)) if name else f"special {index}"
+
+
+def _strip(aligned: AlignedText, pieces: Sequence[Sequence[str]], fresh: Collection[int]) -> Strip:
+    in_group: tuple[set[int], set[int]] = (set(), set())
+    for a, b, c, d in aligned.groups.tolist():
+        in_group[0].update(range(a, b))
+        in_group[1].update(range(c, d))
+    slots = _zero_width_slots(aligned)
+    special = (aligned.original_special, aligned.extended_special)
+    ends = (aligned.original_ends.tolist(), aligned.extended_ends.tolist())
+    room: dict[int, int] = {}  # points beside one another at a byte end
+    for side in (0, 1):
+        for position, slot in slots[side].items():
+            room[ends[side][position]] = max(room.get(ends[side][position], 0), slot + 1)
+
+    def kind_of(side: int, position: int) -> Kind:
+        if special[side][position]:
+            return "special"
+        if side == 1 and position in fresh:
+            return "new"
+        if position in in_group[side]:
+            return "recut" if side else "merged"
+        return "same"
+
+    rows = []
+    for side in (0, 1):
+        row, before = [], 0
+        for position, (text, end) in enumerate(zip(pieces[side], ends[side], strict=True)):
+            start, stop = (before, room.get(before, 0)), (end, 0)
+            if position in slots[side]:
+                start, stop = (end, slots[side][position]), (end, slots[side][position] + 1)
+            row.append(StripToken(position, text, kind_of(side, position), start, stop))
+            before = end
+        rows.append(tuple(row))
+    shared = {rows[0][i].stop for i, _ in aligned.boundaries.tolist()} | set(room.items()) | {(0, 0)}
+    return Strip(rows[0], rows[1], frozenset(shared))
+
+
+def _zero_width_slots(aligned: AlignedText) -> tuple[dict[int, int], dict[int, int]]:
+    """Give each token without text a column of its own at its byte end; two that are paired share one."""
+    partner = {j: i for i, j in aligned.boundaries.tolist()}
+    count: dict[int, int] = {}
+    slots: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for side, ends in enumerate((aligned.original_ends, aligned.extended_ends)):
+        for position in np.flatnonzero(np.diff(ends, prepend=0) == 0).tolist():
+            byte = int(ends[position])
+            if side and partner.get(position) in slots[0]:
+                slots[1][position] = slots[0][partner[position]]
+            else:
+                slots[side][position] = count.get(byte, 0)
+                count[byte] = slots[side][position] + 1
+    return slots

@@ -1,0 +1,102 @@
+"""Settings as frozen dataclasses that refuse names and types that they do not know."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any, Literal, Self
+
+
+class ConfigError(ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Values that are checked against their annotations; subclasses add ranges in `__post_init__`."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @classmethod
+    def from_params(cls, **params: Any) -> Self:
+        """Build the settings from notebook parameters.
+
+        Raises:
+            ConfigError: a name is unknown, or a value has the wrong type or range.
+        """
+        unknown = sorted(set(params) - cls.field_names())
+        if unknown:
+            raise ConfigError(
+                f"{cls.__name__}: unknown {', '.join(unknown)}. Known: {', '.join(sorted(cls.field_names()))}."
+            )
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in params.items()}
+        return cls(**values)
+
+    @classmethod
+    def field_names(cls) -> set[str]:
+        """Names of the settings."""
+        return {field.name for field in dataclasses.fields(cls)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON-ready values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+
+def require(holds: bool, name: str, value: object, expected: str) -> None:
+    """Raise `ConfigError` that names the setting, what was given and what was expected."""
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}; expected {expected}.")
+
+
+def check_types(config: Settings) -> None:
+    """Check each field of a dataclass against its annotation; numbers must be finite.
+
+    Raises:
+        ConfigError: names the field, the value given and the type expected.
+    """
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _fits(value, hints[field.name]):
+            raise ConfigError(
+                f"{field.name} is {value!r} ({type(value).__name__}); expected {_spell(hints[field.name])}."
+            )
+        require(is_finite(value), field.name, value, "a finite number")
+
+
+def is_finite(value: object) -> bool:
+    """True unless a value is, or holds, a float that is infinite or no number."""
+    if isinstance(value, list | tuple):
+        return all(is_finite(item) for item in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in args and type(value) in {type(a) for a in args}
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(v, args[0]) for v in value)
+    if hint is type(None):
+        return value is None
+    if hint is float:  # 1 is a fine float, True is not
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _spell(hint: Any) -> str:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, args))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_spell(a) for a in args)
+    if origin is tuple:
+        return f"a list of {_spell(args[0])}"
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
