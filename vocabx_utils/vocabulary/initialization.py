@@ -66,8 +66,7 @@ def first_rows(
     """
     base, generator = freeze(model, extension.original), torch.Generator().manual_seed(seed)
     aligned = align_texts(extension, texts) or None
-    spell: Any = extension.extended.convert_ids_to_tokens
-    rows = input_rows(input_method, base, extension.tokens, generator, aligned=aligned, spell=spell)
+    rows = input_rows(input_method, base, extension.tokens, generator, aligned=aligned, spell=extension.spell)
     return rows, head_rows(head_method, base, extension.tokens, generator)
 
 
