@@ -6,6 +6,8 @@ import ast
 import copy
 import inspect
 import math
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ import tiny
 import torch
 from tiny import texts, tiny_model, tokenizers
 from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vocabx_utils
 from vocabx_utils.models import ModelError, freeze
@@ -147,11 +150,50 @@ def test_tokenizers_are_compared_on_the_same_bytes() -> None:
     assert found == pytest.approx(bits(base.model, ids, shared) / len("(x)"), rel=1e-5)
 
 
+def test_a_long_text_is_cut_at_line_ends() -> None:
+    base, lines = tiny_model(), texts(4)
+    longest = max(len(base.tokenizer(line)["input_ids"]) for line in lines)
+    assert longest > 20
+    whole = vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["".join(lines)])
+    cut = vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["".join(lines)], max_tokens=longest + 1)
+    assert cut == pytest.approx(vocabx_utils.bits_per_byte(base.model, base.tokenizer, lines), rel=1e-6) != whole
+    with_positions = tiny_model(max_position_embeddings=longest + 1)
+    assert vocabx_utils.bits_per_byte(with_positions.model, base.tokenizer, ["".join(lines)]) == pytest.approx(cut)
+
+
 def test_bits_per_byte_say_what_they_need() -> None:
     base = tiny_model()
     with pytest.raises(ValueError, match="one string of 5 characters"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, "texts")
     with pytest.raises(ValueError, match="expected at least one text of two tokens"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["d", ""])
-    with pytest.raises(ValueError, match="text 0: .* do not fit into 4"):
+    with pytest.raises(ValueError, match="max_tokens is 4; expected 16 or more"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, texts(1), max_tokens=4)
+
+
+# --- documents
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    named = code.replace('"smollm2-135m"', repr(str(tiny_folder)))
+    assert named != code
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src" / "part").mkdir(parents=True)
+    words = ["column", "joined", "window", "season", "filter", "before", "table", "index", "merge", "plot", "axis"]
+    for number, text in enumerate(texts(24)):
+        chosen = " ".join(random.Random(number).sample(words, 8))
+        (tmp_path / "src" / "part" / f"{number:02}.py").write_text(f"{text}    # {chosen}\n", encoding="utf-8")
+    exec(compile(named, "README.md", "exec"), {})
+    assert float(capsys.readouterr().out.splitlines()[-1]) > 0
+    tokenizer = AutoTokenizer.from_pretrained("my-model")
+    assert AutoModelForCausalLM.from_pretrained("my-model").config.vocab_size >= len(tokenizer)
+    assert len(tokenizer) == len(AutoTokenizer.from_pretrained(tiny_folder)) + 8
+
+
+def test_the_page_lists_every_verb() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(\w+)`", page, flags=re.M)) == sorted(vocabx_utils.__all__)

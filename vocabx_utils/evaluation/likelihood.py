@@ -31,7 +31,8 @@ def bits_per_byte(
     """Measure how well a model predicts texts: bits for each of their UTF-8 bytes, all texts together.
 
     A text is scored whole where the tokenizer itself puts a begin token before it, otherwise behind its first token.
-    A text of one token then has nothing to score and is left out.
+    A text of one token then has nothing to score and is left out. One that is too long is cut in two, at a line end
+    where there is one, and so on until each part fits.
 
     Args:
         model: causal language model.
@@ -39,10 +40,10 @@ def bits_per_byte(
         texts: what to predict.
         compared_with: tokenizers of the models that the number will be compared with: each text is then scored from
             the first place where all tokenizers have a boundary, so that all models are scored on the same bytes.
-        max_tokens: longest text.
+        max_tokens: of the longest part, 16 or more; a model may take fewer.
 
     Raises:
-        ValueError: texts are one string, no text has anything to score, or a text is longer than `max_tokens`.
+        ValueError: texts are one string, no text has anything to score, or `max_tokens` is too small.
 
     Example:
         >>> 0 < bits_per_byte(model, tokenizer, texts) < 16
@@ -50,14 +51,18 @@ def bits_per_byte(
     """
     if isinstance(texts, str):
         raise ValueError(f"texts is one string of {len(texts)} characters; expected a list of texts")
+    if max_tokens < 16:
+        raise ValueError(f"max_tokens is {max_tokens}; expected 16 or more")
+    most = min(max_tokens, getattr(model.config, "max_position_embeddings", max_tokens))
+    tokenizers = (tokenizer, *compared_with)
     begun = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
     begin = str(tokenizer.bos_token) if begun else ""
     spans = []
-    for number, text in enumerate(texts):
-        given = begin + text
-        first = min(set.intersection(*(_boundaries(t, given) for t in (tokenizer, *compared_with))), default=len(given))
+    for number, part in enumerate(part for text in texts if text for part in _parts(text, tokenizers, most)):
+        given = begin + part
+        first = min(set.intersection(*(_boundaries(t, given) for t in tokenizers)))
         if first < len(given):
-            spans.append(Span(f"text {number}", given, first))
+            spans.append(Span(f"part {number}", given, first))
     if not spans:
         raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
     return corpus_bits_per_byte(score_spans(model, tokenizer, spans, max_tokens=max_tokens))
@@ -284,6 +289,14 @@ def _scored(tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> 
     if first - drop < 1:
         raise ValueError(f"{span.task_id}: {len(ids) - first} tokens and one before them do not fit into {max_tokens}")
     return ids[drop:], first - drop
+
+
+def _parts(text: str, tokenizers: Sequence[PreTrainedTokenizerBase], most: int) -> list[str]:
+    """Cut a text in halves until each part has fewer tokens than `most`, under every tokenizer."""
+    if max(len(t(text, add_special_tokens=False, verbose=False)["input_ids"]) for t in tokenizers) < most:
+        return [text]
+    middle = text.rfind("\n", 0, len(text) // 2) + 1 or len(text) // 2
+    return _parts(text[:middle], tokenizers, most) + _parts(text[middle:], tokenizers, most)
 
 
 def _boundaries(tokenizer: PreTrainedTokenizerBase, text: str) -> set[int]:

@@ -51,8 +51,8 @@ def export_model(
     Every checkpoint leaves the house here: written beside `out` and renamed at the end, so `out` is whole or absent.
 
     Args:
-        variant: of `starts.load_variant`, `starts.load_folder`, or made in memory with `starts.from_rows`; its model is
-            left as it is, apart from an adapter, which is merged or taken off.
+        variant: of `learn_rows` or `fine_tune`, of `starts.load_variant` or `starts.load_folder`, or made with
+            `starts.from_rows`; its model is left as it is, apart from an adapter, which is merged or taken off.
         out: must not exist, or be empty.
         adapter: `merge` adds LoRA into the weights; `separate` writes the base with its rows, and `adapter/` in it.
         pad_to: round the rows up to a multiple of this (64 suits GPUs); all padding rows are then overwritten with
@@ -68,6 +68,14 @@ def export_model(
         ExportError: `out` exists, ids outnumber rows, or the folder's logits or ids differ from those in memory.
         SpaceError: the model would not fit on the disk; nothing was written.
         PortableError: other releases of transformers would compute something else from the folder.
+
+    Example:
+        >>> from vocabx_utils import learn_rows
+        >>> learned = learn_rows(model, tokenizer, [" groupby", " ravel"], texts)
+        >>> export_model(learned, scratch / "mine")["new_tokens"]
+        2
+        >>> AutoTokenizer.from_pretrained(scratch / "mine").tokenize("x groupby")
+        ['x', 'Ġgroupby']
     """
     out = Path(out)
     refuse_existing(out)

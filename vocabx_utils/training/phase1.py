@@ -5,7 +5,7 @@ and `complete_loss_pipeline`): the input rows by an objective, usually the KL ag
 tokenizer (eq. `kl_def`), the head rows by cross-entropy. One student forward serves both sides. Two AdamW optimisers
 without weight decay are new for every variant, so no momentum is carried over.
 
-Nothing here knows of files: `phase1_stage` puts a run folder around it, and `learn_rows` is all of it in one call.
+Nothing here knows of files: `phase1_stage` puts a run folder around it; `in_memory` has all of it in one call.
 
 Shapes: V original ids, N new tokens, D width, B texts, T tokens, P positions with a target, K of them compared.
 """
@@ -22,13 +22,12 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 from torch.optim import AdamW
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
-from vocabx_utils.training.checks import LossLog, StepFacts, check_layers, check_moved
+from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.losses import batch_losses
@@ -37,12 +36,10 @@ from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
-from vocabx_utils.vocabulary.options import Strategy
 from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["LearnedRows", "Phase1Data", "Phase1Training", "learn_rows", "new_student", "prepare"]
+__all__ = ["Phase1Data", "Phase1Training", "new_student", "prepare"]
 
 _POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Teacher = Callable[[str, AlignedSet, int], TeacherStates]
@@ -287,60 +284,3 @@ class Phase1Training:
         self.epoch, self.step_of_epoch, self.done, self.skipped = counters["place"].tolist()
         self.totals, self.log.values = counters["totals"].to(self.student.device), counters["losses"]
         return [record for record in records if record["epoch"] < self.epoch]
-
-
-# --- all of it, in memory -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LearnedRows:
-    """Both tokenizers with the new tokens, their rows (N, D) float32 on the CPU, and a mapping per epoch from 0 on."""
-
-    extension: Extension
-    input_rows: Tensor
-    head_rows: Tensor
-    metrics: list[dict[str, Any]]
-
-
-def learn_rows(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    new_tokens: Sequence[str],
-    texts: Sequence[str],
-    objective: str = "kl_last",
-    *,
-    init: str = "mean",
-    validation: Sequence[str] = (),
-    strategy: Strategy = "merges",
-    **settings: Any,
-) -> LearnedRows:
-    """Learn rows for new tokens, without files. Nine arguments, of which the first four usually do.
-
-    Args:
-        model, tokenizer: a causal language model and its own tokenizer; both are left as they are.
-        new_tokens, strategy: see `vocabulary.extend.add_tokens`.
-        texts: to learn from.
-        objective, init: see `objectives.parse_objective`, and first values of the input rows.
-        validation: texts that each epoch is judged by; the training texts unless given.
-        settings: fields of `Phase1Config`, such as `epochs` and `learning_rate`.
-
-    Raises:
-        ValueError: a token or setting is wrong, or no text holds a new token.
-    """
-    extension = add_tokens(tokenizer, new_tokens, strategy)
-    base = freeze(model, tokenizer)
-    recipe = parse_variant(f"{init}_{objective}")
-    sizes = {"train_windows": 10**6, "validation_windows": 10**6, "require_improvement": False}
-    config = Phase1Config.from_params(**{**sizes, **settings, "variants": [recipe.name]})
-    data = prepare(base, extension, texts, validation or texts, config)
-
-    def spell(token: int) -> str:
-        return str(extension.extended.convert_ids_to_tokens(token))
-
-    student = new_student(recipe, base, extension.tokens, config, data.aligned, spell)
-    before = student.input_rows.detach().cpu().clone()
-    training = Phase1Training(recipe, student, data, config)
-    metrics = [event.record for event in training.run() if isinstance(event, EpochDone)]
-    learned, head = (values.detach().cpu() for values in training.parameters.values())
-    check_moved(recipe, before, learned, data.train)
-    return LearnedRows(extension, learned, head, metrics)

@@ -159,15 +159,11 @@ def train_stage(
     Returns:
         Results by variant name.
     """
-
-    def spell(token: int) -> str:
-        return str(stage.extension.extended.convert_ids_to_tokens(token))
-
     starts: Starts = {}
     return {
         name: train_variant(
             name, stage.base, stage.extension.tokens, stage.data, config, stage.folder / name,
-            processes=processes, spell=spell, starts=starts,
+            processes=processes, spell=stage.extension.spell, starts=starts,
         )
         for name in config.variants
     }  # fmt: skip

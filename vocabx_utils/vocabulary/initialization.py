@@ -65,8 +65,8 @@ def first_rows(
         True
     """
     base, generator = freeze(model, extension.original), torch.Generator().manual_seed(seed)
-    aligned, spell = align_texts(extension, texts) or None, extension.extended.convert_ids_to_tokens
-    rows = input_rows(input_method, base, extension.tokens, generator, aligned=aligned, spell=spell)
+    aligned = align_texts(extension, texts) or None
+    rows = input_rows(input_method, base, extension.tokens, generator, aligned=aligned, spell=extension.spell)
     return rows, head_rows(head_method, base, extension.tokens, generator)
 
 

@@ -77,6 +77,10 @@ class Extension:
         """Ids of the new tokens."""
         return range(self.V, self.V + self.N)
 
+    def spell(self, token: int) -> str:
+        """Return the piece of an id, as the extended tokenizer writes it."""
+        return str(self.extended.convert_ids_to_tokens(token))
+
     def count(self, texts: Iterable[str]) -> dict[int, int]:
         """Occurrences of each new token in texts, by id; tokens that do not occur have 0."""
         counts: Counter[int] = Counter()
