@@ -112,6 +112,8 @@ def teacher_cache(
 ) -> TeacherStates:
     """Open the file of these examples' states, running the teacher if there is none for exactly this input.
 
+    Eight arguments: those of `ask_teacher`, and where, by whom and with which word the file is written.
+
     Args:
         base, examples, layer, token_budget, beginnings_bytes: see `ask_teacher`.
         folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
