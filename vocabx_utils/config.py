@@ -34,7 +34,7 @@ class StageConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.run_name) and "/" not in self.run_name, "run_name", self.run_name, "a plain folder name")
-        require(self.seed >= 0, "seed", self.seed, "0 or more")
+        self.require_at_least(0, "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,10 @@ class TokenizerConfig(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.n_tokens >= 1, "n_tokens", self.n_tokens, "1 or more")
-        require(self.min_count >= 1, "min_count", self.min_count, "1 or more")
-        require(self.min_train_count >= 0, "min_train_count", self.min_train_count, "0 or more")
-        require(self.max_token_bytes >= 2, "max_token_bytes", self.max_token_bytes, "2 or more")
-        for name in ("tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        self.require_at_least(1, "n_tokens", "min_count")
+        self.require_at_least(0, "min_train_count")
+        self.require_at_least(2, "max_token_bytes")
+        self.require_at_least(1, "tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes")
         if self.corpus_source == "packages":
             require(bool(self.packages), "packages", self.packages, "at least one import name")
         else:
@@ -109,8 +107,7 @@ class AlignmentConfig(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lookahead", "texts", "kl_texts", "kl_tokens"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        self.require_at_least(1, "lookahead", "texts", "kl_texts", "kl_tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,11 +165,11 @@ class Phase1Config(StageConfig):
         require(self.epochs >= 1, "epochs", self.epochs, "1 or more (untrained variants are named so)")
         require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 to below 1")
         require(self.window == 0 or self.window >= 4, "window", self.window, "0 or at least 4 tokens")
-        for name in ("batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("restart_epochs", "train_limit", "validation_limit"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        require(self.max_length >= 8, "max_length", self.max_length, "8 or more")
+        self.require_at_least(
+            1, "batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"
+        )
+        self.require_at_least(0, "restart_epochs", "train_limit", "validation_limit")
+        self.require_at_least(8, "max_length")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,14 +247,14 @@ class FineTuneConfig(StageConfig):
             known and len(set(self.stages)) == len(self.stages), "stages", self.stages, "some of a, b, c, each once"
         )
         require(self.dtype != "float16", "dtype", self.dtype, "bfloat16 or float32 (float16 would need loss scaling)")
-        for name in ("max_length", "tokens_per_step", "tokens_per_batch", "a_epochs", "b_epochs", "c_epochs"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        self.require_at_least(
+            1, "max_length", "tokens_per_step", "tokens_per_batch", "a_epochs", "b_epochs", "c_epochs"
+        )
         for name in ("a_rate", "b_rate", "c_rate", "lora_rank", "lora_alpha"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         for name in ("a_warmup", "b_warmup", "c_warmup", "lora_dropout"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to under 1")
-        for name in ("weight_decay", "clip_norm", "checkpoint_every", "train_texts", "validation_texts"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        self.require_at_least(0, "weight_decay", "clip_norm", "checkpoint_every", "train_texts", "validation_texts")
         require(
             self.tokens_per_batch >= self.max_length,
             "tokens_per_batch",
@@ -284,8 +281,7 @@ class TunedModelsConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("measured_texts", "measured_chars", "new_tokens"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        self.require_at_least(1, "measured_texts", "measured_chars", "new_tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -335,10 +331,8 @@ class EvaluationConfig(StageConfig):
         require(
             bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}"
         )
-        for name in ("bits_problems", "held_out_pairs", "answer_problems", "batch_size"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("max_new_tokens", "workers"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        self.require_at_least(0, "bits_problems", "held_out_pairs", "answer_problems", "batch_size")
+        self.require_at_least(1, "max_new_tokens", "workers")
         require(0 < self.power < 1, "power", self.power, "a number between 0 and 1")
 
 
@@ -370,9 +364,8 @@ class AnalysisConfig(StageConfig):
         super().__post_init__()
         require(bool(self.probed), "probed", self.probed, "at least one variant")
         require(bool(self.kept) and min(self.kept) >= 0, "kept", self.kept, "numbers of dimensions, 0 or more")
-        for name in ("windows", "after", "draws", "bootstrap", "batch_size"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        require(self.before >= 0, "before", self.before, "0 or more")
+        self.require_at_least(1, "windows", "after", "draws", "bootstrap", "batch_size")
+        self.require_at_least(0, "before")
 
 
 STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {

@@ -40,6 +40,11 @@ class Settings:
         """Return the names of the settings."""
         return {field.name for field in dataclasses.fields(cls)}
 
+    def require_at_least(self, least: int, *names: str) -> None:
+        """Refuse settings below a number."""
+        for name in names:
+            require(getattr(self, name) >= least, name, getattr(self, name), f"{least} or more")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON-ready values."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
@@ -60,9 +65,9 @@ def check_types(config: Settings) -> None:
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if not _fits(value, hints[field.name]):
+        if not fits(value, hints[field.name]):
             raise ConfigError(
-                f"{field.name} is {value!r} ({type(value).__name__}); expected {_spell(hints[field.name])}."
+                f"{field.name} is {value!r} ({type(value).__name__}); expected {spell(hints[field.name])}."
             )
         require(is_finite(value), field.name, value, "a finite number")
 
@@ -74,29 +79,50 @@ def is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _fits(value: object, hint: Any) -> bool:
+def type_of(default: object) -> Any:
+    """Annotation that a default value stands for.
+
+    >>> type_of([1, 2]), type_of(None)
+    (list[int], typing.Any)
+    """
+    if default is None:
+        return Any
+    if isinstance(default, list | tuple):
+        kinds = sorted({type(item) for item in default}, key=lambda kind: kind.__name__)
+        return list[typing.Union[tuple(kinds)]] if kinds else list[Any]  # type: ignore[misc]  # noqa: UP007
+    return type(default)
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value has the annotated type; an int is a fine float, a bool no number, a tuple a fine list."""
+    if hint is Any:
+        return True
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in args and type(value) in {type(a) for a in args}
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in args)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(v, args[0]) for v in value)
+        return any(fits(value, a) for a in args)
+    if origin in (tuple, list):
+        expected = tuple if origin is tuple else list | tuple
+        return isinstance(value, expected) and all(fits(v, args[0]) for v in value)
     if hint is type(None):
         return value is None
-    if hint is float:  # 1 is a fine float, True is not
+    if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)
 
 
-def _spell(hint: Any) -> str:
+def spell(hint: Any) -> str:
+    """Say in words what an annotation takes."""
+    if hint is Any:
+        return "any plain value"
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, args))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_spell(a) for a in args)
-    if origin is tuple:
-        return f"a list of {_spell(args[0])}"
+        return " or ".join(spell(a) for a in args)
+    if origin in (tuple, list):
+        return "a list" if args[0] is Any else f"a list of {spell(args[0])}"
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))

@@ -17,7 +17,7 @@ from typing import Any
 
 from vocabx_utils.paths import stage_name
 from vocabx_utils.profiles import notebook_params
-from vocabx_utils.settings import ConfigError, is_finite
+from vocabx_utils.settings import ConfigError, fits, is_finite, spell, type_of
 
 __all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text", "read_value"]
 
@@ -39,12 +39,7 @@ class Parameter:
     @property
     def expected(self) -> str:
         """What a value may be, in words."""
-        if self.default is None:
-            return "any plain value"
-        if isinstance(self.default, list | tuple):
-            kinds = sorted({type(item).__name__ for item in self.default})
-            return f"a list of {kinds[0]}" if len(kinds) == 1 else "a list"
-        return type(self.default).__name__
+        return spell(type_of(self.default))
 
 
 def declared_parameters(notebook: Path) -> dict[str, Parameter]:
@@ -93,7 +88,7 @@ def check_value(parameter: Parameter, value: Any) -> Any:
     Raises:
         ConfigError: it does not; the message names the parameter, the value and the type expected.
     """
-    if not _fits(value, parameter.default):
+    if not fits(value, type_of(parameter.default)):
         raise _misfit(parameter, value)
     if not is_finite(value):
         raise ConfigError(f"{parameter.name} is {value!r}; expected a finite number.")
@@ -105,19 +100,6 @@ def _misfit(parameter: Parameter, value: Any) -> ConfigError:
         f"{parameter.name} is {value!r} ({type(value).__name__}); expected {parameter.expected}, "
         f"such as the default {parameter.default!r}."
     )
-
-
-def _fits(value: Any, default: Any) -> bool:
-    if default is None:
-        return True
-    if isinstance(default, list | tuple):
-        items = list(default)
-        return isinstance(value, list | tuple) and (not items or all(any(_fits(v, d) for d in items) for v in value))
-    if isinstance(value, bool) or isinstance(default, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
-    if isinstance(default, float):
-        return isinstance(value, int | float)
-    return isinstance(value, type(default))
 
 
 _BOOLEANS = {"true": True, "false": False}
