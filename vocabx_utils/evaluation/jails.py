@@ -45,12 +45,12 @@ class Jail:
     """A running jail; leaving it ends it.
 
     Args:
-        bubblewrap: The program that closes it.
-        view: What it shows of the host.
+        bubblewrap: the program that closes it.
+        view: what it shows of the host.
         call: Python expression that runs inside.
-        descriptors: What it inherits.
-        tmp_mb: Size of its `/tmp` in MiB.
-        enter: Puts its command under a limit on memory.
+        descriptors: what it inherits.
+        tmp_mb: size of its `/tmp` in MiB.
+        enter: puts its command under a limit on memory.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Program:
         """Send the job and wait until the program has it.
 
         Raises:
-            SandboxUnavailableError: It did not confirm, so the candidate has not begun.
+            SandboxUnavailableError: it did not confirm, so the candidate has not begun.
         """
         assert self._jail is not None
         self._channel.settimeout(START_SECONDS)
@@ -219,8 +219,8 @@ class WarmJail:
     """A jail with a fork server in it.
 
     Args:
-        start: Starts a jail from an expression and the descriptors that it inherits.
-        preload: Modules that the server imports once.
+        start: starts a jail from an expression and the descriptors that it inherits.
+        preload: modules that the server imports once.
     """
 
     def __init__(self, start: Callable[[str, Sequence[int]], Jail], preload: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ class MemoryGroup:
     """A control group for the jails of one worker; processes enter it by being started with `enter`.
 
     Args:
-        parent: Folder of the memory controller in which the group is made.
+        parent: folder of the memory controller in which the group is made.
     """
 
     def __init__(self, parent: Path) -> None:
