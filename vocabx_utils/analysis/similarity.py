@@ -22,7 +22,7 @@ Intermediate = Literal["mean_of_cosines", "cosine_of_mean"]
 
 
 def cosine(a: Tensor, b: Tensor) -> np.ndarray:
-    """Cosine between vectors (…, D) that are broadcast against each other, NaN where one is zero or holds NaN.
+    """Compute cosines between vectors (…, D) that are broadcast against each other, NaN where one is zero or holds NaN.
 
     >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([4.0, 3.0])).item()
     0.96
@@ -41,7 +41,7 @@ def cosine(a: Tensor, b: Tensor) -> np.ndarray:
 def subtoken_cosines(
     rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]], intermediate: Intermediate = "mean_of_cosines"
 ) -> dict[str, np.ndarray]:
-    """Cosine of each new row to the first, the intermediate and the last of its subtokens' rows.
+    """Return the cosine of each new row to the first, the intermediate and the last of its subtokens' rows.
 
     The thesis averages over intermediates of tokens with three or more subtokens, without saying whether it averages
     cosines (default here) or vectors; for m near-orthogonal vectors the second gives √m times the first.
@@ -107,7 +107,7 @@ def cosines_by_epoch(
     original: Mapping[Matrix, Tensor],
     intermediate: Intermediate = "mean_of_cosines",
 ) -> pd.DataFrame:
-    """Cosines of every token to its subtokens, for all variants, epochs and both matrices.
+    """Return the cosines of every token to its subtokens, for all variants, epochs and both matrices.
 
     Args:
         histories: variants of phase 1.
@@ -142,7 +142,7 @@ def summarize(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Mean cosine of each group with a bootstrap band over its tokens.
+    """Return the mean cosine of each group with a bootstrap band over its tokens.
 
     Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
 
@@ -221,7 +221,7 @@ def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
 
 
 def mean_init_cosines(matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """Mean cosine between the average of a token's k subtokens and each of them, before any training, (N,).
+    """Return the mean cosine between the average of a token's k subtokens and each of them, before any training, (N,).
 
     For near-orthogonal subtokens of equal norm it is 1/√k: 0.71 for two, 0.58 for three. A cosine of about 0.6 for
     mean initial rows thus says nothing about what was learned (claim C5).

@@ -76,7 +76,7 @@ class Environment:
     preload: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """What a result or a kept list records of it."""
+        """Return what a result or a kept list records of it."""
         return {
             "name": self.name,
             "hash": self.hash,
@@ -88,7 +88,7 @@ class Environment:
 
 
 def environment_for(benchmark: str) -> Environment:
-    """Environment of a benchmark: a pinned one, or the plain interpreter for HumanEval and MBPP.
+    """Return the environment of a benchmark: a pinned one, or the plain interpreter for HumanEval and MBPP.
 
     Raises:
         EnvironmentMissingError: the pinned environment is not built.
@@ -98,7 +98,7 @@ def environment_for(benchmark: str) -> Environment:
 
 @functools.lru_cache(maxsize=1)
 def plain_environment() -> Environment:
-    """The interpreter that runs this code, with its packages.
+    """Return the interpreter that runs this code, with its packages.
 
     Only the interpreter and numpy count for the hash: nothing else decides answers to HumanEval and MBPP, and
     an unrelated upgrade must not make finished results worthless.
@@ -114,7 +114,7 @@ def plain_environment() -> Environment:
 
 
 def folder_of(name: str) -> Path:
-    """Folder of a pinned environment below the cache folder."""
+    """Return the folder of a pinned environment below the cache folder."""
     return cache_dir() / "eval-env" / name
 
 

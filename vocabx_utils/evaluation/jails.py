@@ -100,7 +100,7 @@ class Jail:
                 self._first = os.pidfd_open(int(found.group(1))) if found else None
 
     def complaint(self) -> str:
-        """What bubblewrap or the interpreter wrote before it gave up (at most 400 characters)."""
+        """Return what bubblewrap or the interpreter wrote before it gave up (at most 400 characters)."""
         stderr = self._process.stderr
         if stderr is None or stderr.closed or not select.select([stderr], [], [], 0.2)[0]:
             return "no message"
@@ -142,7 +142,7 @@ class Program:
         self._calls: socket.socket | None = None
 
     def passed(self, calls: socket.socket | None) -> list[int]:
-        """The descriptors that the program gets."""
+        """Return the descriptors that the program gets."""
         self._calls = calls
         report = [self._writing.fileno()] if self._reports else []
         return [self._theirs.fileno(), *report, *([calls.fileno()] if calls else [])]

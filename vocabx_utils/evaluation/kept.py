@@ -52,7 +52,7 @@ class KeptList:
         return cls(benchmark, tuple(content["kept"]), *parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the kept file."""
+        """Return the content of the kept file."""
         return {
             "benchmark": self.benchmark,
             "n_kept": len(self.kept),
@@ -103,14 +103,14 @@ def kept_problems(benchmark: str) -> list[Problem]:
 
 
 def reference_timeouts(benchmark: str) -> Callable[[str], float]:
-    """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
+    """Return seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
     kept = KeptList.read(benchmark)
     special = kept.timeouts if kept else {}
     return lambda task_id: float(special.get(task_id, INFO[benchmark].timeout_s))
 
 
 def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
-    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
+    """Return the ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
     info = one_benchmark(problems)
     kept = KeptList.read(info.name)
     spared = set(kept.not_strict) if kept else set()

@@ -155,5 +155,5 @@ def _reason(kind: str, status: str) -> str:
 
 
 def flags(solution: str) -> list[str]:
-    """Words in a solution at which a person should look; they do not change the outcome."""
+    """Return the words in a solution at which a person should look; they do not change the outcome."""
     return [word for word in _SUSPICIOUS if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}", solution)]

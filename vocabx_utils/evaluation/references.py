@@ -129,7 +129,7 @@ def reference_jobs(
     *,
     strict: bool = False,
 ) -> list[Job]:
-    """Jobs that run the reference solutions."""
+    """Return the jobs that run the reference solutions."""
     return [
         make_job(
             problem,

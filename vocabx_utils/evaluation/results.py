@@ -58,7 +58,7 @@ class Result:
         return self.status == "pass"
 
     def to_dict(self) -> dict[str, Any]:
-        """The line of the results file."""
+        """Return the line of the results file."""
         return dataclasses.asdict(self)
 
     @classmethod

@@ -50,7 +50,7 @@ class Limits:
                 raise ValueError(f"the limit {name} must be positive, got {value}")
 
     def for_job(self) -> dict[str, float]:
-        """The limits that the runner sets for itself; CPU time a little above the wall time."""
+        """Return the limits that the runner sets for itself; CPU time a little above the wall time."""
         return {**asdict(self), "cpu_s": int(self.timeout_s) + 2}
 
 
