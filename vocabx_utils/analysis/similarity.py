@@ -32,7 +32,7 @@ def cosine(a: Tensor, b: Tensor) -> np.ndarray:
     """
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"Widths differ: {tuple(a.shape)} and {tuple(b.shape)}; cosines need the same D.")
-    x, y = a.detach().double(), b.detach().double()
+    x, y = a.detach().double(), b.detach().to(a.device).double()
     norms = x.norm(dim=-1) * y.norm(dim=-1)
     values = ((x * y).sum(-1) / norms).cpu().numpy()  # (…,)
     return np.clip(np.where(norms.cpu().numpy() > 0, values, np.nan), -1.0, 1.0)
@@ -84,7 +84,7 @@ def _inner_cosines(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[in
         return np.bincount(owners, values, len(subtokens)) / counts if owners else counts
     if how == "cosine_of_mean":
         sums = torch.zeros(rows.shape, dtype=torch.float64)
-        sums.index_add_(0, torch.tensor(owners, dtype=torch.long), matrix[inner].double())
+        sums.index_add_(0, torch.tensor(owners, dtype=torch.long), matrix[inner].double().cpu())
         return cosine(rows, sums)  # the cosine to a sum equals that to the mean
     raise ValueError(f"Unknown choice {how!r}; choose mean_of_cosines or cosine_of_mean.")
 
