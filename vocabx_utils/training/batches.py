@@ -23,8 +23,6 @@ from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.objectives import Anchor
 
-__all__ = ["Batch", "Step", "align_batch", "collate", "epoch_batches", "micro_batches", "padding_share", "plan_epoch"]
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -70,8 +68,6 @@ def align_batch(
     """Pad some examples and collect what the losses need.
 
     Args:
-        examples: the set.
-        indices: which examples.
         anchor: which pairs to compare, None for none at all.
         rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
     """
@@ -116,14 +112,9 @@ def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: in
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
 
     Args:
-        examples: the training set.
         batch_size: examples in a step.
-        seed: of the run.
         epoch: counted from 1.
         buckets: steps whose examples are sorted by length together; 1 switches sorting off.
-
-    Returns:
-        Lists of example indices, shuffled.
     """
     generator = np.random.default_rng([seed, epoch])
     order = np.asarray(generator.permutation(len(examples)), np.int64)
@@ -158,16 +149,11 @@ def plan_epoch(
     step holds does not depend on `world` or `tokens_per_batch`, so that the loss curve does not either.
 
     Args:
-        examples: encoded texts.
         tokens_per_step: tokens behind one optimiser step, over all processes.
         tokens_per_batch: padded tokens that one process holds at once (this bounds memory).
         world: number of processes that share a batch.
         max_padding: share of padding above which a batch is cut in two.
         pool_steps: steps of one sorted pool.
-        seed: same seed, same plan.
-
-    Returns:
-        The steps of the epoch.
 
     Raises:
         ValueError: when a single text is longer than `tokens_per_batch`.
@@ -225,9 +211,6 @@ def collate(
     """Pad one process's share of a batch on the right.
 
     Args:
-        examples: encoded texts.
-        numbers: the batch.
-        rank: this process.
         world: number of processes; row `k` belongs to process `k % world`.
 
     Returns:

@@ -30,8 +30,6 @@ from vocabx_utils.training.stage_files import load_stage, save_sharded, save_sta
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FineTuned", "Measured", "OutOfMemory", "fine_tune", "run_stage"]
-
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
 _NOT_IN_KEY = (
     "run_name", "variants", "without_a", "full", "train_texts", "validation_texts", "device", "tokens_per_batch",
@@ -63,7 +61,6 @@ class FineTuned:
     """A finished variant.
 
     Attributes:
-        folder: the variant's folder.
         losses: one row per optimiser step (kind "step") and per epoch (kind "epoch").
         stages: one row per stage, fields of `StageRun`.
         observed: what `observe` returned, by stage key, "start" first.
@@ -100,7 +97,6 @@ def fine_tune(
 
     Args:
         model: plain untied model with the rows of phase 1 in place (or the base model); changed in place.
-        train, validation: encoded texts.
         folder: `runs/<name>/04_fine_tuning/<variant>`.
         config: stages, rates, precision.
         limit: V + N, the ids that count.

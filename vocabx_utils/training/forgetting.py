@@ -30,8 +30,6 @@ from vocabx_utils.training.stages import matrices_of
 
 _CHUNK_BYTES = 128 << 20  # logits held at once
 
-__all__ = ["Snapshot", "TextSet", "bits_per_byte", "forgetting_table", "forgetting_texts"]
-
 
 @dataclass(frozen=True)
 class TextSet:
@@ -52,13 +50,9 @@ class Snapshot:
     """Measure a model between stages; give it to `fine_tune` as `observe`.
 
     Attributes:
-        tokenizer: of the variant.
         limit: V + N.
-        new_ids: of the new tokens.
         sets: texts for bits per byte; the first four of the first set also for the probability of new rows.
         prompt: continued greedily; empty for none.
-        max_new_tokens: length of the continuation.
-        tokens_per_batch: bounds memory.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -121,9 +115,6 @@ def bits_per_byte(
     """Negative log2-likelihood of the texts over their UTF-8 bytes, each text from its first byte.
 
     Args:
-        model: plain or peft model.
-        tokenizer: the model's.
-        texts: none of them empty.
         limit: V + N, the ids that count; padding rows take no probability.
         tokens_per_batch: padded tokens of one forward pass; longer texts are refused.
 
@@ -144,10 +135,8 @@ def forgetting_texts(
     scikit-learn with licences.
 
     Args:
-        domain: held-out texts.
         max_texts: of one set, evenly spread over what there is.
         max_chars: characters kept of one text, cut at a line end.
-        language: language of Code Alpaca's answers.
     """
     path = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if path is not None:

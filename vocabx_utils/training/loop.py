@@ -24,8 +24,6 @@ from vocabx_utils.rows import write_epoch
 from vocabx_utils.training.checkpoints import FILE, gather_checkpoint, load_checkpoint
 from vocabx_utils.training.processes import leads, wait
 
-__all__ = ["EpochDone", "NonFiniteLossError", "StepDone", "carry_out", "claim", "learning_rate"]
-
 Record = dict[str, Any]
 
 
@@ -40,7 +38,6 @@ class StepDone:
     Attributes:
         steps: how many are done, over all epochs.
         note: for the progress line.
-        record: a line of the journal, if steps have one.
         checkpoint: whether a run may go on from here; not at an epoch's end, which is to be validated first.
     """
 
@@ -55,7 +52,6 @@ class EpochDone:
     """The end of an epoch, or the start (epoch 0).
 
     Attributes:
-        epoch: its number.
         record: a line of the journal: what validation found.
         tensors: files of the epoch: tensors by folder.
         checkpoint: whether a run may go on from here.
@@ -101,9 +97,7 @@ def carry_out(
 
     Args:
         training: new; restored from the folder's checkpoint if there is one.
-        folder: of the variant or stage.
         journal: name of the JSON Lines file of its records.
-        title: of the progress line.
         every: steps between checkpoints within an epoch, 0 for none.
         processes: those that share each step; the first one writes.
 

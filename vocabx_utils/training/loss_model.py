@@ -19,8 +19,6 @@ from vocabx_utils.training import stages
 from vocabx_utils.training.cross_entropy import linear_cross_entropy, token_losses
 from vocabx_utils.training.stage_files import new_rows_of
 
-__all__ = ["LossModel", "check_shape"]
-
 
 class LossModel(nn.Module):
     """The model as the training loop sees it (thesis eq. `cross_entropy_context`).

@@ -40,16 +40,6 @@ from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
-__all__ = [
-    "Phase1Stage",
-    "VariantResult",
-    "final_model",
-    "prepare_phase1",
-    "token_table",
-    "train_stage",
-    "train_variant",
-]
-
 Starts = dict[tuple[int, ...], Scores]
 
 # Settings that say where and how to compute, or choose texts that the fingerprints tell: a run may go on with others.
@@ -61,14 +51,7 @@ _NOT_IN_KEY = {
 
 @dataclass(frozen=True)
 class Phase1Stage:
-    """What every variant of a run shares.
-
-    Attributes:
-        folder: of the stage.
-        base: frozen base model.
-        extension: of notebook 01.
-        data: examples and the teacher's states.
-    """
+    """What every variant of a run shares."""
 
     folder: Path
     base: BaseModel
@@ -81,7 +64,6 @@ class VariantResult:
     """A finished variant.
 
     Attributes:
-        folder: of the variant.
         metrics: one mapping per epoch, epoch 0 first.
         without_examples: ids of new tokens that no training example holds.
         skipped_steps: steps that held nothing to learn from.
@@ -104,10 +86,7 @@ def prepare_phase1(
     """Read notebook 01's files, check what can be known, and prepare examples and the teacher's states.
 
     Args:
-        run: the run.
-        config: of the stage.
         base: the base model, loaded from `config.model` unless given.
-        processes: those that share the teacher's work.
         tell: receives the size of each teacher cache before it is written.
 
     Raises:
@@ -149,16 +128,7 @@ def prepare_phase1(
 def train_stage(
     stage: Phase1Stage, config: Phase1Config, *, processes: PartialState | None = None
 ) -> dict[str, VariantResult]:
-    """Train every variant of the configuration; finished ones are read, killed ones go on.
-
-    Args:
-        stage: from `prepare_phase1`.
-        config: of the stage.
-        processes: those that share each step.
-
-    Returns:
-        Results by variant name.
-    """
+    """Train every variant of the configuration; finished ones are read, killed ones go on."""
     starts: Starts = {}
     return {
         name: train_variant(
@@ -189,8 +159,6 @@ def train_variant(
     Args:
         name: variant, see `parse_variant`.
         base, tokens, data, config, spell: see `phase1.new_student` and `phase1.Phase1Training`.
-        folder: where the variant is written.
-        processes: those that share each step.
         starts: validations of first values by their checksums, for one set of examples and one model; read, and added
             to, so that variants with the same first values share one.
 
@@ -245,23 +213,13 @@ def _key(recipe: Recipe, base: BaseModel, data: Phase1Data, config: Phase1Config
 
 
 def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> Student:
-    """Load a variant's rows.
-
-    Args:
-        stage: from `prepare_phase1`.
-        variant: a finished variant.
-        epoch: which epoch, the last by default.
-    """
+    """Load the rows of a finished variant, of its last epoch by default."""
     rows = read_epoch(stage.folder / variant / "rows", epoch)
     return Student(stage.base.model, stage.extension.V, rows["input_rows"], rows["head_rows"])
 
 
 def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
-    """Return one line per new token: how it was seen, and what training did to it.
-
-    Args:
-        stage: from `prepare_phase1`.
-        variant: a finished variant.
+    """Return one line per new token of a finished variant: how it was seen, and what training did to it.
 
     Returns:
         Columns: id, text, subtokens (their number), train_count, places (validation), kl_start, kl_end (nats at the

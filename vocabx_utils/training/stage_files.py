@@ -25,8 +25,6 @@ from vocabx_utils.training.stages import Stage, block_prefix, blocks_of, check_e
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["load_adapter", "load_stage", "new_rows_of", "save_adapter", "save_sharded", "save_stage"]
-
 
 def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]:
     """Copy the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
@@ -42,10 +40,7 @@ def save_sharded(
 
     Args:
         model: its own tensors sharded; for stage b the peft model.
-        stage: decides what is written.
-        folder: the stage's folder.
         state: trainable tensors by name within the module that trained.
-        new_ids: of the new tokens.
         rows: new input and head rows, both (N, D), at the end of the stage.
     """
     named = {name.removeprefix("tuned."): tensor.to(rows[0].dtype) for name, tensor in state.items()}
@@ -67,9 +62,6 @@ def save_stage(
 
     Args:
         model: for stage b the peft model.
-        stage: decides what is written.
-        folder: the stage's folder.
-        new_ids: of the new tokens.
         refreeze: whether the first half was frozen again in stage c2.
     """
     if stage.key == "b":
@@ -92,10 +84,7 @@ def save_stage(
 
 
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTrainedModel | PeftModel:
-    """Put a finished stage's tensors into the model that the stage started from, in place.
-
-    Returns:
-        The model, wrapped by peft after stage b.
+    """Put a finished stage's tensors into the model that it started from, in place; after "b" peft wraps it.
 
     Raises:
         ValueError: the stored tensors have other shapes than the model's.
@@ -135,7 +124,6 @@ def save_adapter(
     Args:
         model: peft model with the adapter `default`.
         folder: made when missing.
-        new_ids: of the new tokens.
         base: name or folder of the base to write into the adapter's configuration.
         state: gathered adapter weights, where the model's own are sharded.
         rows: new rows of both matrices, likewise.
@@ -159,15 +147,11 @@ def save_adapter(
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PeftModel:
-    """Put an adapter and its new rows on an extended base, in place.
+    """Put an adapter and its new rows on an extended base, in place: active and frozen.
 
     Args:
         model: plain untied model whose matrices already have the new rows.
         folder: what `save_adapter` wrote.
-        new_ids: of the new tokens.
-
-    Returns:
-        The peft model, adapter active, frozen.
 
     Raises:
         ValueError: the base was not extended, or is another model than the adapter was trained on.

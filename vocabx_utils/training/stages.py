@@ -28,23 +28,6 @@ if TYPE_CHECKING:
 
 Schedule = Literal["linear", "constant"]
 
-__all__ = [
-    "Stage",
-    "block_prefix",
-    "blocks_of",
-    "check_extended",
-    "check_stage",
-    "checksums",
-    "compile_blocks",
-    "linear_layers",
-    "matrices_of",
-    "moved",
-    "open_stage",
-    "plan_stages",
-    "trainable_table",
-    "unmoved_rows",
-]
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -82,16 +65,10 @@ def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
 def open_stage(
     model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)
 ) -> PreTrainedModel | PeftModel:
-    """Free exactly the tensors of a stage, in float32, and freeze the rest.
+    """Free exactly the tensors of a stage, in float32, freeze the rest, and return the model to train.
 
     Args:
         model: plain untied model; for stage b it is wrapped by peft in place.
-        stage: what moves.
-        config: LoRA settings, and whether the first half is frozen again in c2.
-        new_ids: of the new tokens; empty for the base model.
-
-    Returns:
-        The model to train: `model` itself, or the peft model around it.
 
     Raises:
         ValueError: the matrices do not reach the new ids or are tied, or the LoRA pattern matches nothing.
@@ -209,11 +186,7 @@ def trainable_table(model: nn.Module) -> pd.DataFrame:
 
 @torch.no_grad()
 def checksums(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies.
-
-    Returns:
-        Name to two integers: a plain and a position-weighted sum of the bit patterns, modulo 2^64.
-    """
+    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies: name to `_checksum`."""
     frozen: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     return {name: _checksum(tensor) for name, tensor in [*frozen, *model.named_buffers()]}
 
@@ -307,6 +280,7 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
 
 
 def _checksum(tensor: Tensor) -> tuple[int, int]:
+    """A plain and a position-weighted sum of the bit patterns, modulo 2^64."""
     if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
         tensor = tensor.to_local()
     bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -33,8 +33,6 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
-__all__ = ["TeacherStates", "ask_teacher", "teacher_cache"]
-
 _STORED = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16}
 
 
@@ -80,8 +78,6 @@ def ask_teacher(
     """Run the teacher over some examples and keep its states in memory.
 
     Args:
-        base: the base model.
-        examples: what will be compared.
         layer: hidden state to keep, -1 the last (after the final norm).
         token_budget: tokens of one teacher pass, padding included.
         beginnings_bytes: what the beginnings before each first divergence may take; see `SharedBeginnings`.
@@ -110,18 +106,14 @@ def teacher_cache(
     processes: PartialState | None = None,
     beginnings_bytes: int | None = None,
 ) -> TeacherStates:
-    """Open the file of these examples' states, running the teacher if there is none for exactly this input.
+    """Memory-map the file of these examples' states, running the teacher if there is none for exactly this input.
 
     Eight arguments: those of `ask_teacher`, and where, by whom and with which word the file is written.
 
     Args:
-        base, examples, layer, token_budget, beginnings_bytes: see `ask_teacher`.
         folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
         tell: receives the announcement of the size, before anything is written.
         processes: each runs the teacher on its share and writes its rows of the one file.
-
-    Returns:
-        The states, memory-mapped.
 
     Raises:
         SpaceError: the file would not fit on the disk; nothing was written.

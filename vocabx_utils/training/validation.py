@@ -22,8 +22,6 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates
 
-__all__ = ["TokenScores", "base_bits_per_byte", "evaluate"]
-
 _PLACES = ("old", "new", "identical", "last", "first")
 
 
@@ -72,14 +70,10 @@ def evaluate(
     token_budget: int = 8192,
     processes: PartialState | None = None,
 ) -> tuple[dict[str, float], TokenScores]:
-    """Measure a model on a split.
+    """Measure a model on a split; the teacher's states are those of its last layer.
 
     Args:
-        model: student.
-        examples: the split.
-        teacher: its cache, last layer.
         token_budget: tokens of a forward pass, padding included.
-        processes: those that share the work.
 
     Returns:
         Means (CE and KL in nats per position, `bpb` in bits per UTF-8 byte) and sums per new token. A mean over no
