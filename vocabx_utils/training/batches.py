@@ -11,8 +11,7 @@ Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -49,14 +48,9 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
 
-        def move(tensor: Tensor) -> Tensor:
-            if device.type == "cuda":
-                return tensor.pin_memory().to(device, non_blocking=True)
-            return tensor.to(device)
-
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {name: move(value) for name, value in held.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        if device.type == "cuda":
+            return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in vars(self).values()))
+        return Batch(*(tensor.to(device) for tensor in vars(self).values()))
 
 
 def align_batch(
@@ -172,25 +166,12 @@ def plan_epoch(
         for pool in pools
         for group in _cut(pool[np.argsort(-lengths[pool], kind="stable")], lengths, tokens_per_step)
     ]
-    steps = [
-        Step(
-            tuple(
-                map(
-                    tuple,
-                    like_length(
-                        lengths,
-                        group,
-                        tokens=tokens_per_batch,
-                        world=world,
-                        max_padding=max_padding,
-                        longest_first=True,
-                    ),
-                )
-            ),
-            sum(examples[number].targets for number in group),
+    steps = []
+    for group in groups:
+        batches = like_length(
+            lengths, group, tokens=tokens_per_batch, world=world, max_padding=max_padding, longest_first=True
         )
-        for group in groups
-    ]
+        steps.append(Step(tuple(map(tuple, batches)), sum(examples[number].targets for number in group)))
     return [steps[number] for number in generator.permutation(len(steps))]
 
 

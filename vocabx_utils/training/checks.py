@@ -162,10 +162,8 @@ def check_improved(recipe: Recipe, metrics: list[dict[str, Any]], config: Phase1
 
 
 def _must_improve(recipe: Recipe, config: Phase1Config) -> bool:
-    objective = recipe.objective
-    return (
-        objective is not None and config.require_improvement and (objective.match, objective.anchor) == ("kl", "last")
-    )
+    found = recipe.objective
+    return found is not None and config.require_improvement and (found.match, found.anchor) == ("kl", "last")
 
 
 def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -> Ints:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -23,9 +23,7 @@ from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning_stage import FineTuned, Measured, fine_tune
 from vocabx_utils.training.forgetting import Snapshot, TextSet
 from vocabx_utils.training.starts import STAGE, open_start, run_texts
-
-if TYPE_CHECKING:
-    from vocabx_utils.vocabulary.tokens import Extension
+from vocabx_utils.vocabulary.tokens import Extension
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,10 @@ def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) ->
     Raises:
         runs.MissingStageError: notebook 01 has not run.
     """
-    chosen = (
+    train, validation = (
         _densest(run_texts(run, split, extension.extended), extension.extended, extension.V, count, config.max_length)
         for split, count in (("train", config.train_texts), ("validation", config.validation_texts))
     )
-    train, validation = chosen
     return Texts(train, validation)
 
 
@@ -125,20 +122,12 @@ def tune_variant(
         measured: the variant's start, where another variant has measured that model already.
     """
     start = open_start(run, plan.start, base, extension)
-    coded = (
+    train, validation = (
         encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on)
         for part in (texts.train, texts.validation)
     )
-    train, validation = coded
-    observe = Snapshot(
-        start.tokenizer,
-        start.limit,
-        start.new_ids,
-        tuple(sets),
-        prompt,
-        max_new_tokens,
-        max(4096, config.tokens_per_batch),
-    )
+    memory = max(4096, config.tokens_per_batch)
+    observe = Snapshot(start.tokenizer, start.limit, start.new_ids, tuple(sets), prompt, max_new_tokens, memory)
     return fine_tune(
         start.model,
         train,

@@ -115,7 +115,11 @@ def carry_out(
     wait(processes)  # all have read before one writes
     if writes:
         files.write_jsonl(path, records)
-    with _bar(training, title, shown=writes) as bar, _told_where(folder):
+    shown = writes and training.total > 0
+    line = progress(total=training.total, desc=title, unit="step") if shown else contextlib.nullcontext()
+    with line as bar, _told_where(folder):
+        if bar is not None:
+            bar.update(training.done)
         for event in training.run():
             if writes and isinstance(event, EpochDone):
                 for place, tensors in event.tensors.items():  # first: a record says that they are there
@@ -124,7 +128,7 @@ def carry_out(
                 records.append(event.record)
                 if writes:
                     files.append_jsonl(path, event.record)
-            if isinstance(event, StepDone):
+            if isinstance(event, StepDone) and bar is not None:
                 bar.set_postfix_str(event.note, refresh=False)
                 bar.update(1)
             due = isinstance(event, EpochDone) or (every > 0 and event.steps % every == 0)
@@ -143,28 +147,11 @@ def claim(folder: Path, key: Mapping[str, Any], processes: PartialState | None) 
 
 
 @contextlib.contextmanager
-def _bar(training: Training, title: str, *, shown: bool) -> Iterator[Any]:
-    """A progress line of the first process, for as long as there are steps."""
-    if not shown or not training.total:
-        yield _NoBar()
-        return
-    with progress(total=training.total, desc=title, unit="step") as bar:
-        bar.update(training.done)
-        yield bar
-
-
-@contextlib.contextmanager
 def _told_where(folder: Path) -> Iterator[None]:
     try:
         yield
     except NonFiniteLossError as error:
         raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
-
-
-class _NoBar:
-    def update(self, _: int) -> None: ...
-
-    def set_postfix_str(self, _: str, *, refresh: bool) -> None: ...
 
 
 def learning_rate(

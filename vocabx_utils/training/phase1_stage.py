@@ -31,7 +31,7 @@ from vocabx_utils.training.checks import (
 )
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.loop import carry_out, claim
-from vocabx_utils.training.objectives import Recipe, parse_variant
+from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.stages import compile_blocks
@@ -116,12 +116,11 @@ def prepare_phase1(
             beginnings_bytes=0 if config.compile_blocks else None,
         ).to(model.device)  # fmt: skip
 
-    limits = {"train": config.train_limit, "validation": config.validation_limit}
-    texts = {
-        split: [item.text for item in run_texts(run, split, base.tokenizer, limit or None)]
-        for split, limit in limits.items()
-    }
-    data = prepare(base, extension, texts["train"], texts["validation"], config, cached)
+    train, validation = (
+        [item.text for item in run_texts(run, split, base.tokenizer, limit or None)]
+        for split, limit in (("train", config.train_limit), ("validation", config.validation_limit))
+    )
+    data = prepare(base, extension, train, validation, config, cached)
     return Phase1Stage(folder, base, extension, data)
 
 
@@ -169,7 +168,15 @@ def train_variant(
         vocabx_utils.runs.KeyMismatchError: the folder holds work with other settings.
     """
     recipe = parse_variant(name)
-    if claim(folder, _key(recipe, base, data, config), processes) == "finished":
+    key = {
+        "variant": recipe.name,
+        "settings": {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY},
+        "model": base.fingerprint,
+        "dtype": str(base.dtype),
+        "train": data.train.fingerprint(),
+        "validation": data.validation.fingerprint(),
+    }
+    if claim(folder, key, processes) == "finished":
         sealed = runs.read_provenance(folder)
         metrics = files.read_jsonl(folder / "metrics.jsonl")
         return VariantResult(folder, metrics, sealed["without_examples"], sealed["skipped_steps"])
@@ -199,17 +206,6 @@ def train_variant(
         )  # fmt: skip
     wait(processes)
     return VariantResult(folder, metrics, missing, training.skipped)
-
-
-def _key(recipe: Recipe, base: BaseModel, data: Phase1Data, config: Phase1Config) -> dict[str, Any]:
-    return {
-        "variant": recipe.name,
-        "settings": {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY},
-        "model": base.fingerprint,
-        "dtype": str(base.dtype),
-        "train": data.train.fingerprint(),
-        "validation": data.validation.fingerprint(),
-    }
 
 
 def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> Student:

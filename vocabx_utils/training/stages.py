@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,6 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils.config import FineTuneConfig
-
-if TYPE_CHECKING:
-    from peft import PeftModel
 
 Schedule = Literal["linear", "constant"]
 
@@ -62,9 +59,7 @@ def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
     return tuple(stage for key in config.stages for stage in known[key])
 
 
-def open_stage(
-    model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)
-) -> PreTrainedModel | PeftModel:
+def open_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)) -> Any:
     """Free exactly the tensors of a stage, in float32, freeze the rest, and return the model to train.
 
     Args:
@@ -75,11 +70,11 @@ def open_stage(
     """
     check_extended(model, new_ids)
     model.requires_grad_(False)
-    trained: PreTrainedModel | PeftModel = model
+    trained: Any = model
     if stage.key == "b":
         trained = _add_lora(model, config)
     else:
-        for parameter in _parameters_of(model, stage, config):
+        for parameter in freed_by(model, stage, refreeze=config.c_refreeze).values():
             parameter.data = parameter.data.float()
             parameter.requires_grad_(True)
     _assert_trainable(trained, model, stage, config)
@@ -129,6 +124,22 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
     inside = f"{block_prefix(model)}."
     kinds = (nn.Linear, Conv1D)
     return [name for name, module in model.named_modules() if isinstance(module, kinds) and name.startswith(inside)]
+
+
+def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[str, nn.Parameter]:
+    """Return the tensors that stage a, c1 or c2 frees, by the names under which they are stored.
+
+    Args:
+        model: plain.
+        stage: not b, whose tensors are adapters.
+        refreeze: whether c2 leaves the first half frozen.
+    """
+    if stage.key == "a":
+        return dict(zip(("input", "head"), matrices_of(model), strict=True))
+    prefix, blocks = _block_list(model)
+    half = len(blocks) // 2
+    chosen = range(half) if stage.key == "c1" else range(half if refreeze else 0, len(blocks))
+    return {f"{prefix}.{k}.{name}": parameter for k in chosen for name, parameter in blocks[k].named_parameters()}
 
 
 def check_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, new_ids: range) -> None:
@@ -208,18 +219,7 @@ def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list
     return [int(number) for number in np.flatnonzero(still & (occurrences > 0))]
 
 
-def _parameters_of(model: PreTrainedModel, stage: Stage, config: FineTuneConfig) -> list[nn.Parameter]:
-    """The tensors that stages a, c1 and c2 free."""
-    if stage.key == "a":
-        return list(matrices_of(model))
-    blocks = list(blocks_of(model))
-    half = len(blocks) // 2
-    first, second = blocks[:half], blocks[half:] if config.c_refreeze else blocks
-    chosen = first if stage.key == "c1" else second
-    return [parameter for block in chosen for parameter in block.parameters()]
-
-
-def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> PeftModel:
+def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
     """Adapters on every linear layer inside a block, by pattern: a head or an embedding can never be caught."""
     from peft import LoraConfig, get_peft_model
 
@@ -265,7 +265,7 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
     if stage.key == "b":
         expected = {name for name, _ in trained.named_parameters() if ".lora_A." in name or ".lora_B." in name}
     else:
-        wanted = {id(parameter) for parameter in _parameters_of(model, stage, config)}
+        wanted = {id(parameter) for parameter in freed_by(model, stage, refreeze=config.c_refreeze).values()}
         expected = {name for name, parameter in trained.named_parameters() if id(parameter) in wanted}
     wrong_dtype = [
         name
