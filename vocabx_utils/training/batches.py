@@ -161,13 +161,9 @@ def plan_epoch(
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
     pools = _cut(order, lengths, tokens_per_step * pool_steps)
-    groups = [
-        group
-        for pool in pools
-        for group in _cut(pool[np.argsort(-lengths[pool], kind="stable")], lengths, tokens_per_step)
-    ]
+    by_length = (pool[np.argsort(-lengths[pool], kind="stable")] for pool in pools)
     steps = []
-    for group in groups:
+    for group in (group for pool in by_length for group in _cut(pool, lengths, tokens_per_step)):
         batches = like_length(
             lengths, group, tokens=tokens_per_batch, world=world, max_padding=max_padding, longest_first=True
         )

@@ -145,11 +145,7 @@ class StageTraining:
         if not self.records:
             yield self.validate(0, self.start_loss)
         reset_peak()
-        flat = [
-            (step, epoch, number == len(plan) - 1)
-            for epoch, plan in enumerate(self.epochs)
-            for number, step in enumerate(plan)
-        ]
+        flat = [(step, epoch, step is plan[-1]) for epoch, plan in enumerate(self.epochs) for step in plan]
         for step, epoch, last in flat[self.done :]:
             record = self.step(step, self.done, epoch)
             self.done += 1

@@ -43,15 +43,10 @@ class OutOfMemory(RuntimeError):
 
 @dataclass(frozen=True)
 class Measured:
-    """What one model gives, whichever variant asks: the end of a stage is the start of what comes after it.
+    """What one model gives, whichever variant asks: the end of a stage is the start of what comes after it."""
 
-    Attributes:
-        observed: what `observe` returned, None if it was not asked.
-        validation_loss: mean nats per learned token.
-    """
-
-    observed: dict[str, Any] | None
-    validation_loss: float
+    observed: dict[str, Any] | None  # what `observe` returned, None if it was not asked
+    validation_loss: float  # mean nats per learned token
 
 
 @dataclass(frozen=True)

@@ -61,18 +61,12 @@ class Phase1Stage:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """A finished variant.
-
-    Attributes:
-        metrics: one mapping per epoch, epoch 0 first.
-        without_examples: ids of new tokens that no training example holds.
-        skipped_steps: steps that held nothing to learn from.
-    """
+    """A finished variant."""
 
     folder: Path
-    metrics: list[dict[str, Any]]
-    without_examples: list[int]
-    skipped_steps: int
+    metrics: list[dict[str, Any]]  # one an epoch, epoch 0 first
+    without_examples: list[int]  # ids of new tokens that no training example holds
+    skipped_steps: int  # those that held nothing to learn from
 
 
 def prepare_phase1(

@@ -267,11 +267,7 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
     else:
         wanted = {id(parameter) for parameter in freed_by(model, stage, refreeze=config.c_refreeze).values()}
         expected = {name for name, parameter in trained.named_parameters() if id(parameter) in wanted}
-    wrong_dtype = [
-        name
-        for name, parameter in trained.named_parameters()
-        if parameter.requires_grad and parameter.dtype != torch.float32
-    ]
+    wrong_dtype = [n for n, p in trained.named_parameters() if p.requires_grad and p.dtype != torch.float32]
     if free != expected or not free or wrong_dtype:
         raise RuntimeError(
             f"stage {stage.key} would train {sorted(free ^ expected)[:5]} against its description"
