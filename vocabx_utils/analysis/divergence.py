@@ -27,17 +27,12 @@ _KEPT_BYTES = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class PairedText:
-    """One text under both tokenizers, with the positions at which both have read the same bytes.
+    """One text under both tokenizers, with the positions at which both have read the same bytes."""
 
-    Attributes:
-        original_ids: To ids for the teacher.
-        extended_ids: Te ids for the student.
-        pairs: (P, 2) int64 positions (original, extended), ascending in both columns; the `boundaries` of
-            `vocabulary.alignment.align_text`.
-    """
-
-    original_ids: tuple[int, ...]
-    extended_ids: tuple[int, ...]
+    original_ids: tuple[int, ...]  # To ids for the teacher
+    extended_ids: tuple[int, ...]  # Te ids for the student
+    # (P, 2) int64 positions (original, extended), ascending in both columns; the `boundaries` of
+    # `vocabulary.alignment.align_text`
     pairs: np.ndarray
 
     @property
@@ -71,11 +66,8 @@ def windows(
     Both ends lie where both tokenizations have read the same text, so that a window is a text of its own.
 
     Args:
-        text: the whole text.
-        first_new_id: V.
         before: paired positions kept before a new token.
         after: paired positions kept from it on; new tokens in that range get no window of their own.
-        limit: at most so many windows.
 
     Yields:
         Windows in the order of the text. A new token without a paired position gives none.
@@ -103,10 +95,7 @@ class KLMeter:
     Only positions from the first new token of a text on count: before it both read the same ids and KL is 0.
 
     Args:
-        base: the frozen model.
         texts: what both read; those without a new token contribute nothing.
-        first_new_id: V.
-        batch_size: texts in one forward pass.
 
     Raises:
         ValueError: no text has a paired position at or after a new token.
@@ -177,11 +166,7 @@ def hidden_similarity(
     """Compare hidden states of student and teacher by layer, at boundaries of merged spans and after them.
 
     Args:
-        base: the frozen model.
-        texts: what both read.
         input_rows: (N, D) input rows of the new tokens.
-        first_new_id: V.
-        batch_size: texts in one forward pass.
 
     Returns:
         One row for each layer (0: embedding) and place (`boundary`, `1 after`, `2-4 after`, `5+ after`): mean cosine,
@@ -214,12 +199,9 @@ def logit_lens(
     Every layer's state goes through the model's final norm and its original head (nostalgebraist's logit lens, 2020).
 
     Args:
-        base: the frozen model.
         text: a text with a merged span.
         pair: index into `text.pairs` of a new token.
         input_rows: (N, D) input rows of the new tokens.
-        first_new_id: V.
-        k: tokens listed at each layer.
 
     Returns:
         One row for each layer and reader (`teacher 1` … for the subtokens, `student`): `top` (k token strings),

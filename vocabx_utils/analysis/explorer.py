@@ -35,37 +35,21 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class TokenView:
-    """Everything the explorer shows about one token at one epoch.
+    """Everything the explorer shows about one token at one epoch."""
 
-    Attributes:
-        token: the token.
-        variant: of phase 1.
-        epoch: of the checkpoint.
-        matrix: `input` or `head`.
-        subtokens: id, text, cosine, norm of each subtoken's row.
-        cosines: position, epoch, cosine: the token's course over all epochs.
-        neighbours: rank, id, text, cosine among the original rows.
-        new_neighbours: the same among the other new rows.
-        occurrences: places in the given texts.
-        kl: KL by position around the token (columns of `KLMeter.table`), empty if none was given.
-        points: for a map: x, y, kind, label, token.
-        norm: of the row.
-        remarks: what could not be shown, in words.
-    """
-
-    token: TokenInfo
-    variant: str
-    epoch: int
-    matrix: Matrix
-    subtokens: pd.DataFrame
-    cosines: pd.DataFrame
-    neighbours: pd.DataFrame
-    new_neighbours: pd.DataFrame
-    occurrences: tuple[Occurrence, ...]
-    kl: pd.DataFrame
-    points: pd.DataFrame
-    norm: float
-    remarks: tuple[str, ...]
+    token: TokenInfo  # the token
+    variant: str  # of phase 1
+    epoch: int  # of the checkpoint
+    matrix: Matrix  # `input` or `head`
+    subtokens: pd.DataFrame  # id, text, cosine, norm of each subtoken's row
+    cosines: pd.DataFrame  # position, epoch, cosine: the token's course over all epochs
+    neighbours: pd.DataFrame  # rank, id, text, cosine among the original rows
+    new_neighbours: pd.DataFrame  # the same among the other new rows
+    occurrences: tuple[Occurrence, ...]  # places in the given texts
+    kl: pd.DataFrame  # KL by position around the token (columns of `KLMeter.table`), empty if none was given
+    points: pd.DataFrame  # for a map: x, y, kind, label, token
+    norm: float  # of the row
+    remarks: tuple[str, ...]  # what could not be shown, in words
 
 
 class Explorer:
@@ -73,7 +57,6 @@ class Explorer:
 
     Args:
         tokens: the N new tokens in the order of the rows.
-        histories: rows by variant.
         original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
         decode: extended ids to text.
         texts: where to look for occurrences.
@@ -120,11 +103,8 @@ class Explorer:
         """Answer for one token.
 
         Args:
-            variant: of phase 1.
             token: index into `tokens`.
             epoch: a checkpoint; without one the nearest earlier one is shown and the remarks say so.
-            matrix: `input` or `head`.
-            k: neighbours listed.
 
         Raises:
             ValueError: there is no such variant or token.

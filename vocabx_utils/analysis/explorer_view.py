@@ -163,7 +163,6 @@ def explorer_widget(load: Callable[[str], Explorer], runs: Sequence[str], token:
     Args:
         load: returns the explorer of a run by name; called when a run is chosen.
         runs: names to choose from; the first one is loaded now.
-        token: index of the token shown first.
 
     Returns:
         An ipywidgets box: run, variant, matrix, search box, token, epoch, and the view below them.

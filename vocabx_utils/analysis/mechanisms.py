@@ -39,7 +39,6 @@ def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> n
 
     Args:
         delta: the changes; a zero one has NaN for a share.
-        ks: numbers of coordinates.
         power: 2 for energy (squares), 1 for absolute values.
 
     Raises:
@@ -139,13 +138,9 @@ def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int 
     """Undo the learned change except for k of its dimensions: 0 gives the start (N, D), D the end.
 
     Args:
-        start: initial rows.
-        end: trained rows.
-        k: dimensions kept.
         keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for each row;
             `principal`, the projection onto the k top principal directions of all changes. There are at most
             min(N, D) of those, and they are shared, so k of them say more than k coordinates of each row.
-        seed: of the random coordinates.
 
     Raises:
         ValueError: the shapes differ, k is outside 0 to D, or `keep` is unknown.
@@ -170,22 +165,16 @@ def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int 
 
 @dataclass(frozen=True)
 class CausalTest:
-    """Result of the causal test.
+    """Result of the causal test."""
 
-    Attributes:
-        table: keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens), recovered (share
-            of the KL improvement that is back; NaN where training changed nothing).
-        kl_start: KL with the initial rows.
-        kl_end: KL with the trained rows.
-        width: D.
-        text_kl: sums of KL of each text, (texts,), by k of the largest coordinates; 0 is the start, D the end. Empty
-            where the texts were not measured apart.
-    """
-
+    # keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens), recovered (share of the KL
+    # improvement that is back; NaN where training changed nothing)
     table: pd.DataFrame
-    kl_start: float
-    kl_end: float
-    width: int
+    kl_start: float  # KL with the initial rows
+    kl_end: float  # KL with the trained rows
+    width: int  # D
+    # sums of KL of each text, (texts,), by k of the largest coordinates; 0 is the start, D the end. Empty where the
+    # texts were not measured apart.
     text_kl: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def coordinates_needed(self, share: float = 0.9, keep: Keep = "top") -> int | None:
@@ -212,12 +201,9 @@ def causal_sweep(
 
     Args:
         measure: KL divergence (nats per position) of the student with given input rows (N, D).
-        start: (N, D) initial rows.
-        end: (N, D) trained rows.
         ks: dimensions kept. 0 and D are measured once and need not be in it.
         keeps: ways to choose the dimensions, see `keep_part`.
         draws: repetitions for `random`.
-        seed: of the first random choice.
         by_text: sums of KL of each text with given input rows, for intervals.
 
     Source:

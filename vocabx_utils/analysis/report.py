@@ -34,21 +34,13 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class Page:
-    """One page of the site.
+    """One page of the site."""
 
-    Attributes:
-        title: first heading of the notebook or document.
-        lead: HTML of the first sentence below it.
-        source: file it was made from.
-        body: HTML of the cells.
-        sections: (anchor, text) of its second-level headings.
-    """
-
-    title: str
-    lead: str
-    source: Path
-    body: str
-    sections: tuple[tuple[str, str], ...]
+    title: str  # first heading of the notebook or document
+    lead: str  # HTML of the first sentence below it
+    source: Path  # file it was made from
+    body: str  # HTML of the cells
+    sections: tuple[tuple[str, str], ...]  # (anchor, text) of its second-level headings
 
     @property
     def name(self) -> str:
@@ -60,7 +52,6 @@ def build_report(run: Run, folder: Path, extra: Sequence[Path] = ()) -> list[Pat
     """Build the site of a run.
 
     Args:
-        run: a run with executed notebooks in its folder.
         folder: where the site goes; `index.html` is its first page.
         extra: Markdown files that become pages too, such as the glossary.
 

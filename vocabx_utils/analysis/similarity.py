@@ -50,7 +50,6 @@ def subtoken_cosines(
         rows: (N, D) new rows.
         matrix: (V or more, D) original rows of the same matrix.
         subtokens: N sequences of original ids.
-        intermediate: what is averaged over them.
 
     Returns:
         `first`, `intermediate`, `last`: (N,) float64 each; intermediate is NaN below three subtokens.
@@ -110,10 +109,8 @@ def cosines_by_epoch(
     """Cosines of every token to its subtokens, for all variants, epochs and both matrices.
 
     Args:
-        histories: variants of phase 1.
         tokens: the N new tokens in the order of the rows.
         original: `input` and `head` rows of the base model, (V or more, D) each.
-        intermediate: see `subtoken_cosines`.
 
     Returns:
         Long table: variant, matrix, epoch, token (0 to N−1), text, position, cosine, subtokens (how many), count.
@@ -147,12 +144,8 @@ def summarize(
     Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
 
     Args:
-        table: result of `cosines_by_epoch`, or a part of it.
         by: grouping columns; add `subtokens` for the length of tokens or `frequency` for how often they occur
             (`frequency_groups`).
-        draws: bootstrap samples.
-        level: coverage of the band.
-        seed: of the resampling.
 
     Returns:
         One row for each group with mean, low, high, n (tokens with a value) and missing (tokens without).
@@ -197,10 +190,6 @@ def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
 def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
     """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken.
 
-    Args:
-        table: result of `cosines_by_epoch`.
-        histories: the variants it was made from.
-
     Returns:
         One sentence for each peculiarity; one that says that there is none if there is none.
     """
@@ -236,7 +225,6 @@ def nearest_rows(
     """Find the k rows of a matrix (V, D) with the largest cosine to one row (D,).
 
     Args:
-        row: what is compared.
         matrix: rows to choose from; zero rows are never neighbours.
         k: how many; at most V.
         norms: (V,) norms of `matrix`, if they are known already.

@@ -122,7 +122,6 @@ def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], referenc
 
     Args:
         table: see `likelihood.likelihood_table`; its intervals cover 95 %, and negative differences are gains.
-        names: spelled-out names of the variants.
         reference: variant compared with, chosen before the results.
         texts: what the texts are, in words.
     """

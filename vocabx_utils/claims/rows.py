@@ -49,7 +49,6 @@ def judge_c4(ends: Ends, sample: str) -> Verdict:
     other way is enough against the claim; for it, a variant of each objective is needed.
 
     Args:
-        ends: cosines before and after training.
         sample: what the values are, "tokens" or "settings".
     """
     signs = {name: sign for name in ends if (sign := _expected_turn(name))}
@@ -72,7 +71,6 @@ def judge_c5(ends: Ends, expected: float, orthogonal: float) -> Verdict:
     """C5: from mean starts the cosine to the end subtokens changes by less than `STILL` of its start.
 
     Args:
-        ends: cosines before and after training, of new tokens.
         expected: what the mean of this model's subtokens gives by itself.
         orthogonal: mean of 1 / sqrt(k), what k orthogonal subtokens would give.
     """

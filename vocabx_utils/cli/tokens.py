@@ -120,11 +120,7 @@ def _choose(
 @click.option("--from", "folder", type=UserPath(), help="Source tree to measure the gain on.")
 @click.option("--glob", default="*", show_default=True, help=GLOB)
 @click.option("--all-files", is_flag=True, help=ALL_FILES)
-@click.option(
-    "--check-text",
-    type=UserPath(exists=True, dir_okay=False),
-    help="File with a converter's check text.",
-)
+@click.option("--check-text", type=UserPath(exists=True, dir_okay=False), help="File with a converter's check text.")
 @click.option("--words", default=20, show_default=True, help="How many changed words to list.")
 def audit(
     extension_folder: Path | None,

@@ -33,17 +33,11 @@ _PROCESS_TEXT = "def calculate_sum(a, b):"
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """One figure of the list.
+    """One figure of the list."""
 
-    Attributes:
-        name: file name without extension.
-        thesis: LaTeX label of its counterpart, empty if it goes beyond the thesis.
-        draw: makes it from a run; raises `MissingStageError` where the run lacks the files.
-    """
-
-    name: str
-    thesis: str
-    draw: Callable[[Run], Drawing]
+    name: str  # file name without extension
+    thesis: str  # LaTeX label of its counterpart, empty if it goes beyond the thesis
+    draw: Callable[[Run], Drawing]  # makes it from a run; raises `MissingStageError` where the run lacks the files
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,6 @@ def metric_chart(
 
     Args:
         metrics: values that are missing or not finite leave a gap.
-        key: which metric.
-        ax: where to draw.
-        label: of the vertical axis, with its unit.
         train_key: metric of the training data, drawn solid; validation is dashed then.
     """
     ax = new_axes(ax)
@@ -143,8 +140,6 @@ def loss_chart(
     """Draw training losses solid and validation losses dashed, one epoch after the other through all stages.
 
     Args:
-        curves: by variant, from `epoch_curve`.
-        ax: where to draw.
         splits: name both lines of a variant in the legend, not the variant alone.
         marked: stages whose end gets a dotted line, where another one follows.
     """

@@ -32,7 +32,6 @@ def forest_chart(
 
     Args:
         table: columns `model`, `difference`, `low`, `high`.
-        ax: where to draw.
         label: of the horizontal axis: difference to what, in which unit.
         places: row of each model on axes that others share; without them the models are named from top to bottom,
             and the axis says what is filled.
@@ -81,8 +80,6 @@ def detectable_chart(
 
     Args:
         rate: pass rate of the reference.
-        sizes: numbers of problems.
-        ax: where to draw.
         discordant: shares of problems with different verdicts, one line each for the paired test.
         power: probability with which the difference is to be found.
     """
@@ -104,8 +101,6 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
 
     Args:
         table: from `comparison.compare_strategies`.
-        ax: where to draw.
-        corpus: which one; the first by default.
     """
     ax = new_axes(ax, figsize=(4.5, 3.2), layout="constrained")
     chosen = corpus or str(table["corpus"].iloc[0])
@@ -216,7 +211,6 @@ def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
     Args:
         bits: `bits_per_byte.csv` of notebook 05: texts, model, n, bits_per_byte, difference, low, high.
         table: `table.csv` of notebook 05 (see `read_counts`); only a column `model`, empty, where no answer was run.
-        run: its name.
     """
     counts = read_counts(table)
     models = list(dict.fromkeys([*bits["model"], *table["model"]]))

@@ -16,15 +16,7 @@ from matplotlib.figure import Figure
 from vocabx_utils import thesis
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 from vocabx_utils.analysis.similarity import POSITIONS
-from vocabx_utils.figures.theme import (
-    Drawing,
-    cycle_style,
-    new_axes,
-    note,
-    position_style,
-    variant_style,
-    whole_epochs,
-)
+from vocabx_utils.figures.theme import Drawing, cycle_style, new_axes, note, position_style, variant_style, whole_epochs
 from vocabx_utils.names import variant_label
 from vocabx_utils.rows import Matrix
 
@@ -44,8 +36,6 @@ def cosine_chart(
     Args:
         summary: rows of one variant and one matrix from `similarity.summarize`: position, epoch, mean, low, high, n.
         published: curves of the thesis for the same matrix; drawn thin and grey, with the marker of their position.
-        ax: where to draw.
-        title: of the axes.
     """
     ax = new_axes(ax)
     for curve in published:
@@ -65,8 +55,6 @@ def group_curve_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None
     Args:
         summary: rows of one variant, matrix and position from `similarity.summarize`, with `column`.
         column: the grouping column, such as the number of subtokens; groups are drawn in the order of the rows.
-        ax: where to draw.
-        title: of the axes.
     """
     ax = new_axes(ax)
     groups = list(dict.fromkeys(summary[column]))
@@ -95,7 +83,6 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
 
     Args:
         summary: `similarity.summarize` by variant, matrix, position and epoch.
-        matrix: `input` or `head`.
     """
     table = summary[summary["matrix"] == matrix]
     panels = [(name, _published(matrix, name)) for name in _trained(table)]
@@ -155,8 +142,6 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
 
     Args:
         groups: `similarity.summarize` by variant, matrix, position, epoch and `grouping`.
-        matrix: `input` or `head`.
-        grouping: `subtokens` or `frequency`, a column of `groups`.
     """
     table = groups[groups["matrix"] == matrix]
     names = _trained(table)
@@ -193,8 +178,6 @@ def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int,
 
     Args:
         shares: (N, len(ks)) energy shares by variant, from `mechanisms.top_k_share`.
-        ks: numbers of coordinates.
-        width: D.
         ax: where to draw; its black line is what independent normal coordinates would give.
     """
     ax = new_axes(ax)
@@ -281,8 +264,6 @@ def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") ->
 
     Args:
         table: result of `divergence.hidden_similarity`.
-        ax: where to draw.
-        title: of the axes.
     """
     ax = new_axes(ax)
     for at, (place, part) in enumerate(table.groupby("place", sort=False)):
@@ -316,8 +297,6 @@ def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> 
 
     Args:
         table: result of `divergence.logit_lens`; colour is its KL from the teacher's final prediction.
-        ax: where to draw.
-        title: of the axes.
     """
     ax = new_axes(ax)
     readers = list(dict.fromkeys(table["reader"]))

@@ -61,7 +61,6 @@ def draw_strip(
     """Draw both tokenizations, one above the other, with shared boundaries joined.
 
     Args:
-        strip: the strip.
         ax: axes to draw on; made if not given.
         width: characters in a line before it is broken at the next shared boundary.
         indices: write each token's position under or above it.
@@ -126,7 +125,6 @@ def draw_token_ids(
 
     Args:
         rows: from top to bottom: name, the pieces of the text as they are, their ids, and positions of new tokens.
-        ax: axes to draw on; made if not given.
 
     Raises:
         ValueError: a row has not one id for each piece, or the rows do not begin alike.
@@ -191,10 +189,6 @@ def draw_loss_pipeline(
         new_tokens: N, rows that only the student's has.
         kl: KL of each pair in nats, (P,); without it the fourth panel shows only the pairs.
         axes: four axes, from top to bottom; made if not given.
-        width: characters in a line.
-
-    Returns:
-        The four axes.
 
     Raises:
         ValueError: if the numbers of pairs, kinds and losses differ.

@@ -57,17 +57,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Strip:
-    """Two tokenizations of one text, ready to draw.
+    """Two tokenizations of one text, ready to draw."""
 
-    Attributes:
-        original: tokens of O.
-        extended: tokens of E.
-        shared: points at which both sides have read the same text, and the start of the text.
-    """
-
-    original: tuple[StripToken, ...]
-    extended: tuple[StripToken, ...]
-    shared: frozenset[Point]
+    original: tuple[StripToken, ...]  # tokens of O
+    extended: tuple[StripToken, ...]  # tokens of E
+    shared: frozenset[Point]  # points at which both sides have read the same text, and the start of the text
 
     @cached_property
     def summary(self) -> str:
@@ -238,13 +232,7 @@ def _legend(strip: Strip) -> str:
 
 
 def token_strip(extension: TokenizerPair, text: str, *, add_special_tokens: bool = False) -> Strip:
-    """Make the strip of a text, a few lines at most, under both tokenizers of an extension.
-
-    Args:
-        extension: anything with `original` and `extended`.
-        text: the text.
-        add_special_tokens: let both tokenizers add their own specials.
-    """
+    """Make the strip of a text, a few lines at most, under both tokenizers of an extension."""
     return aligned_strip(extension, align_text(extension, text, add_special_tokens=add_special_tokens))
 
 
@@ -266,8 +254,6 @@ def strip_from_pieces(original: Sequence[str], extended: Sequence[str], new: Seq
     """Make a strip from two ways to cut a text by hand, without any tokenizer.
 
     Args:
-        original: the pieces of O.
-        extended: the pieces of E.
         new: the pieces that are new tokens; by default those of E that do not occur in O.
 
     Raises:

@@ -156,23 +156,13 @@ def note(ax: Axes, text: str) -> None:
 
 
 def save_figure(
-    fig: Figure,
-    name: str,
-    alt: str,
-    folder: str | Path | None = None,
-    formats: Sequence[Format] = ("svg", "png"),
+    fig: Figure, name: str, alt: str, folder: str | Path | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Path]:
     """Save a figure with fixed bytes (PNG with 200 dpi), and its alternative text in `alt.json` beside it.
 
     Args:
-        fig: what to save.
-        name: file name without extension.
         alt: what is plotted, which axes, the main pattern; for readers who do not see the picture.
         folder: where to; `figures/` below all runs if left out. Notebooks give the folder of their stage.
-        formats: any of `svg`, `pdf`, `png`.
-
-    Returns:
-        The files written.
 
     Raises:
         ValueError: the alternative text is too short to say anything, or a format is unknown.

@@ -92,9 +92,6 @@ class AlignedText:
 
         Returns:
             pairs (P, 2), rising, and kind (P,): `IDENTICAL` or `MERGED`.
-
-        Raises:
-            ValueError: for an unknown anchor.
         """
         check_anchor(anchor)
         if anchor == "last":
@@ -108,11 +105,7 @@ class AlignedText:
 
 
 def check_anchor(anchor: str) -> None:
-    """Refuse an anchor that is not one of `ANCHORS`.
-
-    Raises:
-        ValueError: names the value given and the values expected.
-    """
+    """Refuse an anchor that is not one of `ANCHORS`."""
     if anchor not in ANCHORS:
         raise ValueError(f"anchor={anchor!r} is unknown; use one of {', '.join(ANCHORS)}")
 
@@ -129,8 +122,6 @@ def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool 
     """Tokenize a text with both tokenizers of an extension and align the two.
 
     Args:
-        extension: anything with `original` and `extended` (fast tokenizers).
-        text: the text.
         add_special_tokens: let both tokenizers add their own specials (BOS, EOS).
 
     Raises:

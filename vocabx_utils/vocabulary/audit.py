@@ -44,30 +44,21 @@ CHECK_TEXT = (
 
 @dataclass(frozen=True)
 class Audit:
-    """Findings on one extension.
+    """Findings on one extension."""
 
-    Attributes:
-        unreachable: new tokens that no text can produce.
-        changed_words: original vocabulary words whose ids change: text, ids before and after, as pieces.
-        words_checked: how many original words were checked.
-        round_trips: (text, as the original gives it back, as the extended gives it back) where these differ.
-        texts_checked: how many texts were encoded and decoded.
-        missing: new tokens that the training texts do not show, or the other texts where no training texts were
-            given; None if there was no text at all.
-        looked_in: which of the two.
-        by_type: tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type.
-        check_changed: whether the ids of `CHECK_TEXT` changed.
-    """
-
-    unreachable: tuple[NewToken, ...]
-    changed_words: pd.DataFrame
-    words_checked: int
+    unreachable: tuple[NewToken, ...]  # new tokens that no text can produce
+    changed_words: pd.DataFrame  # original vocabulary words whose ids change: text, ids before and after, as pieces
+    words_checked: int  # how many original words were checked
+    # (text, as the original gives it back, as the extended gives it back) where these differ
     round_trips: tuple[tuple[str, str, str], ...]
-    texts_checked: int
+    texts_checked: int  # how many texts were encoded and decoded
+    # new tokens that the training texts do not show, or the other texts where no training texts were given; None if
+    # there was no text at all
     missing: tuple[NewToken, ...] | None
-    looked_in: str
+    looked_in: str  # which of the two
+    # tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type
     by_type: pd.DataFrame
-    check_changed: bool
+    check_changed: bool  # whether the ids of `CHECK_TEXT` changed
 
     @property
     def passed(self) -> bool:
@@ -101,7 +92,6 @@ def audit_extension(
     """Audit an extension.
 
     Args:
-        extension: what to audit.
         texts: texts by file type (or by any name) for the gains; they are also encoded and decoded.
         training_texts: where every new token should occur; where it is not given, `texts` are looked through.
         check_text: text whose ids a converter hashes. llama.cpp uses the one called `chktxt` in its conversion

@@ -42,8 +42,6 @@ def align_boundaries(
     Args:
         original_ends: byte ends of O, (To,), never falling.
         extended_ends: byte ends of E, (Te,), never falling.
-        original_ids: O, (To,).
-        extended_ids: E, (Te,).
 
     Returns:
         (P, 2), rising in both columns.

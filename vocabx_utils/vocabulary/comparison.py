@@ -53,7 +53,6 @@ def comparison_corpora(
         max_bytes: text of each half, at most, in bytes; None takes all there is.
         headers: folder of C headers, or any folder of `.h` files.
         python_pairs: pairs of the Python corpus, if they are at hand; read from the installed packages otherwise.
-        seed: of the split into halves.
 
     Returns:
         Halves by name, and for each corpus that is not to be had here the reason.
@@ -108,9 +107,6 @@ def compare_strategies(
     """Extend a tokenizer by both strategies and measure each on text that it was not chosen on.
 
     Args:
-        corpora: halves by name.
-        tokenizer: the original.
-        sizes: numbers of new tokens.
         min_count: fewest occurrences in the half that tokens are chosen on.
 
     Returns:

@@ -14,9 +14,7 @@ def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: boo
     """Token ids of one text after the other, as large corpora need it; many are tokenized at a time.
 
     Args:
-        tokenizer: a fast tokenizer.
         texts: may be read once only.
-        add_special_tokens: let the tokenizer add its own (BOS, EOS).
     """
     backend = backend_of(tokenizer)
     backend.no_truncation()  # state that an earlier call may have left; every call sets its own
@@ -49,10 +47,6 @@ def byte_ends(tokenizer: Any, ids: Sequence[int] | IntArray) -> IntArray:
     """Count the UTF-8 bytes of normalised text that have been consumed after each token.
 
     Several tokens can share one character, so characters could not tell positions apart.
-
-    Args:
-        tokenizer: the fast tokenizer that made the ids.
-        ids: token ids, (T,).
 
     Returns:
         (T,), never falling. Special tokens stand for no text and repeat the end before them; in SentencePiece-style

@@ -37,9 +37,7 @@ def extend_tokenizer(
     Args:
         tokenizer: the original tokenizer; it is left as it is.
         texts: what tokens are chosen on.
-        n: new tokens.
         strategy: `merges` appends merges, `added` makes added tokens; see `add_tokens`.
-        options: what may become a token.
         training_texts: what rows will be trained on; the same texts if not given.
         min_train_count: fewest occurrences there.
 

@@ -47,7 +47,6 @@ def first_rows(
 
     Args:
         model: causal language model with the tokenizer that was extended.
-        extension: both tokenizers and the N new tokens.
         input_method: one of `INPUT_METHODS`.
         head_method: one of `HEAD_METHODS`.
         texts: of the domain, which `align` and `focus` need.
@@ -92,8 +91,6 @@ def input_rows(
     """Return first values of the new embedding rows, (N, D).
 
     Args:
-        method: one of `INPUT_METHODS`.
-        base: gives the original rows.
         tokens: the new ones, in order of id.
         generator: of the CPU; used by `random` and to seed `focus`.
         aligned: texts under both tokenizers (`AlignedText`), needed by `align` and `focus`.
@@ -148,7 +145,6 @@ def align_rows(matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable
     Args:
         matrix: (V, D) original embedding rows.
         tokens: the N new tokens; one that no text holds falls back to the mean of its subtokens.
-        aligned: texts under both tokenizers.
     """
     seen = original_tuples(aligned, min((token.id for token in tokens), default=0))
     rows = torch.empty(len(tokens), matrix.shape[1])  # (N, D)

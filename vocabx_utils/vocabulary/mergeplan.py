@@ -12,17 +12,12 @@ from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
 @dataclass
 class MergePlan:
-    """New pieces and merges, built up in order.
+    """New pieces and merges, built up in order."""
 
-    Attributes:
-        spelling: of the original tokenizer.
-        subtokens: original ids that each new piece replaces, in the order of the new ids.
-        merges: place of each pair of pieces, in order.
-    """
-
-    spelling: Spelling
+    spelling: Spelling  # of the original tokenizer
+    # original ids that each new piece replaces, in the order of the new ids
     subtokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    merges: dict[tuple[str, str], int] = field(default_factory=dict)
+    merges: dict[tuple[str, str], int] = field(default_factory=dict)  # place of each pair of pieces, in order
 
     def knows(self, piece: str) -> bool:
         """Whether a piece is in the original vocabulary or among the new ones."""

@@ -56,12 +56,9 @@ def select_tokens(
     """Propose new tokens for a corpus.
 
     Args:
-        texts: the documents of the domain.
         tokenizer: the original tokenizer.
-        n: tokens wanted, 1 or more.
         strategy: `added` is the thesis's algorithm: a fresh BPE on the corpus, its most frequent tokens that are
             neither numbers nor substrings of original tokens. `merges` is ours: continued BPE.
-        options: what may become a token.
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
 
     Returns:

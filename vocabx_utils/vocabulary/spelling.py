@@ -55,18 +55,12 @@ _BYTE = {symbol: byte for byte, symbol in _SYMBOL.items()}
 
 @dataclass(frozen=True, eq=False)
 class Spelling:
-    """How one tokenizer spells text.
+    """How one tokenizer spells text."""
 
-    Attributes:
-        kind: which of the two kinds.
-        layout: the tokenizer's own JSON, padding entries removed.
-        vocab: piece to id, added tokens included.
-        added_ids: added tokens, which are matched in the text before the merges run and take part in none.
-    """
-
-    kind: Kind
-    layout: dict[str, Any] = field(repr=False)
-    vocab: dict[str, int] = field(repr=False)
+    kind: Kind  # which of the two kinds
+    layout: dict[str, Any] = field(repr=False)  # the tokenizer's own JSON, padding entries removed
+    vocab: dict[str, int] = field(repr=False)  # piece to id, added tokens included
+    # added tokens, which are matched in the text before the merges run and take part in none
     added_ids: frozenset[int] = field(repr=False)
 
     # --- its ids ---

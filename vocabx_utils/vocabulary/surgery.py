@@ -42,7 +42,6 @@ def added_layout(spelling: Spelling, texts: Mapping[str, bool]) -> dict[str, Any
     before it, which it cannot once the letter is cut out inside an added token.
 
     Args:
-        spelling: of the original tokenizer.
         texts: of each token in the order of ids, and whether it may match only where it is a whole word.
     """
     layout = _with_added_tokens_in_vocab(spelling)

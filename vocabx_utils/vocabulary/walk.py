@@ -26,9 +26,6 @@ def follow(reference: bytes, ids: IntArray, original: Spelling, extended: Spelli
 
     Args:
         reference: bytes of the original side's tokens.
-        ids: E, (Te,).
-        original: spelling of the original tokenizer.
-        extended: spelling of the extended one.
 
     Returns:
         Ends, (Te,), and whether each is exact, (Te,).
@@ -75,7 +72,6 @@ def _spellings(piece: bytes, extended: Spelling, before: _Before, is_new: bool, 
 
     Args:
         piece: bytes of the extended tokens since the last agreement.
-        extended: spelling of the extended tokenizer.
         before: what stands before them.
         is_new: whether the last of them is a new added token.
         following: the next byte of the reference.

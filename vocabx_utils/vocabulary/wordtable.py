@@ -23,23 +23,15 @@ _LONGEST = 512  # tokens; a longer pre-token (a data blob on one line) is counte
 
 @dataclass(frozen=True)
 class WordTable:
-    """Distinct stretches of original tokens inside which merges may happen.
+    """Distinct stretches of original tokens inside which merges may happen."""
 
-    Attributes:
-        words: token ids of each stretch, two or more tokens long.
-        counts: how often each occurs.
-        tokens: all original tokens of the corpus, stretches of one token included.
-        n_bytes: UTF-8 bytes of the corpus.
-        files: numbers of the first texts that each stretch stands in, at most `files_kept`; empty if that is 1.
-        files_kept: how many texts are told apart. To ask for at least k, no more than k need be known.
-    """
-
-    words: list[tuple[int, ...]]
-    counts: list[int]
-    tokens: int
-    n_bytes: int
+    words: list[tuple[int, ...]]  # token ids of each stretch, two or more tokens long
+    counts: list[int]  # how often each occurs
+    tokens: int  # all original tokens of the corpus, stretches of one token included
+    n_bytes: int  # UTF-8 bytes of the corpus
+    # numbers of the first texts that each stretch stands in, at most `files_kept`; empty if that is 1
     files: list[tuple[int, ...]] = field(default_factory=list)
-    files_kept: int = 1
+    files_kept: int = 1  # how many texts are told apart. To ask for at least k, no more than k need be known.
 
 
 def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool = False) -> bool:
