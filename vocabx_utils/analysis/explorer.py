@@ -37,10 +37,10 @@ class Occurrence:
 class TokenView:
     """Everything the explorer shows about one token at one epoch."""
 
-    token: TokenInfo  # the token
-    variant: str  # of phase 1
-    epoch: int  # of the checkpoint
-    matrix: Matrix  # `input` or `head`
+    token: TokenInfo
+    variant: str
+    epoch: int
+    matrix: Matrix
     subtokens: pd.DataFrame  # id, text, cosine, norm of each subtoken's row
     cosines: pd.DataFrame  # position, epoch, cosine: the token's course over all epochs
     neighbours: pd.DataFrame  # rank, id, text, cosine among the original rows
@@ -48,7 +48,7 @@ class TokenView:
     occurrences: tuple[Occurrence, ...]  # places in the given texts
     kl: pd.DataFrame  # KL by position around the token (columns of `KLMeter.table`), empty if none was given
     points: pd.DataFrame  # for a map: x, y, kind, label, token
-    norm: float  # of the row
+    norm: float
     remarks: tuple[str, ...]  # what could not be shown, in words
 
 
@@ -89,11 +89,7 @@ class Explorer:
         self._basis = lru_cache(maxsize=8)(self._principal_basis)
 
     def search(self, words: str, limit: int = 50) -> list[int]:
-        """Find tokens by a part of their text (letter case ignored), those that begin with it first; "" finds all.
-
-        Returns:
-            Indices into `tokens`, at most `limit`.
-        """
+        """Find indices of tokens by a part of their text (case ignored), first those that begin so; "" finds all."""
         wanted = words.casefold()
         found = [at for at, token in enumerate(self.tokens) if wanted in token.text.casefold()]
         found.sort(key=lambda at: (not self.tokens[at].text.casefold().strip().startswith(wanted.strip()), at))
@@ -124,10 +120,10 @@ class Explorer:
             ),
         }
         return TokenView(
-            token=info,
-            variant=variant,
-            epoch=shown,
-            matrix=matrix,
+            info,
+            variant,
+            shown,
+            matrix,
             subtokens=self._subtoken_table(row, info, matrix),
             cosines=self._course(variant, token, matrix),
             neighbours=self._neighbours(row, matrix, k),
@@ -206,12 +202,11 @@ class Explorer:
         rows = self.rows(variant, self._history(variant).last, matrix)
         rows = rows[torch.isfinite(rows).all(dim=1)]
         centre = rows.mean(0) if len(rows) else torch.zeros(self._original[matrix].shape[1])
+        rank, directions = min(2, *rows.shape), rows.new_zeros(len(centre), 0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            rank = min(2, *rows.shape)
-            directions = (
-                torch.pca_lowrank(rows - centre, q=rank, center=False)[2] if rank else rows.new_zeros(len(centre), 0)
-            )
+            if rank:
+                directions = torch.pca_lowrank(rows - centre, q=rank, center=False)[2]
         directions = directions * directions.sum(0).sign()
         return centre, torch.nn.functional.pad(directions, (0, 2 - rank))
 
@@ -221,15 +216,11 @@ class Explorer:
         rows = torch.cat([self.rows(variant, epoch, matrix), self._original[matrix][ids]])
         places = torch.nan_to_num((rows - centre) @ directions).numpy()
         n = len(self.tokens)
-        return pd.DataFrame(
-            {
-                "x": places[:, 0],
-                "y": places[:, 1],
-                "kind": ["new"] * n + ["subtoken"] * len(ids),
-                "label": [t.text for t in self.tokens] + [self._decode([i]) for i in ids],
-                "token": [*range(n), *[token] * len(ids)],
-            }
-        )
+        points = pd.DataFrame(places, columns=["x", "y"])
+        points["kind"] = ["new"] * n + ["subtoken"] * len(ids)
+        points["label"] = [t.text for t in self.tokens] + [self._decode([i]) for i in ids]
+        points["token"] = [*range(n), *[token] * len(ids)]
+        return points
 
 
 def _ranked(rows: Sequence[tuple[int, str, float]]) -> pd.DataFrame:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from vocabx_utils import statistics
 from vocabx_utils.claims.verdict import Verdict
@@ -12,9 +14,6 @@ from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.evaluation.scoring import Count
 from vocabx_utils.intervals import Interval, judge, judge_all, ratio_difference, shared_level
 from vocabx_utils.resampling import rank_correlation
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Passes = Mapping[str, Mapping[str, Count]]
 """Counts by variant and benchmark."""

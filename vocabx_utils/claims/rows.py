@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from vocabx_utils.claims.verdict import Verdict, signed, told, unseen
 from vocabx_utils.intervals import Answer, Interval, judge, judge_all, mean_interval, ratio_interval, shared_level
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STILL = 0.1
 """Change of the mean cosine, as a share of its start, that counts as hardly any (C5)."""

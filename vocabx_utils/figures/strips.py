@@ -17,10 +17,11 @@ from itertools import pairwise
 import numpy as np
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, visible
-from vocabx_utils.vocabulary.alignment import AlignedText, TokenizerPair, align_text
+from vocabx_utils.vocabulary.alignment import AlignedText, align_text
 from vocabx_utils.vocabulary.boundaries import align_boundaries
 from vocabx_utils.vocabulary.encoding import piece_ends
 from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import Extension
 
 Point = tuple[int, int]
 """Bytes of the text before it, and a number among the points there: tokens without text take room too."""
@@ -231,12 +232,12 @@ def _legend(strip: Strip) -> str:
 # --- making strips ---------------------------------------------------------------------------------------------
 
 
-def token_strip(extension: TokenizerPair, text: str, *, add_special_tokens: bool = False) -> Strip:
+def token_strip(extension: Extension, text: str, *, add_special_tokens: bool = False) -> Strip:
     """Make the strip of a text, a few lines at most, under both tokenizers of an extension."""
     return aligned_strip(extension, align_text(extension, text, add_special_tokens=add_special_tokens))
 
 
-def aligned_strip(extension: TokenizerPair, aligned: AlignedText) -> Strip:
+def aligned_strip(extension: Extension, aligned: AlignedText) -> Strip:
     """Make the strip of a text that this extension aligned already."""
     both = extension.original, extension.extended
     spellings = [spelling_of(tokenizer) for tokenizer in both]

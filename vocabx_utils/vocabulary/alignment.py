@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +17,13 @@ import numpy.typing as npt
 from vocabx_utils.vocabulary.boundaries import Side, first_divergence, match_tokens
 from vocabx_utils.vocabulary.encoding import encode_each, text_batches
 from vocabx_utils.vocabulary.spelling import BoolArray, IntArray, Spelling, spelling_of
+from vocabx_utils.vocabulary.tokens import Extension
 from vocabx_utils.vocabulary.walk import follow, new_added
 
 KindArray = npt.NDArray[np.int8]
 Anchor = Literal["first", "last", "none"]
 ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
 IDENTICAL, MERGED = 0, 1
-
-
-class TokenizerPair(Protocol):
-    """What an alignment needs of a `vocabulary.tokens.Extension`: two fast tokenizers."""
-
-    @property
-    def original(self) -> Any: ...
-
-    @property
-    def extended(self) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +109,7 @@ def _skip_specials(positions: IntArray, special: BoolArray) -> IntArray:
     return text[np.searchsorted(text, positions)]
 
 
-def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool = False) -> AlignedText:
+def align_text(extension: Extension, text: str, *, add_special_tokens: bool = False) -> AlignedText:
     """Tokenize a text with both tokenizers of an extension and align the two.
 
     Args:
@@ -139,7 +130,7 @@ def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool 
 
 
 def align_texts(
-    extension: TokenizerPair,
+    extension: Extension,
     texts: Iterable[str],
     *,
     add_special_tokens: bool = False,
@@ -148,19 +139,17 @@ def align_texts(
     """Align many texts, as `align_text` does one; so many characters are encoded and matched at a time."""
     aligned: list[AlignedText] = []
     for batch in text_batches(texts, batch_characters):
-        left, right = (
-            [
-                np.array(ids, dtype=np.int64)
-                for ids in encode_each(tokenizer, batch, add_special_tokens=add_special_tokens)
-            ]
+        both = (
+            encode_each(tokenizer, batch, add_special_tokens=add_special_tokens)
             for tokenizer in (extension.original, extension.extended)
         )
+        left, right = ([np.array(ids, dtype=np.int64) for ids in side] for side in both)
         aligned += _align_batch(extension, batch, left, right)
     return aligned
 
 
 def align_ids(
-    extension: TokenizerPair, original_ids: Sequence[int] | IntArray, extended_ids: Sequence[int] | IntArray
+    extension: Extension, original_ids: Sequence[int] | IntArray, extended_ids: Sequence[int] | IntArray
 ) -> AlignedText:
     """Align two token sequences of one text that are already encoded: O, (To,), and E, (Te,).
 
@@ -172,7 +161,7 @@ def align_ids(
 
 
 def _align_batch(
-    extension: TokenizerPair, texts: Sequence[str | None], left: list[IntArray], right: list[IntArray]
+    extension: Extension, texts: Sequence[str | None], left: list[IntArray], right: list[IntArray]
 ) -> list[AlignedText]:
     """Align a batch with one match over all of its tokens, the texts laid end to end one byte apart."""
     spellings = spelling_of(extension.original), spelling_of(extension.extended)

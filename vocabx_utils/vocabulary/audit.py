@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary.checks import round_trip_failures, unreachable
 from vocabx_utils.vocabulary.encoding import encode_all, encode_each
 from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Own text; each line is a kind of input that tokenizers have been known to get wrong.
 UNICODE_STRESS = (
@@ -67,8 +65,6 @@ class Audit:
 
     def table(self) -> pd.DataFrame:
         """Findings as rows of name, count, of, examples."""
-        import pandas as pd
-
         words = self.changed_words["word"].tolist()
         broken = [text for text, _, _ in self.round_trips]
         rows = [
@@ -103,7 +99,9 @@ def audit_extension(
     nothing_read = not everything if training_texts is None else not training_texts
     doubtful = [t for t in extension.tokens if not counts[t.id] and not here[t.id]]
     changed, checked = changed_words(extension)
-    probes = [*UNICODE_STRESS, *_with_tokens(extension), *everything[:200]]
+    # new tokens in running text, at the edges, and side by side
+    lines = [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:200]]
+    probes = [*UNICODE_STRESS, *lines, *everything[:200]]
     before, after = (encode_all(t, [check_text])[0] for t in (extension.original, extension.extended))
     return Audit(
         unreachable=tuple(unreachable(extension, doubtful)),
@@ -135,8 +133,6 @@ def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
     Returns:
         Table of word, before, after (as pieces), and the number of words checked.
     """
-    import pandas as pd
-
     spelling = spelling_of(extension.original)
     words = []
     for i in sorted(set(spelling.pieces) - spelling.added_ids):
@@ -165,8 +161,6 @@ def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFr
 
 def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple[pd.DataFrame, Counter[int]]:
     """The table of `gains`, and how often each new token occurs."""
-    import pandas as pd
-
     rows = []
     shown: Counter[int] = Counter()
     for name, group in texts.items():
@@ -184,11 +178,6 @@ def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple
     table["saved_per_1000"] = 1000 * (1 - table.tokens_after / table.tokens_before)
     table["new_share"] = table.new / table.tokens_after
     return table.drop(columns="new"), shown
-
-
-def _with_tokens(extension: Extension, limit: int = 200) -> list[str]:
-    """Lines that hold new tokens in running text, at the edges, and side by side."""
-    return [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:limit]]
 
 
 def _examples(texts: Iterable[str], limit: int = 5) -> str:

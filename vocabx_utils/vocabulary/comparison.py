@@ -7,11 +7,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.corpus import (
     QUICK_PACKAGES,
     CorpusError,
+    Pair,
     data_path,
     pairs_from_jsonl,
     pairs_from_packages,
@@ -22,12 +26,6 @@ from vocabx_utils.vocabulary.audit import gains
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import STRATEGIES, Strategy, TokenOptions
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, select_tokens
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import PreTrainedTokenizerFast
-
-    from vocabx_utils.corpus import Pair
 
 C_HEADERS = Path("/usr/include/linux")  # Debian and Ubuntu: package linux-libc-dev
 
@@ -114,8 +112,6 @@ def compare_strategies(
         saved_per_1000 original tokens, new_share of extended positions, unseen (new tokens that the measured half
         does not show), steps (tokens that the chosen half does not show either), seconds to choose.
     """
-    import pandas as pd
-
     options = TokenOptions(min_count=min_count, keep_whitespace=False)
     rows = []
     for name, halves in corpora.items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
@@ -15,9 +17,6 @@ from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, sele
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
 from vocabx_utils.vocabulary.wordtable import count_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 
 def extend_tokenizer(

@@ -6,17 +6,15 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
 
 class FewerTokensWarning(UserWarning):
@@ -155,8 +153,6 @@ def train_fresh_bpe(texts: Sequence[str], spelling: Spelling, vocab_size: int) -
     at line ends, since lines were sentences. The same is done here, and letters, digits and signs are kept apart as
     continued merges keep them (see `wordtable.joinable`): a token `s.` would cut every plural before a full stop.
     """
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-
     fresh = Tokenizer(models.BPE())
     alphabet: list[str] = []
     if spelling.kind == "byte-level":

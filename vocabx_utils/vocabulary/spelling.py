@@ -14,13 +14,11 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from tokenizers import Tokenizer
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -131,8 +129,6 @@ class Spelling:
     @cached_property
     def backend(self) -> Tokenizer:
         """The tokenizer built anew from `layout`."""
-        from tokenizers import Tokenizer
-
         return Tokenizer.from_str(json.dumps(self.layout))
 
     @property
@@ -168,8 +164,6 @@ class Spelling:
     @cached_property
     def _normalizer(self) -> Any:
         """The normaliser without the prefix, or None."""
-        from tokenizers import Tokenizer
-
         kept = [part for part in self._normalizers if part["type"] != "Prepend"]
         if not kept:
             return None

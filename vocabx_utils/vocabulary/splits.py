@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import PreTrainedTokenizerFast
+
+from vocabx_utils.config import TokenizerConfig
 from vocabx_utils.corpus import (
     Pair,
     fingerprint,
@@ -18,11 +21,6 @@ from vocabx_utils.corpus import (
     shared_sizes,
 )
 from vocabx_utils.files import write_json, write_jsonl
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from vocabx_utils.config import TokenizerConfig
 
 SPLITS = ("tokenizer", "train", "validation")
 _LEAST = {"tokenizer": 20, "train": 20, "validation": 10}  # fewer say nothing about a token

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_tokenizer
@@ -14,10 +17,6 @@ from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import Strategy
 from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)
@@ -90,22 +89,10 @@ class Extension:
 
     def table(self) -> pd.DataFrame:
         """The new tokens, one a row."""
-        import pandas as pd
-
-        pieces = self.original.convert_ids_to_tokens
-        rows = [
-            {
-                "id": t.id,
-                "text": t.text,
-                "subtokens": " | ".join(pieces(list(t.subtokens))),
-                "k": len(t.subtokens),
-                "bytes": len(t.raw),
-                "count": t.count,
-                "tokens_saved": t.tokens_saved,
-                "wanted": t.wanted,
-            }
-            for t in self.tokens
-        ]
+        rows = []
+        for t in self.tokens:
+            pieces = " | ".join(self.original.convert_ids_to_tokens(list(t.subtokens)))
+            rows.append((t.id, t.text, pieces, len(t.subtokens), len(t.raw), t.count, t.tokens_saved, t.wanted))
         columns = ["id", "text", "subtokens", "k", "bytes", "count", "tokens_saved", "wanted"]
         return pd.DataFrame(rows, columns=columns)
 
