@@ -61,16 +61,11 @@ class PairedText:
 def windows(
     text: PairedText, first_new_id: int, *, before: int = 24, after: int = 24, limit: int | None = None
 ) -> Iterator[PairedText]:
-    """Cut a text to windows around its new tokens; windows do not overlap.
+    """Cut a text to windows around its new tokens, in their order; windows do not overlap.
 
-    Both ends lie where both tokenizations have read the same text, so that a window is a text of its own.
-
-    Args:
-        before: paired positions kept before a new token.
-        after: paired positions kept from it on; new tokens in that range get no window of their own.
-
-    Yields:
-        Windows in the order of the text. A new token without a paired position gives none.
+    Both ends lie where both tokenizations have read the same text, so that a window is a text of its own: `before`
+    paired positions before a new token, and `after` from it on. New tokens in that range get no window of their own,
+    and those without a paired position none at all.
     """
     new = np.flatnonzero(np.asarray(text.extended_ids)[text.pairs[:, 1]] >= first_new_id)
     covered, made = 0, 0
@@ -93,9 +88,6 @@ class KLMeter:
     """Measures the KL divergence of the student for any input rows on fixed texts; the teacher runs once.
 
     Only positions from the first new token of a text on count: before it both read the same ids and KL is 0.
-
-    Args:
-        texts: what both read; those without a new token contribute nothing.
 
     Raises:
         ValueError: no text has a paired position at or after a new token.
@@ -165,9 +157,6 @@ def hidden_similarity(
 ) -> pd.DataFrame:
     """Compare hidden states of student and teacher by layer, at boundaries of merged spans and after them.
 
-    Args:
-        input_rows: (N, D) input rows of the new tokens.
-
     Returns:
         One row for each layer (0: embedding) and place (`boundary`, `1 after`, `2-4 after`, `5+ after`): mean cosine,
         mean relative distance ‖h_student − h_teacher‖ / ‖h_teacher‖, and n positions. Layer 0 at a boundary
@@ -198,17 +187,12 @@ def logit_lens(
 
     Every layer's state goes through the model's final norm and its original head (nostalgebraist's logit lens, 2020).
 
-    Args:
-        text: a text with a merged span.
-        pair: index into `text.pairs` of a new token.
-        input_rows: (N, D) input rows of the new tokens.
-
     Returns:
         One row for each layer and reader (`teacher 1` … for the subtokens, `student`): `top` (k token strings),
         `probability` of the first of them, `kl` from the teacher's final prediction after the span (nats).
 
     Raises:
-        ValueError: there is no new token at that pair.
+        ValueError: there is no new token at that index of `text.pairs`.
     """
     i, j = (int(at) for at in text.pairs[pair])
     if text.extended_ids[j] < first_new_id:

@@ -96,11 +96,7 @@ class Explorer:
         return found[:limit]
 
     def view(self, variant: str, token: int, epoch: int, matrix: Matrix = "input", k: int = 8) -> TokenView:
-        """Answer for one token.
-
-        Args:
-            token: index into `tokens`.
-            epoch: a checkpoint; without one the nearest earlier one is shown and the remarks say so.
+        """Answer for the token at one index of `tokens`; without this epoch the nearest earlier one is shown, and said.
 
         Raises:
             ValueError: there is no such variant or token.

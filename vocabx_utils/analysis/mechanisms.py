@@ -35,11 +35,9 @@ def participation_ratio(delta: Tensor) -> np.ndarray:
 
 
 def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1.
+    """Share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1; NaN for a zero change.
 
-    Args:
-        delta: the changes; a zero one has NaN for a share.
-        power: 2 for energy (squares), 1 for absolute values.
+    `power` 2 takes energy (squares), 1 absolute values.
 
     Raises:
         ValueError: a k is outside 0 to D.
@@ -51,13 +49,10 @@ def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> n
 
 
 def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Expected top-k share if the D coordinates were independent and normal: the yardstick for `top_k_share`.
+    """Expected top-k shares, (len(ks),), if coordinates were independent and normal: a yardstick for `top_k_share`.
 
     It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D) quantile of the normal,
     k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.
-
-    Returns:
-        (len(ks),) float64.
     """
     _check_ks(ks, width)
     share = np.asarray(ks, dtype=float) / width
@@ -195,19 +190,15 @@ def causal_sweep(
     seed: int = 0,
     by_text: Callable[[Tensor], np.ndarray] | None = None,
 ) -> CausalTest:
-    """Keep k dimensions of the learned change, k swept, and measure each time.
+    """Keep k dimensions of the learned change, k swept, and measure each time (thesis, end of appendix A, claim C6).
 
-    It takes eight arguments: two ways to measure, two ends, and what is swept.
+    It takes eight arguments: two ways to measure, two ends (N, D), and what is swept.
 
     Args:
         measure: KL divergence (nats per position) of the student with given input rows (N, D).
         ks: dimensions kept. 0 and D are measured once and need not be in it.
-        keeps: ways to choose the dimensions, see `keep_part`.
-        draws: repetitions for `random`.
+        keeps: ways to choose the dimensions, see `keep_part`; `random` is drawn `draws` times.
         by_text: sums of KL of each text with given input rows, for intervals.
-
-    Source:
-        Tests the closing claim of the thesis's appendix A (claim C6) by intervention.
     """
     swept = sorted(set(ks))
     kl_start, kl_end = measure(start), measure(end)

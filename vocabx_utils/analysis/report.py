@@ -55,14 +55,7 @@ class Page:
 
 
 def build_report(run: Run, folder: Path, extra: Sequence[Path] = ()) -> list[Path]:
-    """Build the site of a run.
-
-    Args:
-        folder: where the site goes; `index.html` is its first page.
-        extra: Markdown files that become pages too, such as the glossary.
-
-    Returns:
-        The files written, `index.html` first.
+    """Build the site of a run in a folder, Markdown files such as the glossary included; `index.html` comes first.
 
     Raises:
         MissingStageError: the run holds no executed notebook.

@@ -143,12 +143,8 @@ def summarize(
 
     Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
 
-    Args:
-        by: grouping columns; add `subtokens` for the length of tokens or `frequency` for how often they occur
-            (`frequency_groups`).
-
     Returns:
-        One row for each group with mean, low, high, n (tokens with a value) and missing (tokens without).
+        One row for each group of the columns `by` with mean, low, high, n (tokens with a value) and missing (without).
     """
     rows = []
     for key, group in table.groupby(list(by), sort=True, observed=True):
@@ -161,15 +157,8 @@ def summarize(
 def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
     """Sort tokens into groups of about equal size by how often they occur; equal counts stay together.
 
-    Args:
-        counts: occurrences, one value for each row of a table.
-        groups: how many at most; fewer where many tokens occur equally often.
-
-    Returns:
-        An ordered categorical with the index of `counts`: names such as `3-7`, smallest first.
-
-    Raises:
-        ValueError: fewer than one group.
+    Returns an ordered categorical with the index of `counts` and names such as `3-7`, smallest first; fewer groups
+    where many tokens occur equally often. Fewer than one group raise a ValueError.
 
     >>> frequency_groups(pd.Series([1, 1, 2, 9, 30, 31])).tolist()
     ['1', '1', '2-9', '2-9', '30-31', '30-31']
@@ -188,11 +177,7 @@ def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
 
 
 def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
-    """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken.
-
-    Returns:
-        One sentence for each peculiarity; one that says that there is none if there is none.
-    """
+    """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken."""
     said = []
     for history in histories:
         if history.missing:
@@ -222,15 +207,9 @@ def mean_init_cosines(matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> np.
 def nearest_rows(
     row: Tensor, matrix: Tensor, k: int = 10, norms: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of a matrix (V, D) with the largest cosine to one row (D,).
+    """Find the k rows of a matrix (V, D) with the largest cosine to one row (D,): indices and cosines, best first.
 
-    Args:
-        matrix: rows to choose from; zero rows are never neighbours.
-        k: how many; at most V.
-        norms: (V,) norms of `matrix`, if they are known already.
-
-    Returns:
-        Indices (k,) int64 and cosines (k,) float32, best first. Both are empty for a zero row or one with NaN.
+    Zero rows are never neighbours, and a zero row or one with NaN has none. `norms` (V,): of `matrix`, if known.
     """
     length = row.norm()
     if not torch.isfinite(length) or length == 0:

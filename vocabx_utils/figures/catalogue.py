@@ -52,11 +52,7 @@ class Outcome:
 def draw_figures(
     run: Run, folder: Path, specs: Iterable[FigureSpec] | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Outcome]:
-    """Draw figures (all of `FIGURES` if none are named) from a run into a folder, with `alt.json`.
-
-    Returns:
-        One outcome for each figure, in order.
-    """
+    """Draw figures (all of `FIGURES` if none are named) of a run into a folder, with `alt.json`; one outcome each."""
     theme("notebook")
     outcomes = []
     for spec in FIGURES if specs is None else specs:
@@ -120,10 +116,7 @@ def _phase1(run: Run, key: str) -> Drawing:
 
 
 def read_curve(run: Run, variant: str) -> pd.DataFrame | None:
-    """Read the losses of a variant of notebook 04, stages one after the other; None if nothing was logged.
-
-    A variant that branches off another one begins with the stages of that one.
-    """
+    """Read the losses of a variant of notebook 04, those of the stages that it branches off first; None without any."""
     lines = _stage_lines(run, variant)
     return losses.epoch_curve(pd.DataFrame(lines)) if lines else None
 

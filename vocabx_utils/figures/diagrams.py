@@ -15,11 +15,7 @@ _PLAIN, _MARKED, _TEACHER = "#e8eef5", "#ffe3c2", "#e3f1e7"
 
 
 def loss_gradient_chart(ax: Axes | None = None) -> Axes:
-    """Draw −ln p and its gradient magnitude 1/p, with the squared error that the thesis contrasts it with.
-
-    Source:
-        Thesis, `fig:loss_gradient`.
-    """
+    """Draw −ln p, its gradient magnitude 1/p, and the squared error beside it (thesis, `fig:loss_gradient`)."""
     ax = new_axes(ax)
     limits = AXES["fig:loss_gradient"]
     p = np.linspace(0.005, 1, 400)
@@ -38,11 +34,7 @@ def loss_gradient_chart(ax: Axes | None = None) -> Axes:
 
 
 def pipeline_diagram(ax: Axes | None = None) -> Axes:
-    """Draw the series: what each notebook takes and gives, and which parts of the model move.
-
-    Source:
-        Stands for the thesis's `fig:complete_pipeline`, with this project's stages.
-    """
+    """Draw what each notebook takes and gives, and which parts move, for the thesis's `fig:complete_pipeline`."""
     ax = _canvas(ax, 13.2, 3.6)
     boxes = (
         ("pretrained\nmodel", "tokenizer, V ids", _PLAIN),
@@ -70,11 +62,7 @@ def _row_of_boxes(ax: Axes, boxes: Sequence[tuple[str, str, str]], y: float) -> 
 
 
 def distillation_diagram(ax: Axes | None = None) -> Axes:
-    """Draw the two readings of one text by one frozen model, and the two losses.
-
-    Source:
-        Stands for the thesis's `fig:algo1`, with its algorithms `alg:embed-init` and `alg:head_init`.
-    """
+    """Draw two readings of one text by one frozen model, and the losses (thesis: `fig:algo1` with its algorithms)."""
     ax = _canvas(ax, 11.2, 3.9)
     for y, who, tokens, color in (
         (2.9, "teacher", (" num", "py", " as", " np"), _TEACHER),

@@ -49,11 +49,9 @@ _METRICS = {
 def metric_chart(
     metrics: Metrics, key: str, ax: Axes | None = None, *, label: str = "", train_key: str | None = None
 ) -> Axes:
-    """Draw a validation metric of phase 1 by epoch, one curve for each variant; beside training data as in the thesis.
+    """Draw a validation metric of phase 1 by epoch, one curve for each variant; missing values leave a gap.
 
-    Args:
-        metrics: values that are missing or not finite leave a gap.
-        train_key: metric of the training data, drawn solid; validation is dashed then.
+    The metric `train_key` of the training data is drawn solid, as in the thesis; validation is dashed then.
     """
     ax = new_axes(ax)
     for variant, lines in metrics.items():
@@ -92,10 +90,7 @@ def draw_metric(metrics: Metrics, key: str) -> Drawing:
 
 
 def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
-    """Put the epochs of all stages of fine-tuning on one axis.
-
-    Args:
-        losses: lines of `losses.jsonl` with the `stage` they belong to, stages one after the other.
+    """Put the epochs of all stages of fine-tuning on one axis: lines of `losses.jsonl` with their `stage`, in order.
 
     Returns:
         Columns stage, epoch (from 0, running through the stages), train and validation (nats per learned token; NaN
@@ -139,9 +134,7 @@ def loss_chart(
 ) -> Axes:
     """Draw training losses solid and validation losses dashed, one epoch after the other through all stages.
 
-    Args:
-        splits: name both lines of a variant in the legend, not the variant alone.
-        marked: stages whose end gets a dotted line, where another one follows.
+    With `splits` the legend names both lines of a variant. The end of a `marked` stage, if another follows, is dotted.
     """
     ax = new_axes(ax)
     for name, curve in curves.items():

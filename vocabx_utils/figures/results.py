@@ -33,8 +33,7 @@ def forest_chart(
     Args:
         table: columns `model`, `difference`, `low`, `high`.
         label: of the horizontal axis: difference to what, in which unit.
-        places: row of each model on axes that others share; without them the models are named from top to bottom,
-            and the axis says what is filled.
+        places: row of each model on axes that others share; without them the models are named from top to bottom.
     """
     ax = new_axes(ax)
     rows = np.arange(len(table))[::-1] if places is None else places
@@ -76,12 +75,9 @@ def detectable_chart(
     discordant: Sequence[float] = (0.05, 0.2),
     power: float = 0.8,
 ) -> Axes:
-    """Draw the smallest detectable difference against the number of problems.
+    """Draw the smallest difference found with this `power` against the number of problems, at a reference's pass rate.
 
-    Args:
-        rate: pass rate of the reference.
-        discordant: shares of problems with different verdicts, one line each for the paired test.
-        power: probability with which the difference is to be found.
+    The paired test has a line for each share of `discordant` verdicts.
     """
     ax = new_axes(ax)
     for share in (None, *discordant):
@@ -97,11 +93,7 @@ def detectable_chart(
 
 
 def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
-    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus.
-
-    Args:
-        table: from `comparison.compare_strategies`.
-    """
+    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus of `compare_strategies`."""
     ax = new_axes(ax, figsize=(4.5, 3.2), layout="constrained")
     chosen = corpus or str(table["corpus"].iloc[0])
     for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
@@ -171,13 +163,9 @@ def _p_words(row: thesis.ResultRow) -> str:
 
 
 def read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
-    """Read passed and answered problems out of the results table of notebook 05.
+    """Read passed and answered problems by benchmark and model out of `table.csv` of notebook 05.
 
-    Args:
-        table: `table.csv`, with columns `<benchmark> passed` that hold `passed/answered`.
-
-    Returns:
-        By benchmark and model; `together` holds the sums where there are several benchmarks.
+    `together` holds the sums where there are several benchmarks.
     """
     titles = [c.removesuffix(" passed") for c in table.columns if c.endswith(" passed") and c != "combined passed"]
     columns = {title: f"{title} passed" for title in titles}
@@ -206,11 +194,9 @@ def _published_share(model: str, benchmark: str) -> float | None:
 
 
 def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
-    """Draw pass counts and bits per byte of a run.
+    """Draw pass counts and bits per byte of a run, from `bits_per_byte.csv` and `table.csv` of notebook 05.
 
-    Args:
-        bits: `bits_per_byte.csv` of notebook 05: texts, model, n, bits_per_byte, difference, low, high.
-        table: `table.csv` of notebook 05 (see `read_counts`); only a column `model`, empty, where no answer was run.
+    Where no answer was run, the table has only a column `model`, empty.
     """
     counts = read_counts(table)
     models = list(dict.fromkeys([*bits["model"], *table["model"]]))

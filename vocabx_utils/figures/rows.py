@@ -50,12 +50,7 @@ def cosine_chart(
 
 
 def group_curve_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw mean cosine to one subtoken position by epoch, one curve for each group of tokens, with bootstrap bands.
-
-    Args:
-        summary: rows of one variant, matrix and position from `similarity.summarize`, with `column`.
-        column: the grouping column, such as the number of subtokens; groups are drawn in the order of the rows.
-    """
+    """Draw mean cosine to one subtoken position by epoch, a curve with its band for each group in `column`."""
     ax = new_axes(ax)
     groups = list(dict.fromkeys(summary[column]))
     for at, group in enumerate(groups):
@@ -80,9 +75,6 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
 
     The thesis publishes curves from random initial rows only. They stand behind the variants that start there too;
     where a run has none with the same objective, they get a panel of their own.
-
-    Args:
-        summary: `similarity.summarize` by variant, matrix, position and epoch.
     """
     table = summary[summary["matrix"] == matrix]
     panels = [(name, _published(matrix, name)) for name in _trained(table)]
@@ -138,11 +130,7 @@ def _final(part: pd.DataFrame) -> str:
 
 
 def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> Drawing:
-    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant.
-
-    Args:
-        groups: `similarity.summarize` by variant, matrix, position, epoch and `grouping`.
-    """
+    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant."""
     table = groups[groups["matrix"] == matrix]
     names = _trained(table)
     seen = table.groupby("position", observed=True)["n"].sum()
@@ -174,11 +162,9 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
 
 
 def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
-    """Draw how much of the learned change the k largest coordinates hold, medians and middle 50 % of the tokens.
+    """Draw how much of the learned change the k largest coordinates hold: `mechanisms.top_k_share` by variant.
 
-    Args:
-        shares: (N, len(ks)) energy shares by variant, from `mechanisms.top_k_share`.
-        ax: where to draw; its black line is what independent normal coordinates would give.
+    Medians and middle 50 % of the tokens; the black line is what independent normal coordinates would give.
     """
     ax = new_axes(ax)
     for variant, values in shares.items():
@@ -225,12 +211,7 @@ def draws_note(table: pd.DataFrame) -> str:
 
 
 def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Drawing:
-    """Draw the causal test, one panel for each variant.
-
-    Args:
-        table: tables of the `CausalTest`s with their `variant`.
-        facts: by variant: `kl_start`, `kl_end`, `width`, `positions`.
-    """
+    """Draw the causal test by variant: tables of `CausalTest`s, and `kl_start`, `kl_end`, `width`, `positions`."""
     variants, fig, axes = _panels(table, 4.4)
     needed = []
     for variant, ax in zip(variants, axes, strict=True):
@@ -260,11 +241,7 @@ def _panels(table: pd.DataFrame, width: float) -> tuple[list[str], Figure, np.nd
 
 
 def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw how similar the student's hidden states are to the teacher's by layer, one curve for each place.
-
-    Args:
-        table: result of `divergence.hidden_similarity`.
-    """
+    """Draw how similar student and teacher are by layer (`hidden_similarity`), one curve for each place."""
     ax = new_axes(ax)
     for at, (place, part) in enumerate(table.groupby("place", sort=False)):
         ax.plot(part["layer"], part["cosine"], **cycle_style(at), label=f"{place} (n = {part['n'].max()})")
@@ -293,10 +270,9 @@ def draw_layers(table: pd.DataFrame) -> Drawing:
 
 
 def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw the logit lens as a grid: layers upwards, readers across, the likeliest next token in each cell.
+    """Draw `divergence.logit_lens` as a grid: layers upwards, readers across, the likeliest next token in each cell.
 
-    Args:
-        table: result of `divergence.logit_lens`; colour is its KL from the teacher's final prediction.
+    Colour is the KL from the teacher's final prediction.
     """
     ax = new_axes(ax)
     readers = list(dict.fromkeys(table["reader"]))

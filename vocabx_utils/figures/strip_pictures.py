@@ -60,11 +60,8 @@ def draw_strip(
 ) -> Axes:
     """Draw both tokenizations, one above the other, with shared boundaries joined.
 
-    Args:
-        ax: axes to draw on; made if not given.
-        width: characters in a line before it is broken at the next shared boundary.
-        indices: write each token's position under or above it.
-        legend: explain the kinds of boxes below the strip.
+    A line has at most `width` characters and ends at a shared boundary.
+    With `indices`, each token's position stands beside it.
     """
     strip = _drawable_strip(strip)
     lines = strip.lines(width)

@@ -117,13 +117,9 @@ class Strip:
             yield Group(start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}")
 
     def html(self, width: int = 84) -> str:
-        """Draw the strip as HTML tables without scripts or style sheets.
+        """Draw the strip as HTML tables; each cell's tooltip says its position and kind.
 
-        Args:
-            width: characters in a line before it is broken at the next shared boundary.
-
-        Returns:
-            The HTML. Each cell's tooltip says its position and kind.
+        A line has at most `width` characters and ends at a shared boundary.
         """
         tables = "".join(_table(line) for line in self.lines(width))
         style = "overflow-x:auto;overflow-y:hidden;margin:0.4em 0"
@@ -252,10 +248,7 @@ def aligned_strip(extension: Extension, aligned: AlignedText) -> Strip:
 
 
 def strip_from_pieces(original: Sequence[str], extended: Sequence[str], new: Sequence[str] | None = None) -> Strip:
-    """Make a strip from two ways to cut a text by hand, without any tokenizer.
-
-    Args:
-        new: the pieces that are new tokens; by default those of E that do not occur in O.
+    """Make a strip from two ways to cut a text by hand; by default, pieces of E that O does not have are new.
 
     Raises:
         ValueError: if the two do not spell the same text.

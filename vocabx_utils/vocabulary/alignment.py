@@ -74,15 +74,12 @@ class AlignedText:
         return first_divergence(self.original_ids, self.extended_ids)
 
     def pairs(self, anchor: Anchor = "last") -> tuple[IntArray, KindArray]:
-        """Return the positions whose next-token distributions are compared.
+        """Return the positions whose next-token distributions are compared, (P, 2), rising, and their kinds, (P,).
 
         Args:
             anchor: what stands for a divergent group. `last`: its boundary, where both sides have read the same text.
                 `first`: its first token on either side (the literal reading of the thesis; the two have read different
                 amounts of text). `none`: nothing, identical tokens only.
-
-        Returns:
-            pairs (P, 2), rising, and kind (P,): `IDENTICAL` or `MERGED`.
         """
         check_anchor(anchor)
         if anchor == "last":
@@ -242,12 +239,7 @@ def _walk(left: IntArray, right: IntArray, original: Spelling, extended: Spellin
 
 
 def summarize(aligned: Iterable[AlignedText]) -> dict[str, float | int]:
-    """Count what an alignment of many texts holds.
-
-    Returns:
-        Numbers of texts, tokens on either side, boundaries by kind, divergent groups and their sizes, original tokens
-        without a partner, and shares in 0..1.
-    """
+    """Count texts, tokens, boundaries by kind, divergent groups, tokens without a partner; shares are in 0..1."""
     found = list(aligned)
     original = sum(len(text.original_ids) for text in found)
     extended = sum(len(text.extended_ids) for text in found)

@@ -125,13 +125,10 @@ def texts_by_type(documents: Sequence[Document]) -> dict[str, list[str]]:
 
 
 def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
-    """Original vocabulary words, read alone, whose ids the extension changes.
+    """Table of words of the original vocabulary that get other ids, spelt as pieces, and how many were checked.
 
     A token that cuts a longer word apart shows here (`stand` in `standard`). So does a word that the original
     tokenizer itself only reached in pieces and that is now one new token.
-
-    Returns:
-        Table of word, before, after (as pieces), and the number of words checked.
     """
     spelling = spelling_of(extension.original)
     words = []

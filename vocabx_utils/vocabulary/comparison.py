@@ -104,9 +104,6 @@ def compare_strategies(
 ) -> pd.DataFrame:
     """Extend a tokenizer by both strategies and measure each on text that it was not chosen on.
 
-    Args:
-        min_count: fewest occurrences in the half that tokens are chosen on.
-
     Returns:
         One row for each corpus, strategy and size: found (tokens, steps included), tokens_before, tokens_after,
         saved_per_1000 original tokens, new_share of extended positions, unseen (new tokens that the measured half

@@ -142,9 +142,7 @@ def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[SubtokenLike],
 def align_rows(matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable[Any]) -> Tensor:
     """Average the subtoken means of every tuple seen for a token, weighted by how often it was seen: (N, D).
 
-    Args:
-        matrix: (V, D) original embedding rows.
-        tokens: the N new tokens; one that no text holds falls back to the mean of its subtokens.
+    A token that no text holds falls back to the mean of its subtokens.
     """
     seen = original_tuples(aligned, min((token.id for token in tokens), default=0))
     rows = torch.empty(len(tokens), matrix.shape[1])  # (N, D)
@@ -177,11 +175,7 @@ def original_tuples(aligned: Iterable[Any], first_new_id: int) -> dict[int, Coun
 
 
 def require_focus() -> None:
-    """Refuse to begin where the packages that FOCUS needs are missing.
-
-    Raises:
-        RuntimeError: names them.
-    """
+    """Raise a RuntimeError that names the packages that FOCUS needs, where they are missing."""
     missing = [name for name in ("gensim", "entmax") if importlib.util.find_spec(name) is None]
     if missing:
         raise RuntimeError(f"focus needs {' and '.join(missing)}: pip install {' '.join(missing)}")

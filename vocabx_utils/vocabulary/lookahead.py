@@ -30,14 +30,9 @@ class TokenMapping:
     divergent: list[tuple[list[int], list[int]]]
 
     def pairs(self, anchor: Anchor = "first") -> tuple[IntArray, KindArray]:
-        """Return the positions whose distributions are compared, in the thesis's own grouping.
+        """Return the positions whose distributions are compared, in the thesis's own grouping; see `AlignedText.pairs`.
 
-        Args:
-            anchor: `first` (the thesis's text), `last` or `none`; see `AlignedText.pairs`. A group of which
-                one side is empty has nothing to compare.
-
-        Returns:
-            pairs (P, 2) int64, sorted, and kind (P,) int8: `IDENTICAL` or `MERGED`.
+        The thesis's text has the anchor `first`. A group of which one side is empty has nothing to compare.
         """
         check_anchor(anchor)
         found = [(i, j, IDENTICAL) for i, j in self.similar]

@@ -67,16 +67,10 @@ class MergePlan:
 
 
 def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
-    """Order the merges of learned proposals and of plain texts.
+    """Order the merges of learned proposals, and of further tokens given as text.
 
-    Args:
-        spelling: of the original tokenizer.
-        proposals: from `select_tokens`, in any order; merges whose parts were not passed on are made up for.
-        texts: further tokens as text.
-
-    Returns:
-        A plan that depends on the set of proposals and texts, not on their order: learned merges in the order in
-        which they were learned, then texts by length and bytes.
+    The plan depends on the set of proposals and texts, not on their order: learned merges in the order in which they
+    were learned, then texts by length and bytes. Merges whose parts were not passed on are made up for.
 
     Raises:
         TokenizerError: a text cannot become one token.

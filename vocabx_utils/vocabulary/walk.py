@@ -19,16 +19,11 @@ def new_added(original: Spelling, extended: Spelling) -> BoolArray:
 
 
 def follow(reference: bytes, ids: IntArray, original: Spelling, extended: Spelling) -> tuple[IntArray, BoolArray]:
-    """Find each extended token's end in the bytes that the original read, and whether the tokens so far spell those.
+    """Find each extended token's end in the bytes that the original read, (Te,), and whether each is exact, (Te,).
 
-    Added tokens are cut out before a text is normalised. A SentencePiece-style tokenizer then puts a space before each
-    remaining part, and NFC cannot join a mark with a letter that sits inside the added token.
-
-    Args:
-        reference: bytes of the original side's tokens.
-
-    Returns:
-        Ends, (Te,), and whether each is exact, (Te,).
+    An end is exact where the tokens so far spell those bytes. Added tokens are cut out before a text is normalised. A
+    SentencePiece-style tokenizer then puts a space before each remaining part, and NFC cannot join a mark with a letter
+    that sits inside the added token.
 
     Raises:
         ValueError: the two sides do not spell the same text.
@@ -68,13 +63,8 @@ def _spellings(piece: bytes, extended: Spelling, before: _Before, is_new: bool, 
 
     Where a tokenizer puts a space before stretches of text, the original may have one before a new token that the
     extended side lacks, and the extended one too many after a new token. The scheme and the reference's next byte
-    say which, so nothing is guessed.
-
-    Args:
-        piece: bytes of the extended tokens since the last agreement.
-        before: what stands before them.
-        is_new: whether the last of them is a new added token.
-        following: the next byte of the reference.
+    (`following`) say which, so nothing is guessed. `piece` holds the bytes since the last agreement, and `is_new` is
+    of its last token.
     """
     starts_spaced = piece.startswith(b" ")
     if is_new and _lacks_space(extended, before, starts_spaced, following):
