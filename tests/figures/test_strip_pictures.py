@@ -37,7 +37,7 @@ def test_figures_save_as_svg_and_pdf(tmp_path):
     np.testing.assert_allclose(heights, losses)
     assert any("100 x 8" in text.get_text() for text in panels[2].texts)
     with pytest.raises(ValueError, match="one for each pair"):
-        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2)
+        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2, kl=losses)
 
 
 def test_characters_the_font_lacks_become_code_points():

@@ -143,11 +143,10 @@ class KLMeter:
         """
         parts = []
         for at, (text, use) in enumerate(zip(self.texts, self._used, strict=True)):
-            part = pd.DataFrame(text.pairs[use], columns=["original", "extended"])
+            token = np.asarray(text.extended_ids)[text.pairs[use, 1]]
+            columns = {"token": token, "merged": text.merged[use], "since_new": text.since_new(self._first)[use]}
+            part = pd.DataFrame(text.pairs[use], columns=["original", "extended"]).assign(**columns)
             part.insert(0, "text", at)
-            part["token"] = np.asarray(text.extended_ids)[text.pairs[use, 1]]
-            part["merged"] = text.merged[use]
-            part["since_new"] = text.since_new(self._first)[use]
             parts.append(part)
         return pd.concat(parts, ignore_index=True).assign(kl=self.per_position(input_rows))
 

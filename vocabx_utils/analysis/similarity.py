@@ -101,16 +101,9 @@ def _check_rows(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]]
 
 
 def cosines_by_epoch(
-    histories: Iterable[RowHistory],
-    tokens: Sequence[TokenInfo],
-    original: Mapping[Matrix, Tensor],
-    intermediate: Intermediate = "mean_of_cosines",
+    histories: Iterable[RowHistory], tokens: Sequence[TokenInfo], original: Mapping[Matrix, Tensor]
 ) -> pd.DataFrame:
-    """Cosines of every token to its subtokens, for all variants, epochs and both matrices.
-
-    Args:
-        tokens: the N new tokens in the order of the rows.
-        original: `input` and `head` rows of the base model, (V or more, D) each.
+    """Cosines of every token to its subtokens' rows, (V or more, D), for all variants, epochs and both matrices.
 
     Returns:
         Long table: variant, matrix, epoch, token (0 to N−1), text, position, cosine, subtokens (how many), count.
@@ -122,7 +115,7 @@ def cosines_by_epoch(
     parts = []
     for history, matrix in ((history, matrix) for history in histories for matrix in MATRICES):
         for epoch in history.epochs:
-            found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens, intermediate)
+            found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens)
             wide = pd.DataFrame(found).assign(token=range(len(tokens)))
             part = wide.melt("token", var_name="position", value_name="cosine")
             parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
@@ -136,7 +129,6 @@ def summarize(
     by: Sequence[str] = ("variant", "matrix", "position", "epoch"),
     *,
     draws: int = 1000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Mean cosine of each group with a bootstrap band over its tokens.
@@ -149,7 +141,7 @@ def summarize(
     rows = []
     for key, group in table.groupby(list(by), sort=True, observed=True):
         values = group["cosine"].to_numpy()
-        found, n = bootstrap_mean(values, draws=draws, confidence=level, seed=seed), int(np.isfinite(values).sum())
+        found, n = bootstrap_mean(values, draws=draws, seed=seed), int(np.isfinite(values).sum())
         rows.append((*key, found.estimate, found.low, found.high, n, len(group) - n))
     return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "n", "missing"])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
@@ -44,21 +42,17 @@ def pipeline_diagram(ax: Axes | None = None) -> Axes:
         ("04 fine-tuning", "embedding and head,\nthen blocks (LoRA or full)", _PLAIN),
         ("05 evaluation", "bits per byte, pass@1", _PLAIN),
     )
-    _row_of_boxes(ax, boxes, y=2.1)
+    for at, (name, below, color) in enumerate(boxes):
+        x, y = 0.05 + 2.2 * at, 2.1
+        _box(ax, x, y, 1.9, 1.05, name, color)
+        ax.text(x + 0.95, y - 0.12, below, ha="center", va="top", fontsize="x-small", color="0.3")
+        if at:
+            _arrow(ax, (x - 0.27, y + 0.52), (x - 0.02, y + 0.52))
     _box(ax, 6.6, 0.1, 2.0, 0.8, "06 inside the model", _TEACHER)
     _arrow(ax, (7.6, 1.6), (7.6, 0.95))
     ax.text(5.4, 3.45, "vocabulary expansion", ha="center", fontsize="small", color="0.25")
     ax.plot([2.25, 8.65], [3.32, 3.32], color="0.5", lw=1, marker="", ls="-")
     return ax
-
-
-def _row_of_boxes(ax: Axes, boxes: Sequence[tuple[str, str, str]], y: float) -> None:
-    for at, (name, below, color) in enumerate(boxes):
-        x = 0.05 + 2.2 * at
-        _box(ax, x, y, 1.9, 1.05, name, color)
-        ax.text(x + 0.95, y - 0.12, below, ha="center", va="top", fontsize="x-small", color="0.3")
-        if at:
-            _arrow(ax, (x - 0.27, y + 0.52), (x - 0.02, y + 0.52))
 
 
 def distillation_diagram(ax: Axes | None = None) -> Axes:

@@ -22,8 +22,6 @@ _RECIPES = {"none": "as it is", "lora": "LoRA", "full": "full"}
 _PUBLISHED = {"BigCodeBench": ("bigcodebench", thesis.BIGCODEBENCH_TOTAL), "DS-1000": ("ds1000", thesis.DS1000_TOTAL)}
 _HATCHES = ("", "//", "..", "xx", "--", "\\\\", "++", "oo", "**", "||")
 
-# --- charts ----------------------------------------------------------------------------------------------------
-
 
 def forest_chart(
     table: pd.DataFrame, ax: Axes | None = None, *, label: str = "", places: Sequence[int] | None = None
@@ -126,23 +124,22 @@ def _write_beside(ax: Axes, words: Mapping[int, str]) -> None:
         ax.text(high + 0.02 * (high - low), at, word, va="center", fontsize="x-small")
 
 
-# --- the published table -----------------------------------------------------------------------------------------
-
-
 def draw_published_results() -> Drawing:
     """Draw the thesis's results table (`tab:combined_results`)."""
     rows = thesis.RESULTS
     fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.0), sharey=True)
-    parts = [(key, total, title) for title, (key, total) in _PUBLISHED.items()]
-    parts.append(("combined", thesis.COMBINED_TOTAL, "both"))
-    for ax, (key, total, title) in zip(axes, parts, strict=True):
+    parts = _PUBLISHED | {"both": ("combined", thesis.COMBINED_TOTAL)}
+    for ax, (title, (key, total)) in zip(axes, parts.items(), strict=True):
         passed = [getattr(row, key) for row in rows]
         _pass_bars(ax, passed, [total] * len(rows), [row is thesis.REFERENCE for row in rows])
         ax.set_title(f"{title} (n = {total:,})")
         _write_beside(ax, {at: str(value) for at, value in enumerate(passed)})
     axes[0].set_yticks(range(len(rows)), [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows])
     axes[0].invert_yaxis()
-    _write_beside(axes[2], {at: _p_words(row) for at, row in enumerate(rows)})
+    words = {}
+    for at, row in enumerate(rows):
+        words[at] = "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
+    _write_beside(axes[2], words)
     note(
         axes[0],
         "Published counts (tab:combined_results). Bars: pass rate; whiskers: 95 % Wilson interval; number: problems "
@@ -155,31 +152,20 @@ def draw_published_results() -> Drawing:
     return Drawing(fig, alt)
 
 
-def _p_words(row: thesis.ResultRow) -> str:
-    return "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
-
-
-# --- a run in the same form ----------------------------------------------------------------------------------------
-
-
-def read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
-    """Read passed and answered problems by benchmark and model out of `table.csv` of notebook 05.
+def _read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
+    """Read problems passed and answered (`passed/answered`) out of `table.csv` of notebook 05, by benchmark and model.
 
     `together` holds the sums where there are several benchmarks.
     """
-    titles = [c.removesuffix(" passed") for c in table.columns if c.endswith(" passed") and c != "combined passed"]
-    columns = {title: f"{title} passed" for title in titles}
-    if len(titles) > 1:
+    columns = {c.removesuffix(" passed"): c for c in table.columns if c.endswith(" passed") and c != "combined passed"}
+    if len(columns) > 1:
         columns["together"] = "combined passed"
-    return {
-        title: {str(model): _fraction(text) for model, text in zip(table["model"], table[column], strict=True)}
-        for title, column in columns.items()
-    }
-
-
-def _fraction(text: str) -> tuple[int, int]:
-    passed, _, total = str(text).partition("/")
-    return int(passed), int(total)
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for title, column in columns.items():
+        for model, text in zip(table["model"], table[column], strict=True):
+            passed, _, answered = str(text).partition("/")
+            counts.setdefault(title, {})[str(model)] = int(passed), int(answered)
+    return counts
 
 
 def _published_share(model: str, benchmark: str) -> float | None:
@@ -198,7 +184,7 @@ def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
 
     Where no answer was run, the table has only a column `model`, empty.
     """
-    counts = read_counts(table)
+    counts = _read_counts(table)
     models = list(dict.fromkeys([*bits["model"], *table["model"]]))
     texts = list(dict.fromkeys(bits["texts"]))
     wide = min(3, len(counts) + len(texts))

@@ -25,8 +25,6 @@ GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in th
 _ROWS = {"input": "input rows", "head": "head rows"}
 _KEPT = {"top": "largest coordinates", "random": "random coordinates", "principal": "principal directions"}
 
-# --- cosines by epoch ------------------------------------------------------------------------------------------
-
 
 def cosine_chart(
     summary: pd.DataFrame, published: Sequence[thesis.CosineCurve] = (), ax: Axes | None = None, title: str = ""
@@ -158,9 +156,6 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     return Drawing(fig, alt)
 
 
-# --- the learned change ----------------------------------------------------------------------------------------
-
-
 def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
     """Draw how much of the learned change the k largest coordinates hold: `mechanisms.top_k_share` by variant.
 
@@ -235,9 +230,6 @@ def _panels(table: pd.DataFrame, width: float) -> tuple[list[str], Figure, np.nd
     names = list(dict.fromkeys(table["variant"]))
     fig, axes = plt.subplots(1, len(names), figsize=(width * len(names), 3.9), squeeze=False, sharey=True)
     return names, fig, axes[0]
-
-
-# --- hidden states ---------------------------------------------------------------------------------------------
 
 
 def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:

@@ -93,11 +93,11 @@ def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
     for point in line.points:
         if point in line.shared:
             axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], **style)
-    for group in line.groups():
-        if group.label:
-            left, right = at[group.start], at[group.stop]
+    for start, stop, label in line.groups():
+        if label:
+            left, right = at[start], at[stop]
             axes.fill_between([left, right], base + _BOTTOM + _HIGH, base + _TOP, color="#d8d8d8", linewidth=0)
-            _write(axes, (left + right) / 2, base + (_BOTTOM + _HIGH + _TOP) / 2, group.label, 6.5)
+            _write(axes, (left + right) / 2, base + (_BOTTOM + _HIGH + _TOP) / 2, label, 6.5)
 
 
 def _draw_legend(axes: Axes, strip: Strip) -> None:
@@ -170,13 +170,10 @@ def draw_loss_pipeline(
     *,
     vocabulary: int,
     new_tokens: int,
-    kl: npt.ArrayLike | None = None,
-    axes: Sequence[Axes] | None = None,
+    kl: npt.ArrayLike,
     width: int = 110,
-) -> Sequence[Axes]:
-    """Draw how the KL of one text is computed: columns kept by the anchor, rows cut off, one loss a column.
-
-    Each argument is one thing that is drawn.
+) -> list[Axes]:
+    """Draw on four axes how the KL of one text is computed: columns kept by the anchor, rows cut off, losses.
 
     Args:
         strip: both tokenizations of a short text (one line of it).
@@ -184,20 +181,17 @@ def draw_loss_pipeline(
         kind: their kinds, (P,).
         vocabulary: V, rows that both logit matrices have.
         new_tokens: N, rows that only the student's has.
-        kl: KL of each pair in nats, (P,); without it the fourth panel shows only the pairs.
-        axes: four axes, from top to bottom; made if not given.
+        kl: KL of each pair in nats, (P,).
 
     Raises:
         ValueError: if the numbers of pairs, kinds and losses differ.
     """
-    losses = None if kl is None else np.asarray(kl, dtype=float)
-    if len(pairs) != len(kind) or (losses is not None and len(losses) != len(pairs)):
-        given = "none" if losses is None else len(losses)
-        raise ValueError(f"{len(pairs)} pairs, {len(kind)} kinds and {given} losses; there must be one for each pair")
-    if axes is None:
-        heights = [1.15 * max(len(strip.lines(width)), 1) + 0.4, 1.6, 1.9, 1.7]
-        _, made = plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights, layout="constrained")
-        axes = list(made)
+    losses = np.asarray(kl, dtype=float)
+    if not len(pairs) == len(kind) == len(losses):
+        given = f"{len(pairs)} pairs, {len(kind)} kinds and {len(losses)} losses"
+        raise ValueError(f"{given}; there must be one for each pair")
+    heights = [1.15 * max(len(strip.lines(width)), 1) + 0.4, 1.6, 1.9, 1.7]
+    axes = list(plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights, layout="constrained")[1])
     draw_strip(strip, axes[0], width=width, indices=True)
     _draw_kept(axes[1], _drawable_strip(strip), pairs, kind)
     _draw_matrices(axes[2], len(strip.original), len(strip.extended), len(pairs), vocabulary, new_tokens)
@@ -234,12 +228,7 @@ def _draw_kept(axes: Axes, strip: Strip, pairs: IntArray, kind: KindArray) -> No
 
 def _draw_matrices(axes: Axes, original: int, extended: int, kept: int, vocabulary: int, new: int) -> None:
     widest = max(original, extended, kept, 1)
-    panels = (
-        (0.0, original, "teacher logits"),
-        (16.0, extended, "student logits"),
-        (34.0, kept, "P"),
-        (50.0, kept, "Q"),
-    )
+    panels = ((0, original, "teacher logits"), (16, extended, "student logits"), (34, kept, "P"), (50, kept, "Q"))
     for x, columns, name in panels:
         wide = 12 * columns / widest
         axes.add_patch(Rectangle((x, 0), wide, 2, facecolor="#f3f3f3", edgecolor="#444444"))
@@ -254,18 +243,17 @@ def _draw_matrices(axes: Axes, original: int, extended: int, kept: int, vocabula
     axes.set_axis_off()
 
 
-def _draw_losses(axes: Axes, pairs: IntArray, kind: KindArray, losses: npt.NDArray[np.float64] | None) -> None:
+def _draw_losses(axes: Axes, pairs: IntArray, kind: KindArray, losses: npt.NDArray[np.float64]) -> None:
     place = np.arange(len(pairs))
     merged = np.asarray(kind) == MERGED
-    heights = np.zeros(len(pairs)) if losses is None else losses
     for mask, colour, hatch, label in (
         (~merged, LOOKS["same"].edge, "", "identical tokens"),
         (merged, LOOKS["merged"].edge, "///", "merged spans"),
     ):
-        axes.bar(place[mask], heights[mask], color=colour, hatch=hatch, edgecolor="white", label=label)
+        axes.bar(place[mask], losses[mask], color=colour, hatch=hatch, edgecolor="white", label=label)
     axes.set_xticks(place, [f"{i}|{j}" for i, j in pairs.tolist()], fontsize=6.5, rotation=90)
     axes.set(xlabel="compared positions, teacher | student", ylabel="KL (nats)")
-    if losses is not None and len(losses):
+    if len(losses):
         axes.axhline(float(losses.mean()), color="#222222", linewidth=0.8, linestyle=":")
         title = f"mean {losses.mean():.3f} nats\nn = {len(losses)}"
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, title=title)

@@ -48,15 +48,6 @@ Row = Sequence[StripToken]
 
 
 @dataclass(frozen=True)
-class Group:
-    """What lies between two neighbouring shared points of a strip, and `k:m` where k old tokens stand for m others."""
-
-    start: Point
-    stop: Point
-    label: str
-
-
-@dataclass(frozen=True)
 class Strip:
     """Two tokenizations of one text, ready to draw."""
 
@@ -109,12 +100,12 @@ class Strip:
         sides = [tuple(t for t in row if start <= t.start and t.stop <= stop) for row in (self.original, self.extended)]
         return Strip(sides[0], sides[1], self.shared)
 
-    def groups(self) -> Iterator[Group]:
-        """Yield what lies between neighbouring shared points."""
+    def groups(self) -> Iterator[tuple[Point, Point, str]]:
+        """Yield neighbouring shared points, and `k:m` where k old tokens between them stand for m others."""
         for start, stop in pairwise(point for point in self.points if point in self.shared):
             part = self._between(start, stop)
             plain = {token.kind for token in part.extended} <= {"same", "special"}
-            yield Group(start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}")
+            yield start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}"
 
     def html(self, width: int = 84) -> str:
         """Draw the strip as HTML tables; each cell's tooltip says its position and kind.
@@ -149,9 +140,6 @@ def column_places(rows: Sequence[Row], points: Sequence[Point]) -> dict[Point, i
         needs = [place[start] + size for start, size in ends.get(point, [])]
         place[point] = max([place[before] + 1, *needs])
     return place
-
-
-# --- a line as characters and as HTML --------------------------------------------------------------------------
 
 
 def _characters(line: Strip) -> str:
@@ -210,8 +198,8 @@ def _joint_row(line: Strip, column: dict[Point, int]) -> str:
         "text-align:center;font-size:80%"
     )
     cells = "".join(
-        f'<td colspan="{column[group.stop] - column[group.start]}" style="{style}">{group.label or "&nbsp;"}</td>'
-        for group in line.groups()
+        f'<td colspan="{column[stop] - column[start]}" style="{style}">{label or "&nbsp;"}</td>'
+        for start, stop, label in line.groups()
     )
     return f'<tr style="background:none"><th style="background:none;border:none"></th>{cells}</tr>'
 
@@ -223,9 +211,6 @@ def _legend(strip: Strip) -> str:
         for look in (LOOKS[kind] for kind in strip.kinds)
     ]
     return f'<div style="font-size:80%;line-height:2.2">{" &ensp; ".join(items)}</div>'
-
-
-# --- making strips ---------------------------------------------------------------------------------------------
 
 
 def token_strip(extension: Extension, text: str, *, add_special_tokens: bool = False) -> Strip:

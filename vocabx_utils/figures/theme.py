@@ -35,18 +35,9 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 2, 2)))
 _POSITIONS = ("first", "intermediate", "last")
 _ORDERED = (
-    "mean_ce",
-    "random_ce",
-    "mean_kl_first",
-    "random_kl_first",
-    "mean_kl_last",
-    "random_kl_last",
-    "mean_untrained",
-    "random_untrained",
-    "mean_kl_none",
-    "mean_kl_last_ce0.3",
-    "mean_hidden_last",
-)
+    "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
+    "mean_untrained", "random_untrained", "mean_kl_none", "mean_kl_last_ce0.3", "mean_hidden_last",
+)  # fmt: skip
 """Variants with a style of their own, in the order of the styles."""
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}

@@ -28,25 +28,15 @@ IDENTICAL, MERGED = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class AlignedText:
-    """One text under both tokenizers, and where the two may be compared.
+    """One text under both tokenizers, and where the two may be compared."""
 
-    Attributes:
-        original_ids: O, (To,).
-        extended_ids: E, (Te,).
-        original_ends: byte ends of O, (To,).
-        extended_ends: byte ends of E, (Te,).
-        boundaries: every pair (i, j) at which both sides have read the same text, (P, 2), rising.
-        original_special: tokens of O that stand for no text, (To,).
-        extended_special: the same of E, (Te,).
-    """
-
-    original_ids: IntArray
-    extended_ids: IntArray
-    original_ends: IntArray
-    extended_ends: IntArray
-    boundaries: IntArray
-    original_special: BoolArray
-    extended_special: BoolArray
+    original_ids: IntArray  # O, (To,)
+    extended_ids: IntArray  # E, (Te,)
+    original_ends: IntArray  # byte ends of O, (To,)
+    extended_ends: IntArray  # byte ends of E, (Te,)
+    boundaries: IntArray  # every pair (i, j) at which both sides have read the same text, (P, 2), rising
+    original_special: BoolArray  # tokens of O that stand for no text, (To,)
+    extended_special: BoolArray  # the same of E, (Te,)
 
     @cached_property
     def kind(self) -> KindArray:

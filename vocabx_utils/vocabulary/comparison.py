@@ -5,23 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.corpus import (
-    QUICK_PACKAGES,
-    CorpusError,
-    Pair,
-    data_path,
-    pairs_from_jsonl,
-    pairs_from_packages,
-    pairs_from_tree,
-    split_pairs,
-)
+from vocabx_utils import corpus
+from vocabx_utils.corpus import Pair
 from vocabx_utils.vocabulary.audit import gains
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import STRATEGIES, Strategy, TokenOptions
@@ -30,8 +21,7 @@ from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, sele
 C_HEADERS = Path("/usr/include/linux")  # Debian and Ubuntu: package linux-libc-dev
 
 
-@dataclass(frozen=True)
-class Halves:
+class Halves(NamedTuple):
     """One corpus: texts that tokens are chosen on, and other texts that the gain is measured on."""
 
     chosen_on: list[str]
@@ -55,15 +45,15 @@ def comparison_corpora(
     Returns:
         Halves by name, and for each corpus that is not to be had here the reason.
     """
-    python = list(python_pairs) if python_pairs is not None else pairs_from_packages(QUICK_PACKAGES)
+    python = list(python_pairs) if python_pairs is not None else corpus.pairs_from_packages(corpus.QUICK_PACKAGES)
     corpora, missing = {"python packages": python}, {}
-    alpaca = data_path("code_alpaca_20k.jsonl.gz")
+    alpaca = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if alpaca is None:
         missing["code_alpaca_20k"] = "set VOCABX_DATA to a folder that holds code_alpaca_20k.jsonl.gz"
     else:
-        corpora["code_alpaca_20k"] = pairs_from_jsonl(alpaca)
+        corpora["code_alpaca_20k"] = corpus.pairs_from_jsonl(alpaca)
     if Path(headers).is_dir():
-        corpora["C headers"] = pairs_from_tree(headers, "*.h", max_chars=10_000_000)
+        corpora["C headers"] = corpus.pairs_from_tree(headers, "*.h", max_chars=10_000_000)
     else:
         missing["C headers"] = f"no folder {headers} (Debian: package linux-libc-dev)"
     return {name: _halves(pairs, max_bytes, seed) for name, pairs in corpora.items()}, missing
@@ -73,9 +63,9 @@ def _halves(pairs: Sequence[Pair], max_bytes: int | None, seed: int) -> Halves:
     half = len(pairs) // 2
     while True:
         try:
-            splits = split_pairs(pairs, {"chosen_on": half, "measured_on": half}, seed)
+            splits = corpus.split_pairs(pairs, {"chosen_on": half, "measured_on": half}, seed)
             break
-        except CorpusError:  # some pairs have the same answer and count once
+        except corpus.CorpusError:  # some pairs have the same answer and count once
             half = half * 49 // 50
     return Halves(*(_up_to([_text(p) for p in split], max_bytes) for split in splits.values()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -110,10 +110,11 @@ def add_tokens(
     """
     spelling = spelling_of(tokenizer)
     check_strategy(strategy, spelling)
-    asked = _sort_inputs(new_tokens, spelling)
-    _refuse_known(spelling, asked)
-    layout, tokens, given, further = (_by_added_tokens if strategy == "added" else _by_merges)(spelling, asked)
-    report = {"requested": len(asked.proposals) + len(asked.texts), "notes": asked.notes} | further
+    proposals, texts, notes = _sort_inputs(new_tokens, spelling)
+    _refuse_known(spelling, proposals, texts)
+    make = _by_added_tokens if strategy == "added" else _by_merges
+    layout, tokens, given, further = make(spelling, proposals, texts)
+    report = {"requested": len(proposals) + len(texts), "notes": notes} | further
     extended = surgery.build(layout, tokenizer)
     extension = Extension(tokenizer, extended, tuple(tokens), strategy, spelling.first_free_id, report)
     check_reachable(extension, given)
@@ -121,20 +122,14 @@ def add_tokens(
     return extension
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What was asked for: proposals by rank, further tokens as text by length, notes on how they were read."""
-
-    proposals: list[Proposal]
-    texts: list[str]
-    notes: list[str]
-
-
 # What a strategy makes: the layout, the new tokens, those of them that a text must produce, entries of the report.
 _Made = tuple[dict[str, Any], list[NewToken], list[NewToken], dict[str, Any]]
 
 
-def _sort_inputs(new_tokens: Iterable[str | Proposal], spelling: Spelling) -> _Asked:
+def _sort_inputs(
+    new_tokens: Iterable[str | Proposal], spelling: Spelling
+) -> tuple[list[Proposal], list[str], list[str]]:
+    """Proposals by rank, further tokens as text by length, and notes on how they were read."""
     if isinstance(new_tokens, str):
         raise TokenizerError(f"new_tokens is the string {new_tokens!r}; expected a list of strings or proposals.")
     proposals: dict[bytes, Proposal] = {}
@@ -157,13 +152,13 @@ def _sort_inputs(new_tokens: Iterable[str | Proposal], spelling: Spelling) -> _A
         texts.add(text)
     texts -= {p.text for p in proposals.values() if p.raw == p.text.encode("utf-8", "replace")}
     ordered = sorted(proposals.values(), key=lambda p: (p.rank, p.raw))
-    return _Asked(ordered, sorted(texts, key=lambda t: (len(t.encode()), t.encode())), sorted(notes))
+    return ordered, sorted(texts, key=lambda t: (len(t.encode()), t.encode())), sorted(notes)
 
 
-def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
+def _refuse_known(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> None:
     contents = {spelling.pieces[i] for i in spelling.added_ids}
-    known = [t for t in asked.texts if spelling.piece(t) in spelling.vocab or t in contents]
-    known += [p.text for p in asked.proposals if not p.merge and spelling.piece(p.text) in spelling.vocab]
+    known = [t for t in texts if spelling.piece(t) in spelling.vocab or t in contents]
+    known += [p.text for p in proposals if not p.merge and spelling.piece(p.text) in spelling.vocab]
     if known:
         raise TokenizerError(
             f"The original tokenizer has {', '.join(map(repr, known))} already. Leave "
@@ -171,14 +166,17 @@ def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
         )
 
 
-# --- strategy `merges` -------------------------------------------------------------------------------------
-
-
-def _by_merges(spelling: Spelling, asked: _Asked) -> _Made:
-    _refuse_crossing(spelling, [*asked.texts, *(p.text for p in asked.proposals if not p.merge)])
-    plan = plan_merges(spelling, asked.proposals, asked.texts)
-    counts = {p.raw: p.count for p in asked.proposals}
-    given = {spelling.raw(spelling.piece(t)) for t in asked.texts} | {p.raw for p in asked.proposals if not p.merge}
+def _by_merges(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+    whole = [*texts, *(p.text for p in proposals if not p.merge)]
+    if crossing := [(t, parts) for t in whole if len(parts := spelling.split(t)) != 1]:
+        listed = "; ".join(f"{t!r} is cut into {parts}" for t, parts in crossing)
+        raise TokenizerError(
+            f"Merges cannot cross the cuts of the original pre-tokenizer: {listed}. "
+            "Propose the parts, or use strategy 'added'."
+        )
+    plan = plan_merges(spelling, proposals, texts)
+    counts = {p.raw: p.count for p in proposals}
+    given = {spelling.raw(spelling.piece(t)) for t in texts} | {p.raw for p in proposals if not p.merge}
     wanted = given | {raw for raw, count in counts.items() if count}
     tokens = []
     for token_id, (piece, subtokens) in enumerate(plan.subtokens.items(), spelling.first_free_id):
@@ -190,24 +188,11 @@ def _by_merges(spelling: Spelling, asked: _Asked) -> _Made:
     return layout, tokens, [t for t in tokens if t.raw in given], further
 
 
-def _refuse_crossing(spelling: Spelling, texts: Iterable[str]) -> None:
-    crossing = [(t, parts) for t in texts if len(parts := spelling.split(t)) != 1]
-    if crossing:
-        listed = "; ".join(f"{t!r} is cut into {parts}" for t, parts in crossing)
-        raise TokenizerError(
-            f"Merges cannot cross the cuts of the original pre-tokenizer: {listed}. "
-            "Propose the parts, or use strategy 'added'."
-        )
-
-
-# --- strategy `added` --------------------------------------------------------------------------------------
-
-
-def _by_added_tokens(spelling: Spelling, asked: _Asked) -> _Made:
-    if broken := [p.raw for p in asked.proposals if p.text.encode("utf-8", "replace") != p.raw]:
+def _by_added_tokens(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+    if broken := [p.raw for p in proposals if p.text.encode("utf-8", "replace") != p.raw]:
         raise TokenizerError(f"Added tokens hold whole characters; these bytes do not: {broken}. Use 'merges'.")
-    counts = {p.text: p.count for p in asked.proposals}
-    words = _whole_words(spelling, [*counts, *asked.texts])
+    counts = {p.text: p.count for p in proposals}
+    words = _whole_words(spelling, [*counts, *texts])
     tokens = [
         NewToken(token_id, text, text.encode(), spelling.subtokens(text), counts.get(text, 0))
         for token_id, text in enumerate(words, spelling.first_free_id)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,13 +25,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.rows import TokenInfo
 from vocabx_utils.vocabulary.alignment import align_texts
-from vocabx_utils.vocabulary.tokens import Extension
+from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
 InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
 HeadMethod = Literal["random", "mean", "first"]
 INPUT_METHODS: tuple[str, ...] = get_args(InputMethod)
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
+SubtokenLike = NewToken | TokenInfo  # an id and its subtokens
 
 
 def first_rows(
@@ -67,16 +69,6 @@ def first_rows(
     aligned = align_texts(extension, texts) or None
     rows = input_rows(input_method, base, extension.tokens, generator, aligned=aligned, spell=extension.spell)
     return rows, head_rows(head_method, base, extension.tokens, generator)
-
-
-class SubtokenLike(Protocol):
-    """What this module needs of a `vocabulary.tokens.NewToken`."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def subtokens(self) -> tuple[int, ...]: ...
 
 
 def input_rows(

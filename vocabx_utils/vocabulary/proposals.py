@@ -23,22 +23,14 @@ class FewerTokensWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Proposal:
-    """A token that `select_tokens` proposes.
+    """A token that `select_tokens` proposes."""
 
-    Attributes:
-        text: its text (the replacement character where the bytes are no whole characters).
-        raw: its UTF-8 bytes.
-        count: occurrences in the corpus, after all other proposals took theirs.
-        subtokens: original ids that it replaces.
-        rank: place in the order of selection.
-        merge: the two pieces that make it; merges stand in the order of their ranks (strategy `merges` only).
-    """
-
-    text: str
-    raw: bytes
-    count: int
-    subtokens: tuple[int, ...]
-    rank: int
+    text: str  # its text (the replacement character where the bytes are no whole characters)
+    raw: bytes  # its UTF-8 bytes
+    count: int  # occurrences in the corpus, after all other proposals took theirs
+    subtokens: tuple[int, ...]  # original ids that it replaces
+    rank: int  # place in the order of selection
+    # the two pieces that make it; merges stand in the order of their ranks (strategy `merges` only)
     merge: tuple[str, str] | None = None
 
 
@@ -85,7 +77,7 @@ def select_tokens(
         found = _thesis_selection(documents, spelling, n, options)
     else:
         learned = learn_merges(table or count_words(documents, spelling, options), spelling, n, options)
-        found = proposals_from_merges(learned, spelling)
+        found = _proposals_from_merges(learned, spelling)
     offered = sum(options.count_steps or p.count > 0 for p in found)
     if offered < n:
         spread = f" and stand in {options.min_files} files or more" if options.min_files > 1 else ""
@@ -98,7 +90,7 @@ def select_tokens(
     return found
 
 
-def proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Proposal]:
+def _proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Proposal]:
     """Turn learned merges into proposals, in order of birth."""
 
     def piece(i: int) -> str:
@@ -111,9 +103,6 @@ def proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Pr
         pair = (piece(merge.left), piece(merge.right))
         proposals.append(Proposal(text, raw, shown, learned.parts[merge.result], rank, pair))
     return proposals
-
-
-# --- the thesis's algorithm "Vocabulary Expansion for Tokenizer" -------------------------------------------
 
 
 def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options: TokenOptions) -> list[Proposal]:
@@ -131,7 +120,8 @@ def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options:
             text = raw.decode()
         except UnicodeDecodeError:  # part of a character: an added token can only hold whole ones
             continue
-        if _is_number(text) or raw in barred or files[raw] < options.min_files or (longest and len(raw) > longest):
+        number = text.strip().replace(".", "").isnumeric()  # as in the thesis's examples 12 and 31
+        if number or raw in barred or files[raw] < options.min_files or (longest and len(raw) > longest):
             continue
         if options.keep_whitespace is False and text.isspace():
             continue
@@ -139,11 +129,6 @@ def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options:
             continue
         chosen.append(Proposal(text, raw, count, spelling.subtokens(text), len(chosen)))
     return chosen
-
-
-def _is_number(text: str) -> bool:
-    """Whether a token is just a number, as in the thesis's examples 12 and 31."""
-    return bool(text.strip()) and text.strip().replace(".", "").isnumeric()
 
 
 def train_fresh_bpe(texts: Sequence[str], spelling: Spelling, vocab_size: int) -> Tokenizer:

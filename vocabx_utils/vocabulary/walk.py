@@ -66,10 +66,16 @@ def _spellings(piece: bytes, extended: Spelling, before: _Before, is_new: bool, 
     (`following`) say which, so nothing is guessed. `piece` holds the bytes since the last agreement, and `is_new` is
     of its last token.
     """
-    starts_spaced = piece.startswith(b" ")
-    if is_new and _lacks_space(extended, before, starts_spaced, following):
+    scheme, starts_spaced = extended.segment_prefix, piece.startswith(b" ")
+    if scheme == "added":
+        lacks_space, extra_space = before is _Before.BREAK, True
+    else:
+        lacks_space = scheme != "none" and following == b" " and not starts_spaced
+        extra_space = scheme == "unless_space" and following != b" "
+    # the original may have a space before a new token, and lack one behind it
+    if is_new and lacks_space:
         yield b" " + piece
-    if not is_new and before is _Before.NEW and starts_spaced and _has_extra_space(extended, following):
+    if not is_new and before is _Before.NEW and starts_spaced and extra_space:
         yield piece[1:]
     yield piece
     if extended.rewrites and piece:
@@ -78,15 +84,3 @@ def _spellings(piece: bytes, extended: Spelling, before: _Before, is_new: bool, 
         except UnicodeDecodeError:  # the tokens so far end inside a character
             return
         yield extended.normalise(text).encode()
-
-
-def _lacks_space(extended: Spelling, before: _Before, starts_spaced: bool, following: bytes) -> bool:
-    """Whether the original has a space before this new token that the extended side lacks."""
-    if extended.segment_prefix == "added":
-        return before is _Before.BREAK
-    return extended.segment_prefix != "none" and following == b" " and not starts_spaced
-
-
-def _has_extra_space(extended: Spelling, following: bytes) -> bool:
-    """Whether text behind a new token begins with a space that the original lacks."""
-    return extended.segment_prefix == "added" or (extended.segment_prefix == "unless_space" and following != b" ")
