@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from alignment_tokenizers import with_added
+from fixtures.alignment_tokenizers import with_added
 
 from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids

@@ -135,11 +135,10 @@ class KLMeter:
         return np.array([part.sum() for part in np.split(self.per_position(input_rows), ends[:-1])])
 
     def table(self, input_rows: Tensor) -> pd.DataFrame:
-        """KL by position with what stands there.
+        """KL (nats) by position with what stands there.
 
-        Returns:
-            text (index), original and extended (positions), token (the student's id), merged (bool), since_new
-            (student tokens since the last new one), kl (nats).
+        Columns: text (index), original and extended (positions), token (the student's id), merged (bool), since_new
+        (student tokens since the last new one), kl.
         """
         parts = []
         for at, (text, use) in enumerate(zip(self.texts, self._used, strict=True)):

@@ -56,10 +56,8 @@ class Explorer:
     """Holds a run's rows and answers for one token at a time.
 
     Args:
-        tokens: the N new tokens in the order of the rows.
         original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
         decode: extended ids to text.
-        texts: where to look for occurrences.
         kl_tables: results of `KLMeter.table` on `texts`, by variant and epoch.
 
     Raises:

@@ -64,9 +64,8 @@ def _table(table: pd.DataFrame, columns: Sequence[str] | None = None) -> str:
     if table.empty:
         return "<em>nothing to show</em>"
     head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
-    rows = "".join(
-        "<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in table[names].itertuples(index=False)
-    )
+    lines = table[names].itertuples(index=False)
+    rows = "".join(f"<tr>{''.join(map(_cell, line))}</tr>" for line in lines)
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 

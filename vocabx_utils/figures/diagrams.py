@@ -76,15 +76,9 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
     _box(ax, 9.3, 1.9, 1.75, 0.8, "KL(P ‖ Q)\nwhere both have\nread the same text", _MARKED)
     _arrow(ax, (8.95, 3.2), (9.3, 2.6))
     _arrow(ax, (8.95, 1.4), (9.3, 2.0))
-    ax.annotate(
-        "gradient moves the new input row only",
-        (1.85, 0.85),
-        (9.9, 0.3),
-        fontsize="x-small",
-        ha="center",
-        va="top",
-        arrowprops={"arrowstyle": "->", "color": PALETTE[3], "connectionstyle": "angle,angleA=180,angleB=90"},
-    )
+    arrow = {"arrowstyle": "->", "color": PALETTE[3], "connectionstyle": "angle,angleA=180,angleB=90"}
+    words = "gradient moves the new input row only"
+    ax.annotate(words, (1.85, 0.85), (9.9, 0.3), fontsize="x-small", ha="center", va="top", arrowprops=arrow)
     extra = "beside it: the head rows learn by cross-entropy over V + N\nfrom the same hidden states, detached"
     ax.text(5.9, 2.3, extra, ha="center", va="center", fontsize="x-small", color="0.3")
     return ax
@@ -99,10 +93,8 @@ def _canvas(ax: Axes | None, width: float, height: float) -> Axes:
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str) -> None:
     style = "round,pad=0,rounding_size=0.08"
-    width_of_edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
-    ax.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=width_of_edge)
-    )
+    edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
+    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=edge))
     ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize="small")
 
 

@@ -143,10 +143,8 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
         line[0].set_ylabel(f"cosine to the {position}", fontsize="small")
         line[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", title=GROUPINGS[grouping])
         line[-1].get_legend().get_title().set_fontsize("x-small")
-    note(
-        grid[0, 0],
-        f"New {_ROWS[matrix]}. Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.",
-    )
+    words = "Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis."
+    note(grid[0, 0], f"New {_ROWS[matrix]}. {words}")
     counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
     alt = (
@@ -183,15 +181,9 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
         ax.fill_between(curve.index, curve["min"], curve["max"], color=style["color"], alpha=0.18, lw=0)
     for value, text in ((test.kl_start, "initial rows"), (test.kl_end, "trained rows")):
         ax.axhline(value, color="0.3", lw=0.9, ls=(0, (4, 3)), marker="")
-        ax.annotate(
-            text,
-            (0.02, value),
-            (0, 2),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize="small",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
-        )
+        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        ax.annotate(text, (0.02, value), (0, 2), fontsize="small", bbox=ground, **beside)
     ax.set_xscale("log", base=2)
     ax.set(xlabel=f"dimensions of the change kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
@@ -246,14 +238,11 @@ def draw_layers(table: pd.DataFrame) -> Drawing:
     """Draw the similarity of hidden states (`divergence.hidden_similarity`), one panel for each variant."""
     variants, fig, axes = _panels(table, 4.0)
     for variant, ax in zip(variants, axes, strict=True):
-        layer_chart(table[table["variant"] == variant], ax, variant_label(variant)).label_outer(
-            remove_inner_ticks=False
-        )
+        layer_chart(table[table["variant"] == variant], ax, variant_label(variant))
+        ax.label_outer(remove_inner_ticks=False)
     axes[0].legend(fontsize="small")
-    note(
-        axes[0],
-        "Mean over positions (no bands); n in the legend. Boundary: end of a merged span; after: tokens behind it.",
-    )
+    words = "Mean over positions (no bands); n in the legend. Boundary: end of a merged span; after: tokens behind it."
+    note(axes[0], words)
     at_end = table[(table["layer"] == table["layer"].max()) & (table["place"] == "boundary")]
     last = at_end.set_index("variant")["cosine"]
     ends = "; ".join(f"{variant_label(v)} {last[v]:.3f}" for v in variants if v in last)

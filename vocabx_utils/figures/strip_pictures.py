@@ -31,21 +31,9 @@ def _drawable_strip(strip: Strip) -> Strip:
 
 
 def _box(axes: Axes, left: float, right: float, bottom: float, kind: Kind) -> None:
-    look = LOOKS[kind]
-    axes.add_patch(
-        FancyBboxPatch(
-            (left + 0.12, bottom),
-            right - left - 0.24,
-            _HIGH,
-            boxstyle="round,pad=0,rounding_size=0.25" if kind in {"new", "special"} else "square,pad=0",
-            facecolor=look.fill,
-            edgecolor=look.edge,
-            linestyle=look.line,
-            linewidth=2.0 if kind == "new" else 1.0,
-            hatch=look.hatch,
-            mutation_aspect=0.3,
-        )
-    )
+    style: dict[str, Any] = {**LOOKS[kind].patch, "linewidth": 2.0 if kind == "new" else 1.0, "mutation_aspect": 0.3}
+    shape = "round,pad=0,rounding_size=0.25" if kind in {"new", "special"} else "square,pad=0"
+    axes.add_patch(FancyBboxPatch((left + 0.12, bottom), right - left - 0.24, _HIGH, boxstyle=shape, **style))
 
 
 def _write(axes: Axes, x: float, y: float, text: str, size: float, *, back: bool = False, **style: Any) -> None:
@@ -101,16 +89,8 @@ def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
 
 
 def _draw_legend(axes: Axes, strip: Strip) -> None:
-    handles = [
-        Patch(
-            facecolor=look.fill,
-            edgecolor=look.edge,
-            linestyle=look.line,
-            hatch=look.hatch,
-            label=f"{look.mark} {look.meaning}".strip(),
-        )
-        for look in (LOOKS[kind] for kind in strip.kinds)
-    ]
+    looks = [LOOKS[kind] for kind in strip.kinds]
+    handles = [Patch(label=f"{look.mark} {look.meaning}".strip(), **look.patch) for look in looks]  # type: ignore[arg-type]
     style: dict[str, Any] = {"frameon": False, "fontsize": 7, "columnspacing": 1.2, "borderaxespad": 0.0}
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.06, 0.0), ncols=len(handles), **style)
 

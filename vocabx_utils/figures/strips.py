@@ -113,10 +113,8 @@ class Strip:
         A line has at most `width` characters and ends at a shared boundary.
         """
         tables = "".join(_table(line) for line in self.lines(width))
-        style = "overflow-x:auto;overflow-y:hidden;margin:0.4em 0"
-        return (
-            f'<div role="figure" aria-label="{html.escape(self.summary)}" style="{style}">{tables}{_legend(self)}</div>'
-        )
+        label, style = html.escape(self.summary), "overflow-x:auto;overflow-y:hidden;margin:0.4em 0"
+        return f'<div role="figure" aria-label="{label}" style="{style}">{tables}{_legend(self)}</div>'
 
     def text(self, width: int = 84) -> str:
         """Draw the strip with characters: `|` at shared boundaries, `¦` where only one side has one."""

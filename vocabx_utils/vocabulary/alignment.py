@@ -117,11 +117,7 @@ def align_text(extension: Extension, text: str, *, add_special_tokens: bool = Fa
 
 
 def align_texts(
-    extension: Extension,
-    texts: Iterable[str],
-    *,
-    add_special_tokens: bool = False,
-    batch_characters: int = 1_000_000,
+    extension: Extension, texts: Iterable[str], *, add_special_tokens: bool = False, batch_characters: int = 1_000_000
 ) -> list[AlignedText]:
     """Align many texts, as `align_text` does one; so many characters are encoded and matched at a time."""
     aligned: list[AlignedText] = []

@@ -35,15 +35,12 @@ def comparison_corpora(
     python_pairs: Sequence[Pair] | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Halves], dict[str, str]]:
-    """Gather the three corpora of the comparison: Python packages, CodeAlpaca and C headers.
+    """Gather Python packages, CodeAlpaca and C headers in halves, and for each that is not to be had here the reason.
 
     Args:
         max_bytes: text of each half, at most, in bytes; None takes all there is.
         headers: folder of C headers, or any folder of `.h` files.
         python_pairs: pairs of the Python corpus, if they are at hand; read from the installed packages otherwise.
-
-    Returns:
-        Halves by name, and for each corpus that is not to be had here the reason.
     """
     python = list(python_pairs) if python_pairs is not None else corpus.pairs_from_packages(corpus.QUICK_PACKAGES)
     corpora, missing = {"python packages": python}, {}

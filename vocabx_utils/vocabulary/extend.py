@@ -31,17 +31,14 @@ def extend_tokenizer(
 ) -> Extension:
     """Extend a tokenizer by exactly `n` tokens of a domain, each of which the training texts show often enough.
 
-    Tokens that are too rare there (steps of merges included) are barred and the choice is made again.
+    Tokens that are too rare there (steps of merges included) are barred and the choice is made again; the extension's
+    report lists them.
 
     Args:
         tokenizer: the original tokenizer; it is left as it is.
-        texts: what tokens are chosen on.
         strategy: `merges` appends merges, `added` makes added tokens; see `add_tokens`.
         training_texts: what rows will be trained on; the same texts if not given.
         min_train_count: fewest occurrences there.
-
-    Returns:
-        An extension of `n` tokens; its report lists what was barred.
 
     Raises:
         TokenizerError: the tokenizer cannot be extended, or the texts do not offer so many tokens.
@@ -81,7 +78,7 @@ def extend_tokenizer(
 def add_tokens(
     tokenizer: PreTrainedTokenizerFast, new_tokens: Iterable[str | Proposal], strategy: Strategy = "merges"
 ) -> Extension:
-    """Extend a tokenizer by given tokens.
+    """Extend a tokenizer by given tokens, with new ids V, V + 1, …
 
     Args:
         tokenizer: the original tokenizer; it is left as it is.
@@ -94,9 +91,6 @@ def add_tokens(
             token inside original tokens matches whole words only; where the longest fails on that, no shorter one
             is tried. They are not special, and match the text as it is written, or as the normaliser leaves it
             where that changes characters (NFC).
-
-    Returns:
-        The extension, its new ids V, V + 1, …
 
     Raises:
         TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be

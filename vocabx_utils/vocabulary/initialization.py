@@ -49,10 +49,7 @@ def first_rows(
 
     Args:
         model: causal language model with the tokenizer that was extended.
-        input_method: one of `INPUT_METHODS`.
-        head_method: one of `HEAD_METHODS`.
         texts: of the domain, which `align` and `focus` need.
-        seed: of `random` and `focus`.
 
     Raises:
         ValueError: unknown method, or a method that needs texts was given none.
@@ -83,7 +80,6 @@ def input_rows(
     """Return first values of the new embedding rows, (N, D).
 
     Args:
-        tokens: the new ones, in order of id.
         generator: of the CPU; used by `random` and to seed `focus`.
         aligned: texts under both tokenizers (`AlignedText`), needed by `align` and `focus`.
         spell: the extended tokenizer's text of an id, for `focus`.

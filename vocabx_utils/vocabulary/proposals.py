@@ -46,7 +46,6 @@ def select_tokens(
     """Propose new tokens for a corpus.
 
     Args:
-        tokenizer: the original tokenizer.
         strategy: `added` is the thesis's algorithm: a fresh BPE on the corpus, its most frequent tokens that are
             neither numbers nor substrings of original tokens. `merges` is ours: continued BPE.
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
