@@ -76,7 +76,7 @@ def select_tokens(
         found = _thesis_selection(documents, spelling, n, options)
     else:
         learned = learn_merges(table or count_words(documents, spelling, options), spelling, n, options)
-        found = _proposals_from_merges(learned, spelling)
+        found = proposals_from_merges(learned, spelling)
     offered = sum(options.count_steps or p.count > 0 for p in found)
     if offered < n:
         spread = f" and stand in {options.min_files} files or more" if options.min_files > 1 else ""
@@ -89,7 +89,7 @@ def select_tokens(
     return found
 
 
-def _proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Proposal]:
+def proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Proposal]:
     """Turn learned merges into proposals, in order of birth."""
 
     def piece(i: int) -> str:
