@@ -35,9 +35,9 @@ def participation_ratio(delta: Tensor) -> np.ndarray:
 
 
 def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1; NaN for a zero change.
+    """Return the share of each change (N, D) that its k largest coordinates hold, (N, len(ks)), NaN for a zero change.
 
-    `power` 2 takes energy (squares), 1 absolute values.
+    Shares lie in 0 to 1; `power` 2 takes those of energy (squares), 1 of absolute values.
 
     Raises:
         ValueError: a k is outside 0 to D.
@@ -49,7 +49,7 @@ def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> n
 
 
 def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Expected top-k shares, (len(ks),), if coordinates were independent and normal: a yardstick for `top_k_share`.
+    """Return top-k shares, (len(ks),), if coordinates were independent and normal: a yardstick for `top_k_share`.
 
     It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D) quantile of the normal,
     k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.

@@ -32,7 +32,7 @@ class WordTable:
 
 
 def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool = False) -> bool:
-    """Whether a merge may put two neighbouring pieces together, judged at their junction alone.
+    """Tell whether a merge may put two neighbouring pieces together, judged at their junction alone.
 
     Byte-level tokenizers have a pre-tokenizer that keeps words, digits and signs apart. SentencePiece-style ones
     have none, so the same is done here: the right piece starts no word, both sides are letters or both are signs,
