@@ -73,7 +73,7 @@ def _drawing(ax: Axes, alt: str) -> Drawing:
     return Drawing(figure, alt)
 
 
-_DIAGRAMS = {
+_DIAGRAMS: dict[Callable[..., Axes], str] = {
     diagrams.pipeline_diagram: (
         "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
         "fine-tuning (04) and evaluation (05); notebook 06 looks inside after phase 1."
@@ -91,7 +91,7 @@ _DIAGRAMS = {
 """What needs no run, with its alternative text."""
 
 
-def _diagram(_: Run, draw: Callable[[], Axes]) -> Drawing:
+def _diagram(_: Run, draw: Callable[..., Axes]) -> Drawing:
     return _drawing(draw(), _DIAGRAMS[draw])
 
 
