@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.batching import pad
 from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
-from vocabx_utils.models import cache_argument
+from vocabx_utils.student import cache_argument
 
 _BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
 _GRAPH_BLOCK = 256  # one graph is captured for each multiple of this
