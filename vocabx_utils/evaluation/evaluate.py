@@ -25,7 +25,6 @@ def evaluate_answers(
     """Execute answers to a benchmark in the sandbox and tell which pass.
 
     Args:
-        benchmark: Its name, or problems of it.
         answers: Code by id of the problem, or rows with `task_id` and `solution`, such as those of
             `generation.sample_answers`. Problems without an answer are left out.
         workers: Programs at the same time.

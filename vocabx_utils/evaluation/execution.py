@@ -97,11 +97,7 @@ def execute(
 
 
 def make_job(problem: Problem, sample: Sample, environment: Environment, strict: bool, timeout_s: float) -> Job:
-    """Combine a problem and an answer into a job.
-
-    Raises:
-        ValueError: Strict mode for a benchmark whose answers do not return plain data.
-    """
+    """Combine a problem and an answer into a job; a `ValueError` for strict mode where answers are no plain data."""
     task = build_program(problem, sample.solution, strict=strict)
     limits = Limits(timeout_s=timeout_s)
     facts = [asdict(task), asdict(limits), environment.hash]
@@ -121,7 +117,6 @@ def run_jobs(
     """Run programs and yield each with its outcome and number of attempts, as they are done.
 
     Args:
-        environment: Where they run.
         workers: Programs at the same time, 1 or more.
         fast: Fork in warm jails.
         retry: Tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in

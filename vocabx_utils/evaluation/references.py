@@ -43,9 +43,6 @@ def verify_references(
         modes: One entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
         record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
 
-    Returns:
-        The kept list.
-
     Raises:
         ValueError: Problems of several benchmarks, or a record that was made in another environment.
         SandboxUnavailableError: There is no sandbox that holds.
@@ -58,8 +55,7 @@ def verify_references(
     backend = check_sandbox(environment.view)
 
     def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Outcome]:
-        desc, fast = f"{info.name}, references, {what}", mode == "forked"
-        label = f"{what}, {mode}"
+        desc, label, fast = f"{info.name}, references, {what}", f"{what}, {mode}", mode == "forked"
         left = [job for job in jobs if (label, job.task_id) not in known.outcomes]
         for job, outcome, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
             known.add(label, job.task_id, outcome)
@@ -130,16 +126,8 @@ def reference_jobs(
     strict: bool = False,
 ) -> list[Job]:
     """Jobs that run the reference solutions."""
-    return [
-        make_job(
-            problem,
-            Sample(problem.task_id, reference_answer(problem)),
-            environment,
-            strict,
-            timeouts(problem.task_id),
-        )
-        for problem in problems
-    ]
+    answers = [(problem, Sample(problem.task_id, reference_answer(problem))) for problem in problems]
+    return [make_job(p, answer, environment, strict, timeouts(p.task_id)) for p, answer in answers]
 
 
 def time_limit(runs: Sequence[Outcome], usual: float) -> float:
@@ -151,7 +139,7 @@ def drop_reason(runs: Sequence[Outcome], environment: Environment) -> str:
     """Why a problem is dropped, in one line without paths of this machine."""
     failed = [run for run in runs if run.status != "pass"]
     run = failed[0]
-    text = next(iter(run.details.values()), "").strip()
+    text = next(iter(run.details.values()), "")
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
     raised = re.compile(rf"[\w.]*{re.escape(run.exception)}\b") if run.exception else None
     # A report keeps the end of a message only: of a long one the exception's name says more than its last line.
@@ -164,32 +152,20 @@ def drop_reason(runs: Sequence[Outcome], environment: Environment) -> str:
     return f"{label}{times}: {last}"[:_REASON_LIMIT]
 
 
-def compare_modes(
-    problems: Sequence[Problem],
-    environment: Environment | None = None,
-    *,
-    workers: int = 2,
-    modes: Sequence[str] = ("fresh", "forked"),
-) -> dict[str, Any]:
-    """Time a full pass over the references with a fresh jail each and with forks in warm jails.
-
-    Args:
-        problems: Problems of one benchmark, usually the kept ones.
-        environment: Where they run.
-        workers: Programs at the same time.
-        modes: Which of `fresh` and `forked` to run.
+def compare_modes(problems: Sequence[Problem], *, workers: int = 2) -> dict[str, Any]:
+    """Time a full pass over the references, usually the kept ones, with a fresh jail each and with forks in warm jails.
 
     Returns:
         Wall and CPU seconds and numbers of statuses by mode, the ids whose statuses differ, and what was used. CPU
         seconds are those of the programs themselves; unlike wall time they hardly grow on a busy machine.
     """
     benchmark = one_benchmark(problems).name
-    environment = environment or environment_for(benchmark)
+    environment = environment_for(benchmark)
     backend = check_sandbox(environment.view)
     jobs = reference_jobs(problems, environment, reference_timeouts(benchmark))
     statuses: dict[str, dict[str, str]] = {}
     table: dict[str, Any] = {}
-    for mode in modes:
+    for mode in ("fresh", "forked"):
         begin = time.monotonic()
         done = list(run_jobs(jobs, environment, workers=workers, fast=mode == "forked", desc=f"{benchmark}, {mode}"))
         statuses[mode] = {job.task_id: outcome.status for job, outcome, _ in done}
@@ -199,8 +175,7 @@ def compare_modes(
             "verdicts": dict(Counter(statuses[mode].values())),
             "second_attempts": sum(attempts > 1 for _, _, attempts in done),
         }
-    names = [job.task_id for job in jobs]
-    differing = [name for name in names if len({statuses[mode][name] for mode in modes}) > 1]
+    differing = [job.task_id for job in jobs if len({found[job.task_id] for found in statuses.values()}) > 1]
     return {
         "benchmark": benchmark,
         "programs": len(jobs),

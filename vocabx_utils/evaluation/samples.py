@@ -16,13 +16,7 @@ _NAMED = 10  # ids that an error message spells out
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer to one problem.
-
-    Attributes:
-        task_id: Official id of the problem.
-        solution: The code to execute.
-        sample: Number of the answer where a problem has several.
-    """
+    """One answer, numbered where a problem has several, to the problem with an official id; `solution` is executed."""
 
     task_id: str
     solution: str
@@ -39,14 +33,10 @@ def read_samples(path: str | Path) -> list[Sample]:
 
 
 def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:
-    """Read one row of a samples file.
-
-    Args:
-        row: Mapping with `task_id` and `solution`, or a sample, which is returned unchanged.
-        place: Where the row stands, for the message.
+    """Read one row of a samples file; a sample is returned unchanged.
 
     Raises:
-        ValueError: A field is missing or of the wrong type.
+        ValueError: A field is missing or of the wrong type; `place` says where the row stands.
     """
     if isinstance(row, Sample):
         return row
@@ -82,11 +72,9 @@ def match_samples(
             "problem needs one sample, or several that differ in 'sample' (0, 1, ...)"
         )
     by_task: dict[str, list[Sample]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.sample):
         by_task.setdefault(row.task_id, []).append(row)
-    return [
-        (problem, row) for problem in problems for row in sorted(by_task[problem.task_id], key=lambda row: row.sample)
-    ]
+    return [(problem, row) for problem in problems for row in by_task[problem.task_id]]
 
 
 def _complaint(word: str, ids: Sequence[str]) -> str:
