@@ -23,39 +23,26 @@ class BenchmarkUnavailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class BenchmarkInfo:
-    """Facts about one benchmark, as `benchmarks.json` has them.
-
-    Attributes:
-        title: Name in tables.
-        prefix: What its official ids begin with, before the slash.
-        rows: Problems of all its splits.
-        file: Name of its file below `$VOCABX_DATA`.
-        columns: What each row must have.
-        timeout_s: Seconds for one answer.
-        strict: Whether its answers return plain data, which can be compared outside their own process.
-    """
+    """Facts about one benchmark, as `benchmarks.json` has them."""
 
     name: str
-    title: str
-    prefix: str
-    rows: int
-    file: str
+    title: str  # in tables
+    prefix: str  # what its official ids begin with, before the slash
+    rows: int  # problems of all its splits
+    file: str  # its name below `$VOCABX_DATA`
     hub: str
     hub_config: str | None
     hub_split: str
     revision: str
     licence: str
     citation: str
-    columns: tuple[str, ...]
-    timeout_s: float
-    strict: bool
+    columns: tuple[str, ...]  # what each row must have
+    timeout_s: float  # seconds for one answer
+    strict: bool  # its answers return plain data, which can be compared outside their own process
 
 
 def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping[str, Any]]:
-    """Read and check the rows of one benchmark.
-
-    Args:
-        path: A `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
+    """Read and check the rows of one benchmark, from its usual sources or from a `.jsonl` or `.jsonl.gz` file.
 
     Raises:
         ValueError: A malformed file (file and line are named).
@@ -80,11 +67,7 @@ def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping
 
 
 def hard_ids() -> frozenset[str]:
-    """Return the ids of BigCodeBench-Hard from `$VOCABX_DATA`, else from the hub.
-
-    Raises:
-        BenchmarkUnavailableError: Neither can be reached.
-    """
+    """Return the ids of BigCodeBench-Hard from `$VOCABX_DATA`, else from the hub."""
     file = data_path("bigcodebench_hard_ids.json")
     if file is not None:
         return frozenset(json.loads(file.read_text(encoding="utf-8")))
@@ -101,8 +84,7 @@ def hard_ids() -> frozenset[str]:
 def _checked(row: Any, info: BenchmarkInfo, place: str) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise ValueError(f"{place}: expected a JSON object, got {type(row).__name__}")
-    missing = [column for column in info.columns if column not in row]
-    if missing:
+    if missing := [column for column in info.columns if column not in row]:
         raise ValueError(f"{place}: no column {', '.join(missing)}; is this {info.title}?")
     return row
 
