@@ -14,6 +14,7 @@ from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
 
+# the model ended the reply; a stop text or closing fence came; the limit was reached, so it may be truncated
 Finish = Literal["eos", "stop", "length"]
 Engine = Literal["auto", "slots", "plain"]
 _END_TOKENS = ("<|im_end|>", "<|EOT|>", "<|endoftext|>", "<|eot_id|>")
@@ -23,17 +24,10 @@ _CHUNK = 8  # steps of plain generation between two looks at the replies
 
 @dataclass(frozen=True)
 class Completion:
-    """A reply.
+    """A reply."""
 
-    Attributes:
-        text: Text after the prompt, without end token, cut where a stop text or the closing fence ends it.
-        ids: Its token ids, an end token included.
-        finish: `"eos"`: the model ended it; `"stop"`: a stop text or closing fence came;
-            `"length"`: the limit was reached, so the answer may be truncated.
-    """
-
-    text: str
-    ids: tuple[int, ...]
+    text: str  # after the prompt, without end token, cut where a stop text or the closing fence ends it
+    ids: tuple[int, ...]  # an end token included
     finish: Finish
 
 
@@ -47,11 +41,10 @@ def generate(
     engine: Engine = "auto",
     on_done: Callable[[int, Completion], None] = lambda index, reply: None,
 ) -> list[Completion]:
-    """Answer prompts greedily.
+    """Answer prompts greedily; the replies are in the order of the prompts.
 
     Args:
         model: Causal language model; the original one, or one with extra rows.
-        prompts: The prompts; each must hold at least one token.
         max_new_tokens: Longest reply, in tokens.
         batch_size: Prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
             a GPU.
@@ -59,11 +52,8 @@ def generate(
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
         on_done: Called with index and reply as each reply ends.
 
-    Returns:
-        Replies in the order of the prompts.
-
     Raises:
-        ValueError: An empty prompt, or a limit that is not positive.
+        ValueError: A prompt without a token, or a limit that is not positive.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")
@@ -121,12 +111,7 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int
 
 @dataclass(frozen=True)
 class ReplyReader:
-    """Finds where replies end, in text and in ids.
-
-    Attributes:
-        tokenizer: Tokenizer of the model.
-        ends: Ids that end a reply.
-    """
+    """Finds where replies end, in text and in ids; `ends` are the ids that end one."""
 
     tokenizer: PreTrainedTokenizerBase
     ends: frozenset[int]

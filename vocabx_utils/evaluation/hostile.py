@@ -36,40 +36,25 @@ WRONG = "def add(a, b):\n    return a - b\n"
 
 @dataclass(frozen=True)
 class Targets:
-    """What the hostile programs attack on the host.
+    """What the hostile programs attack on the host."""
 
-    Attributes:
-        folder: A folder with a file `secret` and a file `victim`; nothing else may appear in it.
-        secret: A text that stands in the file, and in the environment variable `VOCABX_PROBE_SECRET`.
-        port: A port on which something listens on the host's loopback interface.
-    """
-
-    folder: Path
-    secret: str
-    port: int
+    folder: Path  # with a file `secret` and a file `victim`; nothing else may appear in it
+    secret: str  # stands in the file, and in the environment variable `VOCABX_PROBE_SECRET`
+    port: int  # on which something listens on the loopback interface of the host
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """One hostile program.
+    """One hostile program."""
 
-    Attributes:
-        name: `H01` to `H16`.
-        title: What it does.
-        code: The answer, with `@FOLDER@` and `@PORT@` in place of its targets.
-        expect: Status that must come out; `contained` where any will do if nothing leaked.
-        style: Kind of test it answers.
-        must_say: Pattern that its report must hold if it was contained.
-        otherwise: What it achieved where the pattern is missing.
-    """
-
-    name: str
-    title: str
-    code: str
+    name: str  # `H01` to `H16`
+    title: str  # what it does
+    code: str  # the answer, with `@FOLDER@` and `@PORT@` in place of its targets
+    # status that must come out; `contained` where any will do if nothing leaked
     expect: Literal["fail", "timeout", "contained", "pass outside strict mode"]
-    style: Literal["asserts", "unittest"] = "asserts"
-    must_say: str = ""
-    otherwise: str = ""
+    style: Literal["asserts", "unittest"] = "asserts"  # kind of test it answers
+    must_say: str = ""  # pattern that its report must hold if it was contained
+    otherwise: str = ""  # what it achieved where the pattern is missing
 
     def task(self, targets: Targets) -> Task:
         """The program as a task against `targets`."""

@@ -18,10 +18,7 @@ def build_program(problem: Problem, answer: str, *, strict: bool = False) -> Tas
 
     Args:
         answer: Code taken from the model's reply, see `answers.extract_answer`.
-        strict: Compare values outside the answer's process.
-
-    Raises:
-        ValueError: Strict mode for a benchmark whose answers do not return plain data.
+        strict: Compare values outside the answer's process; a `ValueError` where answers do not return plain data.
     """
     solution, test, style = _parts(problem, answer)
     return Task(solution, test, style, strict_part(problem, test) if strict else None)

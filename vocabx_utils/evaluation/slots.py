@@ -84,16 +84,13 @@ class SlotDecoder:
     def decode(
         self, prompts: Sequence[Sequence[int]], order: Sequence[int], is_done: IsDone, max_new_tokens: int
     ) -> Iterator[Row]:
-        """Yield the rows as they finish.
+        """Yield the rows as they finish, with the reply in `row.ids`.
 
         Args:
             prompts: Token ids of each prompt.
             order: Indices of the prompts in the order in which they enter; longest first is fastest.
             is_done: Called with a row and the number of its new ids; may shorten `row.ids`.
             max_new_tokens: Rows end at this many ids.
-
-        Returns:
-            Iterator over finished rows; `row.ids` holds the reply.
         """
         waiting = list(reversed(order))
         active: list[Row | None] = [None] * self.slots
@@ -160,14 +157,8 @@ class SlotDecoder:
         return self.head(last)[:, : self.ids].argmax(-1).tolist()
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        output = self.body(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            use_cache=True,
-            **{self.cache_name: self.cache},
-        )
-        return output.last_hidden_state
+        cache = {"use_cache": True, self.cache_name: self.cache}
+        return self.body(input_ids=ids, position_ids=positions, attention_mask=mask, **cache).last_hidden_state
 
     def _chunk(self, active: Sequence[Row | None]) -> list[list[int]]:
         """Run `chunk` steps for all slots and return the new ids, (rows, chunk)."""
@@ -188,10 +179,9 @@ class SlotDecoder:
         if not self.graphs:
             self._step(rows, length)
             return
-        graph = self.captured.get((rows, length))
-        if graph is None:
-            graph = self._capture(rows, length)
-        graph.replay()
+        if (rows, length) not in self.captured:
+            self.captured[rows, length] = self._capture(rows, length)
+        self.captured[rows, length].replay()
 
     def _capture(self, rows: int, length: int) -> torch.cuda.CUDAGraph:
         """Record one step. Warm-up steps on a side stream overwrite only what is restored afterwards."""
@@ -208,7 +198,6 @@ class SlotDecoder:
         with torch.cuda.graph(graph, pool=pool):
             self._step(rows, length)
         self._restore(saved)
-        self.captured[rows, length] = graph
         return graph
 
     def _restore(self, saved: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
