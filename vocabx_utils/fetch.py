@@ -61,7 +61,7 @@ def resolve_source(source: str | Path) -> str:
 
 
 def is_current(folder: Path, **facts: str) -> bool:
-    """Whether `folder` holds a finished conversion by this converter, with these facts in its `source.json`."""
+    """Tell whether `folder` holds a finished conversion by this converter, with these facts in its `source.json`."""
     stamp = folder / "source.json"
     if not stamp.exists():
         return False
@@ -108,7 +108,7 @@ def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mappi
 
 
 def is_fetched(name: str = DEFAULT_MODEL) -> bool:
-    """Whether the cache holds this packaged model as this version of the package would convert it."""
+    """Tell whether the cache holds this packaged model as this version of the package would convert it."""
     return is_current(cache_dir() / name, sha256=PACKAGED[name].sha256)
 
 

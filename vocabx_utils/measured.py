@@ -106,7 +106,7 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """What each stage cost, and bits per byte by text set before the first and after each.
+    """Tabulate what each stage cost, and bits per byte by text set before the first and after each.
 
     Args:
         variants: one model's of `read_finetuning`.

@@ -68,7 +68,7 @@ class BaseModel:
         return self.input_rows.shape[1]
 
     def describe(self) -> dict[str, Any]:
-        """Name, sizes, device and dtype, for printing."""
+        """Return name, sizes, device and dtype, for printing."""
         return {
             "model": self.name,
             "type": self.model.config.model_type,
@@ -254,7 +254,7 @@ def cache_argument(body: nn.Module) -> str:
 
 
 def pick_device(device: str = "auto") -> torch.device:
-    """`auto` is CUDA if there is one, else the CPU; Apple's MPS only when asked for, since its losses differ.
+    """Return a device: `auto` is CUDA or else the CPU; Apple's MPS only when asked for, since its losses differ.
 
     Raises:
         ModelError: no such device here.
@@ -281,7 +281,7 @@ def avoid_cudnn_attention() -> None:
 
 
 def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch.dtype:
-    """`auto` is bfloat16 on CUDA and float32 elsewhere.
+    """Return a dtype: `auto` is bfloat16 on CUDA and float32 elsewhere.
 
     Raises:
         ModelError: an unknown name.
@@ -294,7 +294,7 @@ def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch
 
 
 def weights_fingerprint(model: nn.Module, samples: int = 4096) -> str:
-    """Digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
+    """Return a digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
 
     def parts() -> Iterator[bytes]:
         for name, tensor in sorted(model.state_dict().items()):

@@ -43,7 +43,7 @@ PROFILES = Path(__file__).with_name("profiles")
 
 
 def profile_names() -> list[str]:
-    """Names of the profiles that ship with the package; `quick` means the notebooks' own defaults."""
+    """Return the names of the profiles that ship with the package; `quick` means the notebooks' own defaults."""
     return ["quick", *sorted(p.stem for p in PROFILES.glob("*.yaml"))]
 
 

@@ -244,7 +244,7 @@ class _Ignores:
         self._load(self.up + base, self.root / base / ".gitignore")
 
     def ignored(self, name: str) -> bool:
-        """Whether a path relative to the root (a folder's with `/`) is ignored."""
+        """Tell whether a path relative to the root (a folder's with `/`) is ignored."""
         return self._verdict(self.up + name)
 
     def _load(self, folder: str, file: Path) -> None:

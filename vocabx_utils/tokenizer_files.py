@@ -127,7 +127,7 @@ def _check_rebuilt(source: str, built: Any) -> None:
 
 
 def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
-    """`V`: one more than the largest id that the tokenizer can produce.
+    """Return `V`: one more than the largest id that the tokenizer can produce.
 
     `tokenizer.vocab_size` leaves added tokens out, and `len` counts entries, which may have gaps.
     """
@@ -135,7 +135,7 @@ def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Digest of what decides a text's ids: vocabulary, merges, normaliser, pre-tokenizer, added tokens (16 hex digits).
+    """Digest what decides a text's ids: vocabulary, merges, normaliser, pre-tokenizer, added tokens (16 hex digits).
 
     Padding, truncation and begin tokens are left out: callers set them as they need.
     """

@@ -46,13 +46,13 @@ class Timing:
 
 
 def find_notebooks() -> dict[str, Path]:
-    """Source notebooks of the series that are here, by full name, in order."""
+    """Return the source notebooks of the series that are here, by full name, in order."""
     folder = notebooks_root()
     return {stage: folder / f"{stage}.ipynb" for stage in STAGES if (folder / f"{stage}.ipynb").is_file()}
 
 
 def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
-    """Full names of the notebooks to run, in order of the series.
+    """Return the full names of the notebooks to run, in order of the series.
 
     Args:
         available: result of `find_notebooks`.

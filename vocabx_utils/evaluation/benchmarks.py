@@ -58,11 +58,11 @@ def load_benchmark(
         split: MBPP only: `"test"` (ids 11-510), `"train"`, `"validation"`, `"prompt"` (the examples
             of the few-shot prompt) or `"all"`.
         hard: BigCodeBench only: keep the 148 problems of BigCodeBench-Hard.
-        limit: Keep the first `limit` problems.
+        limit: keep the first `limit` problems.
 
     Raises:
-        ValueError: Unknown name or split, or a malformed file (file and line are named).
-        BenchmarkUnavailableError: No source can be reached.
+        ValueError: unknown name or split, or a malformed file (file and line are named).
+        BenchmarkUnavailableError: no source can be reached.
     """
     if name not in INFO:
         raise ValueError(f"unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
@@ -115,7 +115,7 @@ def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share:
     """Choose the problems with these ids, or all, and of them a share in (0, 1], spread evenly over the benchmark.
 
     Raises:
-        ValueError: An unknown id, or a share out of range.
+        ValueError: an unknown id, or a share out of range.
     """
     if not 0 < share <= 1:
         raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")

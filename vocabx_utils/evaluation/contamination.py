@@ -91,9 +91,9 @@ def overlap(
     benchmark) do not count.
 
     Args:
-        n: Words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
-        share: Least share of a problem's n-grams that a pair must hold, in [0, 1].
-        names: Count a pair also if its answer defines the problem's function by name, unless the name is one
+        n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
+        share: least share of a problem's n-grams that a pair must hold, in [0, 1].
+        names: count a pair also if its answer defines the problem's function by name, unless the name is one
             of everyday use.
 
     Raises:

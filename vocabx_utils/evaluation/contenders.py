@@ -31,8 +31,8 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     """Load one contender of a run, in evaluation mode on the device of `base`, which is left as it is.
 
     Raises:
-        MissingStageError: An earlier notebook has not made it; the message says which.
-        ModelError: The run extends another tokenizer than that of `base`.
+        MissingStageError: an earlier notebook has not made it; the message says which.
+        ModelError: the run extends another tokenizer than that of `base`.
     """
     first = base.vocab_size
     if name == "base":
@@ -71,7 +71,7 @@ def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]
     """Claim the folder of a contender for results made with these settings.
 
     Raises:
-        KeyMismatchError: It holds results of other settings or other weights.
+        KeyMismatchError: it holds results of other settings or other weights.
     """
     folder = run.stage("05", contender.name)
     runs.claim(folder, {"variant": contender.name, "weights": contender.fingerprint, **settings})
@@ -82,7 +82,7 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
     """Score spans by a contender, or read the scores if its `folder` (see `open_folder`) holds them.
 
     Raises:
-        ValueError: The file belongs to other spans.
+        ValueError: the file belongs to other spans.
     """
     path = folder / "bits_per_byte.jsonl"
     digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)

@@ -50,7 +50,7 @@ def generate(
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
-        on_done: Called with index and reply as each reply ends.
+        on_done: called with index and reply as each reply ends.
 
     Raises:
         ValueError: A prompt without a token, or a limit that is not positive.

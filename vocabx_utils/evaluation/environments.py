@@ -60,7 +60,7 @@ class Environment:
     preload: tuple[str, ...] = ()  # modules for the forked fast mode
 
     def describe(self) -> dict[str, Any]:
-        """What a result or a kept list records of it."""
+        """Return what a result or a kept list records of it."""
         return {
             "name": self.name,
             "hash": self.hash,
@@ -78,7 +78,7 @@ def environment_for(benchmark: str) -> Environment:
 
 @functools.lru_cache(maxsize=1)
 def plain_environment() -> Environment:
-    """The interpreter that runs this code, with its packages.
+    """Return the interpreter that runs this code, with its packages.
 
     Only the interpreter and numpy count for the hash: nothing else decides answers to HumanEval and MBPP, and
     an unrelated upgrade must not make finished results worthless.
@@ -91,7 +91,7 @@ def plain_environment() -> Environment:
 
 
 def folder_of(name: str) -> Path:
-    """Folder of a pinned environment below the cache folder."""
+    """Return the folder of a pinned environment below the cache folder."""
     return cache_dir() / "eval-env" / name
 
 
@@ -99,8 +99,8 @@ def load_environment(name: str) -> Environment:
     """Open the environment `bigcodebench`, `ds1000` or `plain`.
 
     Raises:
-        ValueError: Unknown name.
-        EnvironmentMissingError: It is not built, or its build did not end.
+        ValueError: unknown name.
+        EnvironmentMissingError: it is not built, or its build did not end.
     """
     if name == _PLAIN:
         return plain_environment()
@@ -125,7 +125,7 @@ def check_libraries(environment: Environment, libraries: Sequence[str]) -> None:
     """Refuse problems whose library is an optional group that this environment lacks.
 
     Raises:
-        EnvironmentMissingError: A group is missing; the message says how to add it.
+        EnvironmentMissingError: a group is missing; the message says how to add it.
     """
     needed = RECIPES[environment.name].libraries if environment.name in RECIPES else {}
     missing = sorted({needed[name] for name in libraries if name in needed} - set(environment.groups))

@@ -56,24 +56,24 @@ def execute(
     nor another answer changes scores.
 
     Args:
-        samples: Path of a samples file, or rows with `task_id` and `solution` (and `sample`).
-        problems: The problems, all of one benchmark; each must have a sample.
-        out_path: Results file (JSON Lines), appended to; None keeps the results in memory only.
-        environment: Where the answers run; None for that of the benchmark.
-        workers: Programs at the same time.
-        strict: Compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
+        samples: path of a samples file, or rows with `task_id` and `solution` (and `sample`).
+        problems: the problems, all of one benchmark; each must have a sample.
+        out_path: results file (JSON Lines), appended to; None keeps the results in memory only.
+        environment: where the answers run; None for that of the benchmark.
+        workers: programs at the same time.
+        strict: compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
             MBPP). Problems whose reference does not return plain data run as usual; each result says how it was
             obtained.
-        fast: Fork in warm jails instead of starting a fresh jail for each program.
+        fast: fork in warm jails instead of starting a fresh jail for each program.
 
     Returns:
         Results in the order of the problems.
 
     Raises:
-        ValueError: Samples that do not fit the problems.
-        ResultsMismatchError: The results file holds something else.
-        SandboxUnavailableError: There is no sandbox that holds; nothing was executed.
-        EnvironmentMissingError: The environment is not built or lacks a library.
+        ValueError: samples that do not fit the problems.
+        ResultsMismatchError: the results file holds something else.
+        SandboxUnavailableError: there is no sandbox that holds; nothing was executed.
+        EnvironmentMissingError: the environment is not built or lacks a library.
     """
     rows = read_samples(samples) if isinstance(samples, str | Path) else samples
     pairs = match_samples(rows, problems)
@@ -123,8 +123,8 @@ def run_jobs(
             a fresh jail, after all others.
 
     Raises:
-        ValueError: Fewer than one worker.
-        SandboxUnavailableError: A jail did not start.
+        ValueError: fewer than one worker.
+        SandboxUnavailableError: a jail did not start.
     """
     if workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")

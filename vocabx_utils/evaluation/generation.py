@@ -111,7 +111,7 @@ def generate_samples(
         Rows of the file in the order of the problems, see `sample_answers`.
 
     Raises:
-        ValueError: The file holds answers made with other settings, or to other problems.
+        ValueError: the file holds answers made with other settings, or to other problems.
     """
     path, settings = Path(path), settings or SampleSettings()
     done = _read_done(path, {problem.task_id: settings.written(problem) for problem in problems})

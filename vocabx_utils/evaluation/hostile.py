@@ -57,13 +57,13 @@ class Hostile:
     otherwise: str = ""  # what it achieved where the pattern is missing
 
     def task(self, targets: Targets) -> Task:
-        """The program as a task against `targets`."""
+        """Return the program as a task against `targets`."""
         code = self.code.replace("@FOLDER@", str(targets.folder)).replace("@PORT@", str(targets.port))
         return Task(code, UNIT_TEST if self.style == "unittest" else TEST, self.style)
 
 
 def read_program(name: str) -> str:
-    """Source of one of the programs."""
+    """Return the source of one of the programs."""
     return (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
 
 
@@ -75,7 +75,7 @@ PROBES = {name: read_program(f"probe_{name}") for name in _INDEX["probes"]}
 
 
 def hostile(name: str) -> Hostile:
-    """The program with that name (`H01` to `H16`)."""
+    """Return the program with that name (`H01` to `H16`)."""
     return next(item for item in HOSTILE if item.name == name)
 
 

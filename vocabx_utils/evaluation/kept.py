@@ -77,14 +77,14 @@ def kept_problems(benchmark: str) -> list[Problem]:
 
 
 def reference_timeouts(benchmark: str) -> Callable[[str], float]:
-    """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
+    """Return seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
     kept = KeptList.read(benchmark)
     special = kept.timeouts if kept else {}
     return lambda task_id: float(special.get(task_id, INFO[benchmark].timeout_s))
 
 
 def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
-    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
+    """Return the ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
     info = one_benchmark(problems)
     kept = KeptList.read(info.name)
     spared = set(kept.not_strict) if kept else set()
@@ -99,7 +99,7 @@ def check_environment(benchmark: str, environment: Environment) -> None:
     """Refuse an environment whose hash is not that of the package's list.
 
     Raises:
-        EnvironmentDiffersError: It is another one; the message says in what, and what to do.
+        EnvironmentDiffersError: it is another one; the message says in what, and what to do.
     """
     kept = KeptList.read(benchmark)
     recorded = kept.environment if kept else environment.describe()

@@ -49,7 +49,7 @@ def expected_tests(test: str, style: str) -> frozenset[str]:
     A style other than `unittest` is wrapped as one test.
 
     Raises:
-        ValueError: The test code defines no class `TestCases` with tests.
+        ValueError: the test code defines no class `TestCases` with tests.
     """
     if style != "unittest":
         return frozenset({"test_main"})
@@ -137,5 +137,5 @@ def _reason(kind: str, status: str) -> str:
 
 
 def flags(solution: str) -> list[str]:
-    """Words in a solution at which a person should look; they do not change the outcome."""
+    """Return the words in a solution at which a person should look; they do not change the outcome."""
     return [word for word in _SUSPICIOUS if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}", solution)]

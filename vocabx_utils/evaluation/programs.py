@@ -48,7 +48,7 @@ def strict_part(problem: Problem, test: str) -> Strict:
     """Say what strict mode must ask the candidate's process for, and what the trusted one defines itself.
 
     Raises:
-        ValueError: A benchmark whose answers do not return plain data.
+        ValueError: a benchmark whose answers do not return plain data.
     """
     if not INFO[problem.benchmark].strict:
         plain = " and ".join(name for name, info in INFO.items() if info.strict)

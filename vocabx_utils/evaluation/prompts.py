@@ -64,7 +64,7 @@ def build_prompt(
         examples: MBPP with `style="completion"` only: the solved problems shown first.
 
     Raises:
-        ValueError: Unknown style, prefill or wording, or a tokenizer without a chat template.
+        ValueError: unknown style, prefill or wording, or a tokenizer without a chat template.
     """
     settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
@@ -126,7 +126,7 @@ def _stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequen
     last token in this place. What follows is taken to be code; a blank line may still join.
 
     Args:
-        probes: Usual continuations, such as `"    x"`.
+        probes: usual continuations, such as `"    x"`.
 
     Returns:
         The longest prefix of `text` whose last tokens stay the same before every probe, and its ids. The

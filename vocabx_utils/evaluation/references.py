@@ -38,15 +38,15 @@ def verify_references(
     """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
     Args:
-        environment: Where they run; None for that of the benchmark.
-        workers: Programs at the same time.
-        modes: One entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
+        environment: where they run; None for that of the benchmark.
+        workers: programs at the same time.
+        modes: one entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
         record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
 
     Raises:
-        ValueError: Problems of several benchmarks, or a record that was made in another environment.
-        SandboxUnavailableError: There is no sandbox that holds.
-        EnvironmentMissingError: The environment is not built, or lacks a library that a problem needs.
+        ValueError: problems of several benchmarks, or a record that was made in another environment.
+        SandboxUnavailableError: there is no sandbox that holds.
+        EnvironmentMissingError: the environment is not built, or lacks a library that a problem needs.
     """
     info = one_benchmark(problems)
     environment = environment or environment_for(info.name)

@@ -49,7 +49,7 @@ class Result:
         return self.status == "pass"
 
     def to_dict(self) -> dict[str, Any]:
-        """The line of the results file."""
+        """Return the line of the results file."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -65,10 +65,10 @@ class ResultsFile:
     """An append-only results file. A torn last line, left by a killed run, goes with the next append.
 
     Args:
-        path: The file; it need not exist. None holds the results in memory only.
+        path: the file; it need not exist. None holds the results in memory only.
 
     Raises:
-        ValueError: A line that is not the last is no result; file and line are named.
+        ValueError: a line that is not the last is no result; file and line are named.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -83,7 +83,7 @@ class ResultsFile:
         """Refuse to mix results; `keys` has the key of every answer that is to be executed now.
 
         Raises:
-            ResultsMismatchError: The file has results of another environment, or for other answers or limits.
+            ResultsMismatchError: the file has results of another environment, or for other answers or limits.
         """
         if self.path is None:
             return
@@ -106,7 +106,7 @@ class ResultsFile:
         """Write one result and sync it.
 
         Raises:
-            OSError: The disk is full or the file cannot be written; the message says what is kept.
+            OSError: the disk is full or the file cannot be written; the message says what is kept.
         """
         if self.path is not None:
             try:
@@ -132,7 +132,7 @@ def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
         folder: `MODEL/VARIANT/results_*.jsonl` below it; it need not exist.
 
     Raises:
-        ValueError: A line is no result; file and line are named.
+        ValueError: a line is no result; file and line are named.
     """
     found: dict[str, dict[str, list[Result]]] = {}
     for path in sorted(folder.glob("*/*/results_*.jsonl")):

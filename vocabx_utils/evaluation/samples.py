@@ -27,7 +27,7 @@ def read_samples(path: str | Path) -> list[Sample]:
     """Read a samples file: JSON Lines with `task_id` and `solution` (and `sample`, from 0).
 
     Raises:
-        ValueError: A line is not such an object; file and line are named.
+        ValueError: a line is not such an object; file and line are named.
     """
     return [parse_sample(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
@@ -55,7 +55,7 @@ def match_samples(
     """Pair every sample with its problem, in the order of the problems.
 
     Raises:
-        ValueError: A problem without a sample, a sample without a problem, or two samples with one id and number;
+        ValueError: a problem without a sample, a sample without a problem, or two samples with one id and number;
             the ids are named.
     """
     rows = [parse_sample(row, f"sample {number}") for number, row in enumerate(samples, 1)]

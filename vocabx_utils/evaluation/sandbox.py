@@ -41,7 +41,7 @@ class Limits:
                 raise ValueError(f"the limit {name} must be positive, got {value}")
 
     def for_job(self) -> dict[str, float]:
-        """The limits that the runner sets for itself; CPU time a little above the wall time."""
+        """Return the limits that the runner sets for itself; CPU time a little above the wall time."""
         return {**asdict(self), "cpu_s": int(self.timeout_s) + 2}
 
 
@@ -67,12 +67,12 @@ class Sandbox:
     """Runs programs one after another; each worker has its own.
 
     Args:
-        view: What the jail shows of the host.
-        preload: Modules to import once; with `forked` only.
-        forked: Keep one warm jail and fork in it for every program, instead of a fresh jail each.
+        view: what the jail shows of the host.
+        preload: modules to import once; with `forked` only.
+        forked: keep one warm jail and fork in it for every program, instead of a fresh jail each.
 
     Raises:
-        SandboxUnavailableError: There is no bubblewrap.
+        SandboxUnavailableError: there is no bubblewrap.
     """
 
     def __init__(self, view: JailView, *, forked: bool = False, preload: tuple[str, ...] = ()) -> None:
@@ -86,8 +86,8 @@ class Sandbox:
         """Run one program. One that did not report in time is a `timeout`, one that died a `crash`.
 
         Raises:
-            SandboxUnavailableError: The jail itself did not start, several times in a row.
-            ValueError: The test code of a `unittest` task defines no tests.
+            SandboxUnavailableError: the jail itself did not start, several times in a row.
+            ValueError: the test code of a `unittest` task defines no tests.
         """
         limits = limits or Limits()
         expected = expected_tests(task.test, task.style)

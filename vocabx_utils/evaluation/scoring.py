@@ -40,7 +40,7 @@ def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     """Return pass@k averaged over the problems.
 
     Raises:
-        ValueError: A problem has fewer than `k` answers, or there is none.
+        ValueError: a problem has fewer than `k` answers, or there is none.
     """
     answers: dict[str, list[bool]] = defaultdict(list)
     for row in results:
@@ -54,7 +54,7 @@ def passes(results: Iterable[Result]) -> dict[str, bool]:
     """Return whether each problem was passed, for results with one answer a problem.
 
     Raises:
-        ResultsError: A problem has several answers.
+        ResultsError: a problem has several answers.
     """
     found: dict[str, bool] = {}
     for row in results:
@@ -92,18 +92,18 @@ def results_table(
     """Lay out pass counts as the thesis does (its table `combined_results`).
 
     Args:
-        results: Results by variant, see `results.read_results`.
-        reference: Variant that the p-values compare with; by default the one with the most passes, which the
+        results: results by variant, see `results.read_results`.
+        reference: variant that the p-values compare with; by default the one with the most passes, which the
             thesis chose, and which makes the p-values too small.
-        kept: Kept ids by benchmark.
-        groups: Heading of each variant, such as `"LoRA Finetuning"`.
+        kept: kept ids by benchmark.
+        groups: heading of each variant, such as `"LoRA Finetuning"`.
 
     Returns:
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
         passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
 
     Raises:
-        ResultsError: Variants answered different problems or ran in different environments; unknown reference.
+        ResultsError: variants answered different problems or ran in different environments; unknown reference.
     """
     _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
@@ -145,7 +145,7 @@ def comparison_table(
         the exact McNemar test, the latter also adjusted by Holm over the variants.
 
     Raises:
-        ResultsError: See `results_table`.
+        ResultsError: see `results_table`.
     """
     _check_comparable(results)
     if reference not in results:

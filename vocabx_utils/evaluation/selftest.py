@@ -20,7 +20,7 @@ def protections(view: JailView) -> list[tuple[str, bool, str]]:
         would be needed. Beside them stand the namespaces, without which nothing is executed at all.
 
     Raises:
-        SandboxUnavailableError: There is no sandbox that holds.
+        SandboxUnavailableError: there is no sandbox that holds.
     """
     check_sandbox(view)
     with Sandbox(view) as sandbox:
@@ -57,7 +57,7 @@ def check_sandbox(view: JailView) -> str:
         Name and version of the backend, to be written into results.
 
     Raises:
-        SandboxUnavailableError: There is no bubblewrap, or it does not hold; the message says what got out.
+        SandboxUnavailableError: there is no bubblewrap, or it does not hold; the message says what got out.
     """
     return _check(view.python, view.folders, tuple(view.data.items()), view.matplotlib)
 

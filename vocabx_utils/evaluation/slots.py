@@ -44,13 +44,13 @@ class SlotDecoder:
     """Decodes many prompts greedily in a fixed number of slots.
 
     Args:
-        model: Causal language model in evaluation mode.
-        slots: Most prompts in flight.
-        length: Longest prompt and reply together, in tokens.
-        ids: Ids that may be generated are 0 to `ids - 1`; the rows of the head behind them are padding.
-        chunk: Steps between two looks at the replies.
-        prompt_tokens: Most tokens, padding included, of one pass over prompts.
-        graphs: Capture steps as CUDA graphs; by default where the model is on a GPU.
+        model: causal language model in evaluation mode.
+        slots: most prompts in flight.
+        length: longest prompt and reply together, in tokens.
+        ids: ids that may be generated are 0 to `ids - 1`; the rows of the head behind them are padding.
+        chunk: steps between two looks at the replies.
+        prompt_tokens: most tokens, padding included, of one pass over prompts.
+        graphs: capture steps as CUDA graphs; by default where the model is on a GPU.
     """
 
     def __init__(
