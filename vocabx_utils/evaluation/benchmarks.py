@@ -54,7 +54,7 @@ def load_benchmark(
     """Read the problems of one benchmark, in the official order.
 
     Args:
-        path: A `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
+        path: a `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
         split: MBPP only: `"test"` (ids 11-510), `"train"`, `"validation"`, `"prompt"` (the examples
             of the few-shot prompt) or `"all"`.
         hard: BigCodeBench only: keep the 148 problems of BigCodeBench-Hard.

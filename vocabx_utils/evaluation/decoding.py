@@ -44,16 +44,16 @@ def generate(
     """Answer prompts greedily; the replies are in the order of the prompts.
 
     Args:
-        model: Causal language model; the original one, or one with extra rows.
-        max_new_tokens: Longest reply, in tokens.
-        batch_size: Prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
+        model: causal language model; the original one, or one with extra rows.
+        max_new_tokens: longest reply, in tokens.
+        batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
         on_done: called with index and reply as each reply ends.
 
     Raises:
-        ValueError: A prompt without a token, or a limit that is not positive.
+        ValueError: a prompt without a token, or a limit that is not positive.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")

@@ -45,9 +45,9 @@ def build_environment(
     """Build the pinned environment `bigcodebench` or `ds1000` in the cache; one that is there stays if nothing changed.
 
     Args:
-        groups: Optional groups, such as `("torch", "tensorflow")`; None for the default ones.
-        python: A CPython 3.11; by default this interpreter or `python3.11` on the search path.
-        say: Receives one line per step.
+        groups: optional groups, such as `("torch", "tensorflow")`; None for the default ones.
+        python: a CPython 3.11; by default this interpreter or `python3.11` on the search path.
+        say: receives one line per step.
 
     Raises:
         ValueError: unknown name or group.

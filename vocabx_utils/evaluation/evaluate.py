@@ -25,7 +25,7 @@ def evaluate_answers(
     """Execute answers to a benchmark in the sandbox and tell which pass.
 
     Args:
-        answers: Code by id of the problem, or rows with `task_id` and `solution`, such as those of
+        answers: code by id of the problem, or rows with `task_id` and `solution`, such as those of
             `generation.sample_answers`. Problems without an answer are left out.
         workers: programs at the same time.
         strict: compare values outside the answer's process where the tests allow that, see `execution.execute`.

@@ -117,9 +117,9 @@ def run_jobs(
     """Run programs and yield each with its outcome and number of attempts, as they are done.
 
     Args:
-        workers: Programs at the same time, 1 or more.
-        fast: Fork in warm jails.
-        retry: Tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
+        workers: programs at the same time, 1 or more.
+        fast: fork in warm jails.
+        retry: tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
             a fresh jail, after all others.
 
     Raises:

@@ -17,8 +17,8 @@ def build_program(problem: Problem, answer: str, *, strict: bool = False) -> Tas
     helper functions that an answer leaves out, and the answer's own definition replaces the stub.
 
     Args:
-        answer: Code taken from the model's reply, see `answers.extract_answer`.
-        strict: Compare values outside the answer's process; a `ValueError` where answers do not return plain data.
+        answer: code taken from the model's reply, see `answers.extract_answer`.
+        strict: compare values outside the answer's process; a `ValueError` where answers do not return plain data.
     """
     solution, test, style = _parts(problem, answer)
     return Task(solution, test, style, strict_part(problem, test) if strict else None)

@@ -55,7 +55,7 @@ def build_prompt(
 
     Args:
         style: `"thesis"`, `"chat"` (the chat template of the tokenizer) or `"completion"`.
-        prefill: Head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
+        prefill: head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
             `"auto"`: `"code"` for the thesis's format; with `"chat"` what served Qwen2.5-Coder-0.5B best
             of the three (`results/bench/answers.json`): `"code"` for DS-1000, `"none"` for BigCodeBench,
             else `"fence"`. That was seen on the problems which are reported; the official prompts of EvalPlus

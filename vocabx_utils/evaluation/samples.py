@@ -36,7 +36,7 @@ def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:
     """Read one row of a samples file; a sample is returned unchanged.
 
     Raises:
-        ValueError: A field is missing or of the wrong type; `place` says where the row stands.
+        ValueError: a field is missing or of the wrong type; `place` says where the row stands.
     """
     if isinstance(row, Sample):
         return row

@@ -68,8 +68,8 @@ def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | 
     """Count passed, kept and all problems by benchmark, in the order of the thesis's table, then HumanEval and MBPP.
 
     Args:
-        results: Results with one answer a problem.
-        kept: Kept ids by benchmark; a benchmark that is not named keeps all its problems.
+        results: results with one answer a problem.
+        kept: kept ids by benchmark; a benchmark that is not named keeps all its problems.
     """
     found = passes(results)
     valid = _kept_passes(found, kept)

@@ -87,10 +87,10 @@ class SlotDecoder:
         """Yield the rows as they finish, with the reply in `row.ids`.
 
         Args:
-            prompts: Token ids of each prompt.
-            order: Indices of the prompts in the order in which they enter; longest first is fastest.
-            is_done: Called with a row and the number of its new ids; may shorten `row.ids`.
-            max_new_tokens: Rows end at this many ids.
+            prompts: token ids of each prompt.
+            order: indices of the prompts in the order in which they enter; longest first is fastest.
+            is_done: called with a row and the number of its new ids; may shorten `row.ids`.
+            max_new_tokens: rows end at this many ids.
         """
         waiting = list(reversed(order))
         active: list[Row | None] = [None] * self.slots

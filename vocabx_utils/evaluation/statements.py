@@ -54,7 +54,7 @@ def reachable(code: str, roots: Set[str]) -> str:
     that are not there and fails tests that the function passes.
 
     Args:
-        roots: Names that the test reads.
+        roots: names that the test reads.
 
     Returns:
         `code` without the statements that neither bind nor change anything that the roots need. Imports and
