@@ -24,12 +24,7 @@ class Reply:
 
 # name of the function: a right solution, a wrong one, an expression that holds, a call to show
 SOLUTIONS: dict[str, tuple[str, str, str, str]] = {
-    "add": (
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a - b",
-        "add(1, 2) == 3",
-        "add(1, 2)",
-    ),
+    "add": ("def add(a, b):\n    return a + b", "def add(a, b):\n    return a - b", "add(1, 2) == 3", "add(1, 2)"),
     "area": (
         "import math\n\nUNIT = 1.0\n\ndef square(r):\n    return r * r\n\n"
         "def area(r):\n    return math.pi * square(r) * UNIT",
@@ -126,10 +121,7 @@ def made_up_replies() -> list[Reply]:
     """Return all replies."""
     return [
         Reply(
-            f"{form}/{name}",
-            name,
-            template.format(code=right, wrong=wrong, call=call, inside=_indented(right)),
-            check,
+            f"{form}/{name}", name, template.format(code=right, wrong=wrong, call=call, inside=_indented(right)), check
         )
         for form, template in FORMS.items()
         for name, (right, wrong, check, call) in SOLUTIONS.items()

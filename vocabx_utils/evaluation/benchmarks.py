@@ -44,12 +44,7 @@ class Problem:
 
 
 def load_benchmark(
-    name: str,
-    *,
-    path: str | Path | None = None,
-    split: str = "test",
-    hard: bool = False,
-    limit: int | None = None,
+    name: str, *, path: str | Path | None = None, split: str = "test", hard: bool = False, limit: int | None = None
 ) -> list[Problem]:
     """Read the problems of one benchmark, in the official order.
 

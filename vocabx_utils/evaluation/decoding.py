@@ -217,10 +217,7 @@ def _plain(
         ids, mask = pad([prompts[index].ids for index in batch], left=True, value=filler)  # (B, T)
         stops = _Stops([prompts[index] for index in batch], reader, ids.shape[1])
         output = cast(Any, model).generate(
-            ids.to(device),
-            attention_mask=mask.to(device),
-            generation_config=settings,
-            stopping_criteria=[stops],
+            ids.to(device), attention_mask=mask.to(device), generation_config=settings, stopping_criteria=[stops]
         )  # (B, T + new)
         for index, reply in zip(batch, output[:, ids.shape[1] :].tolist(), strict=True):
             yield index, reader.shortened(reply, prompts[index])

@@ -119,11 +119,7 @@ def _all_pass(runs: Sequence[Outcome]) -> bool:
 
 
 def reference_jobs(
-    problems: Sequence[Problem],
-    environment: Environment,
-    timeouts: Callable[[str], float],
-    *,
-    strict: bool = False,
+    problems: Sequence[Problem], environment: Environment, timeouts: Callable[[str], float], *, strict: bool = False
 ) -> list[Job]:
     """Jobs that run the reference solutions."""
     answers = [(problem, Sample(problem.task_id, reference_answer(problem))) for problem in problems]

@@ -132,10 +132,7 @@ def results_table(
 
 
 def comparison_table(
-    results: Mapping[str, Sequence[Result]],
-    *,
-    reference: str,
-    kept: Mapping[str, Iterable[str]] | None = None,
+    results: Mapping[str, Sequence[Result]], *, reference: str, kept: Mapping[str, Iterable[str]] | None = None
 ) -> pd.DataFrame:
     """Compare every variant with a reference, chosen before looking at the results, on the same problems.
 
