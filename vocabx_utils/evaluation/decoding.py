@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -154,15 +155,12 @@ class ReplyReader:
         return self.completion(kept, "length", prompt)
 
     def _ids_within(self, prompt: Prompt, ids: Sequence[int], characters: int) -> int:
-        """Return the fewest ids whose text has at least so many characters (binary search)."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if len(completion_text(self.tokenizer, prompt.ids, ids[:middle])) >= characters:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        """Return the fewest ids whose text has at least so many characters."""
+
+        def length(count: int) -> int:
+            return len(completion_text(self.tokenizer, prompt.ids, ids[:count]))
+
+        return bisect.bisect_left(range(len(ids)), characters, key=length)
 
 
 def _by_slots(

@@ -89,8 +89,7 @@ def build_environment(
 def find_python(python: str | Path | None = None) -> Path:
     """Find a CPython 3.11: the one given, this interpreter, or `python3.11` on the search path.
 
-    Raises:
-        EnvironmentMissingError: there is none; the message names the conda command that makes one.
+    An `EnvironmentMissingError` names the conda command that makes one.
     """
     candidates = [str(python)] if python else [sys.executable, shutil.which("python3.11") or ""]
     tried = []

@@ -96,12 +96,7 @@ def folder_of(name: str) -> Path:
 
 
 def load_environment(name: str) -> Environment:
-    """Open the environment `bigcodebench`, `ds1000` or `plain`.
-
-    Raises:
-        ValueError: unknown name.
-        EnvironmentMissingError: it is not built, or its build did not end.
-    """
+    """Open `bigcodebench`, `ds1000` or `plain`; an `EnvironmentMissingError` where it is not built to its end."""
     if name == _PLAIN:
         return plain_environment()
     recipe = recipe_of(name)
@@ -122,11 +117,7 @@ def load_environment(name: str) -> Environment:
 
 
 def check_libraries(environment: Environment, libraries: Sequence[str]) -> None:
-    """Refuse problems whose library is an optional group that this environment lacks.
-
-    Raises:
-        EnvironmentMissingError: a group is missing; the message says how to add it.
-    """
+    """Refuse problems whose library is an optional group that this environment lacks; say how to add it."""
     needed = RECIPES[environment.name].libraries if environment.name in RECIPES else {}
     missing = sorted({needed[name] for name in libraries if name in needed} - set(environment.groups))
     if missing:

@@ -96,11 +96,7 @@ class EnvironmentDiffersError(ValueError):
 
 
 def check_environment(benchmark: str, environment: Environment) -> None:
-    """Refuse an environment whose hash is not that of the package's list.
-
-    Raises:
-        EnvironmentDiffersError: it is another one; the message says in what, and what to do.
-    """
+    """Refuse an environment whose hash is not that of the list; say in what it differs, and what to do."""
     kept = KeptList.read(benchmark)
     recorded = kept.environment if kept else environment.describe()
     if recorded["hash"] == environment.hash:

@@ -92,11 +92,7 @@ class SpanScore:
 def reference_spans(
     problems: Iterable[Problem], tokenizers: Sequence[PreTrainedTokenizerBase], *, style: str = "thesis"
 ) -> list[Span]:
-    """Lay out prompt, code start and reference solution of each problem, see `shared_spans`.
-
-    Raises:
-        ValueError: no tokenizer, or a reference solution that is empty.
-    """
+    """Lay out prompt, code start and reference solution of each problem, see `shared_spans`."""
     texts = ((problem.task_id, *reference_text(problem, tokenizers[0], style)) for problem in problems)
     return shared_spans(texts if tokenizers else (), tokenizers)
 
@@ -106,10 +102,7 @@ def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[Pre
 
     A token may straddle that place (after a prompt, the line break and the indentation behind it). Scoring therefore
     starts at the last place, at or before it, where all tokenizers have a boundary: every model is scored on the same
-    bytes.
-
-    Raises:
-        ValueError: no tokenizer, nothing to score in a text, or nothing before it.
+    bytes. A `ValueError` says where there is no tokenizer, nothing to score in a text, or nothing before it.
     """
     if not tokenizers:
         raise ValueError("expected at least one tokenizer")

@@ -21,6 +21,7 @@ _SUSPICIOUS = (
     "__globals__",
 )
 _MEMORY = ("MemoryError", "ArrayMemoryError", "_ArrayMemoryError")
+_REASONS = {"AssertionError": "assert", "CandidateDiedError": "crash", **dict.fromkeys(_MEMORY, "memory")}
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,7 @@ class Outcome:
 def expected_tests(test: str, style: str) -> frozenset[str]:
     """Read the names of the tests that a report must cover from the test code, without running it.
 
-    A style other than `unittest` is wrapped as one test.
-
-    Raises:
-        ValueError: the test code defines no class `TestCases` with tests.
+    A style other than `unittest` is wrapped as one test. A `ValueError` where no class `TestCases` with tests is there.
     """
     if style != "unittest":
         return frozenset({"test_main"})
@@ -125,15 +123,9 @@ def _fail(reason: str, text: str, exception: str = "") -> Outcome:
 
 
 def _reason(kind: str, status: str) -> str:
-    if kind in _MEMORY:
-        return "memory"
-    if kind == "AssertionError":
-        return "assert"
-    if kind == "CandidateDiedError":
-        return "crash"
     if kind in ("SyntaxError", "IndentationError", "TabError") and status != "test_error":
         return "syntax"
-    return "error"
+    return _REASONS.get(kind, "error")
 
 
 def flags(solution: str) -> list[str]:

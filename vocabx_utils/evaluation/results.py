@@ -62,13 +62,9 @@ class Result:
 
 
 class ResultsFile:
-    """An append-only results file. A torn last line, left by a killed run, goes with the next append.
+    """An append-only results file, or None for memory only. A torn last line of a killed run goes with the next append.
 
-    Args:
-        path: the file; it need not exist. None holds the results in memory only.
-
-    Raises:
-        ValueError: a line that is not the last is no result; file and line are named.
+    A `ValueError` names file and line, other than the last, that is no result.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -80,11 +76,7 @@ class ResultsFile:
                 self.rows[result.task_id, result.sample] = result
 
     def check(self, keys: Mapping[tuple[str, int], str], env_hash: str) -> None:
-        """Refuse to mix results; `keys` has the key of every answer that is to be executed now.
-
-        Raises:
-            ResultsMismatchError: the file has results of another environment, or for other answers or limits.
-        """
+        """Refuse to mix results: those of another environment, or with other keys (answers, limits) than these."""
         if self.path is None:
             return
         others = sorted({row.env_hash for row in self.rows.values()} - {env_hash})
@@ -103,11 +95,7 @@ class ResultsFile:
             )
 
     def append(self, result: Result) -> None:
-        """Write one result and sync it.
-
-        Raises:
-            OSError: the disk is full or the file cannot be written; the message says what is kept.
-        """
+        """Write one result and sync it; an `OSError` (full disk) says what is kept."""
         if self.path is not None:
             try:
                 append_jsonl(self.path, result.to_dict())
@@ -126,13 +114,9 @@ def read_results(path: str | Path) -> list[Result]:
 
 
 def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
-    """Read stored evaluations at full size, such as those of `results/evaluation`, by model and variant.
+    """Read stored evaluations at full size, `folder/MODEL/VARIANT/results_*.jsonl`, by model and variant.
 
-    Args:
-        folder: `MODEL/VARIANT/results_*.jsonl` below it; it need not exist.
-
-    Raises:
-        ValueError: a line is no result; file and line are named.
+    Nothing is there where the folder does not exist; a `ValueError` names file and line that is no result.
     """
     found: dict[str, dict[str, list[Result]]] = {}
     for path in sorted(folder.glob("*/*/results_*.jsonl")):

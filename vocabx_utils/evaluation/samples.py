@@ -24,20 +24,12 @@ class Sample:
 
 
 def read_samples(path: str | Path) -> list[Sample]:
-    """Read a samples file: JSON Lines with `task_id` and `solution` (and `sample`, from 0).
-
-    Raises:
-        ValueError: a line is not such an object; file and line are named.
-    """
+    """Read JSON Lines with `task_id` and `solution` (and `sample`, from 0); a `ValueError` names file and line."""
     return [parse_sample(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
 
 def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:
-    """Read one row of a samples file; a sample is returned unchanged.
-
-    Raises:
-        ValueError: a field is missing or of the wrong type; `place` says where the row stands.
-    """
+    """Read one row of a samples file, or return a sample as it is; a `ValueError` names place and wrong field."""
     if isinstance(row, Sample):
         return row
     for name in ("task_id", "solution"):
@@ -54,9 +46,7 @@ def match_samples(
 ) -> list[tuple[Problem, Sample]]:
     """Pair every sample with its problem, in the order of the problems.
 
-    Raises:
-        ValueError: a problem without a sample, a sample without a problem, or two samples with one id and number;
-            the ids are named.
+    A `ValueError` names problems without a sample, samples without a problem, and two with one id and number.
     """
     rows = [parse_sample(row, f"sample {number}") for number, row in enumerate(samples, 1)]
     known = {problem.task_id for problem in problems}

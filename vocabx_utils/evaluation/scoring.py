@@ -37,11 +37,7 @@ class Count:
 
 
 def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
-    """Return pass@k averaged over the problems.
-
-    Raises:
-        ValueError: a problem has fewer than `k` answers, or there is none.
-    """
+    """Return pass@k averaged over the problems, each of which needs `k` answers or more."""
     answers: dict[str, list[bool]] = defaultdict(list)
     for row in results:
         answers[row.task_id].append(row.passed)
@@ -51,11 +47,7 @@ def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
 
 
 def passes(results: Iterable[Result]) -> dict[str, bool]:
-    """Return whether each problem was passed, for results with one answer a problem.
-
-    Raises:
-        ResultsError: a problem has several answers.
-    """
+    """Return whether each problem was passed; a `ResultsError` where one has several answers."""
     found: dict[str, bool] = {}
     for row in results:
         if row.task_id in found:
@@ -67,9 +59,7 @@ def passes(results: Iterable[Result]) -> dict[str, bool]:
 def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | None = None) -> dict[str, Count]:
     """Count passed, kept and all problems by benchmark, in the order of the thesis's table, then HumanEval and MBPP.
 
-    Args:
-        results: results with one answer a problem.
-        kept: kept ids by benchmark; a benchmark that is not named keeps all its problems.
+    There is one answer to a problem; a benchmark without ids in `kept` keeps all its problems.
     """
     found = passes(results)
     valid = _kept_passes(found, kept)

@@ -53,11 +53,7 @@ def protections(view: JailView) -> list[tuple[str, bool, str]]:
 def check_sandbox(view: JailView) -> str:
     """Run two controls and eight hostile programs in the jail; a view is checked once per process.
 
-    Returns:
-        Name and version of the backend, to be written into results.
-
-    Raises:
-        SandboxUnavailableError: there is no bubblewrap, or it does not hold; the message says what got out.
+    Returns name and version of the backend, for results; a `SandboxUnavailableError` says what is missing or got out.
     """
     return _check(view.python, view.folders, tuple(view.data.items()), view.matplotlib)
 
