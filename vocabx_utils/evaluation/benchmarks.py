@@ -46,7 +46,7 @@ class Problem:
 def load_benchmark(
     name: str, *, path: str | Path | None = None, split: str = "test", hard: bool = False, limit: int | None = None
 ) -> list[Problem]:
-    """Read the problems of one benchmark, in the official order.
+    """Read the problems of one benchmark, in the official order; for errors see `benchmark_rows.read_rows`.
 
     Args:
         path: a `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
@@ -54,10 +54,6 @@ def load_benchmark(
             of the few-shot prompt) or `"all"`.
         hard: BigCodeBench only: keep the 148 problems of BigCodeBench-Hard.
         limit: keep the first `limit` problems.
-
-    Raises:
-        ValueError: unknown name or split, or a malformed file (file and line are named).
-        BenchmarkUnavailableError: no source can be reached.
     """
     if name not in INFO:
         raise ValueError(f"unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")

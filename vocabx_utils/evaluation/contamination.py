@@ -91,13 +91,10 @@ def overlap(
     benchmark) do not count.
 
     Args:
-        n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
+        n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020), 2 or more.
         share: least share of a problem's n-grams that a pair must hold, in [0, 1].
         names: count a pair also if its answer defines the problem's function by name, unless the name is one
             of everyday use.
-
-    Raises:
-        ValueError: `n` or `share` out of range.
     """
     if n < 2 or not 0 <= share <= 1:
         raise ValueError(f"expected n of at least 2 and a share in [0, 1], got n={n}, share={share}")

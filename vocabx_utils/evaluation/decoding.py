@@ -42,19 +42,15 @@ def generate(
     engine: Engine = "auto",
     on_done: Callable[[int, Completion], None] = lambda index, reply: None,
 ) -> list[Completion]:
-    """Answer prompts greedily; the replies are in the order of the prompts.
+    """Answer prompts, of at least one token each, greedily; the replies are in the order of the prompts.
 
     Args:
-        model: causal language model; the original one, or one with extra rows.
-        max_new_tokens: longest reply, in tokens.
+        max_new_tokens: longest reply, in tokens, 1 or more.
         batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
         on_done: called with index and reply as each reply ends.
-
-    Raises:
-        ValueError: a prompt without a token, or a limit that is not positive.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")

@@ -42,15 +42,14 @@ def build_environment(
     python: str | Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Environment:
-    """Build the pinned environment `bigcodebench` or `ds1000` in the cache; one that is there stays if nothing changed.
+    """Build `bigcodebench` or `ds1000` in the cache folder; one that is there stays if nothing changed.
 
     Args:
-        groups: optional groups, such as `("torch", "tensorflow")`; None for the default ones.
+        groups: optional groups, such as `("torch", "tensorflow")`; None for the default ones, `ValueError` for others.
         python: a CPython 3.11; by default this interpreter or `python3.11` on the search path.
         say: receives one line per step.
 
     Raises:
-        ValueError: unknown name or group.
         EnvironmentMissingError: no CPython 3.11, or pip failed; pip's last lines are in the message.
     """
     recipe = recipe_of(name)

@@ -104,14 +104,8 @@ def generate_samples(
 ) -> list[dict[str, Any]]:
     """Answer problems and append each answer to a samples file as it ends; problems in the file are skipped.
 
-    Args:
-        path: `samples.jsonl`; the official evaluators read it unchanged.
-
-    Returns:
-        Rows of the file in the order of the problems, see `sample_answers`.
-
-    Raises:
-        ValueError: the file holds answers made with other settings, or to other problems.
+    The rows are those of `sample_answers`, in the order of the problems; official evaluators read the file unchanged.
+    A `ValueError` where it holds answers made with other settings, or to other problems.
     """
     path, settings = Path(path), settings or SampleSettings()
     done = _read_done(path, {problem.task_id: settings.written(problem) for problem in problems})

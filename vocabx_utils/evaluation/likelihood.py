@@ -126,13 +126,11 @@ def score_spans(
 ) -> list[SpanScore]:
     """Score spans, in their order, from probabilities over the ids that the tokenizer has, in float32.
 
+    A `ValueError` where a span starts inside a token (see `shared_spans`), has no token before it, or does not fit.
+
     Args:
-        tokenizer: of the model, with a boundary at the start of each span (see `shared_spans`).
         batch_tokens: tokens of one batch, padding included.
         max_tokens: longest context; the beginning of longer texts is left out.
-
-    Raises:
-        ValueError: a span starts inside a token, has no token before it, or does not fit.
     """
     items = [_scored(tokenizer, span, max_tokens) for span in spans]
     texts, starts = [ids for ids, _ in items], [first for _, first in items]
@@ -161,10 +159,7 @@ def likelihood_table(
     Returns:
         One row per variant: bits per byte of all problems together, scored tokens, the difference to the reference
         with paired bootstrap limits (bits per byte, negative is better), and the share of problems on which the variant
-        is better.
-
-    Raises:
-        ValueError: unknown reference, or scores of different problems or bytes.
+        is better. A `ValueError` for an unknown reference, or scores of different problems or bytes.
     """
     if reference not in scores:
         raise ValueError(f"the reference {reference!r} is not among {', '.join(scores)}")
@@ -215,9 +210,6 @@ def new_token_density(
         `tokens`, `new_tokens`, `density` (new tokens of all tokens), `reference_density` (the same in reference
         solutions alone), `saved` (share of the original tokens that the extension saves) and `problems_with_new` (share
         of problems with at least one).
-
-    Raises:
-        ValueError: no problem.
     """
     if not problems:
         raise ValueError("expected at least one problem")

@@ -23,11 +23,7 @@ _numbers = itertools.count()
 
 
 class MemoryGroup:
-    """A control group for the jails of one worker; processes enter it by being started with `enter`.
-
-    Args:
-        parent: folder of the memory controller in which the group is made.
-    """
+    """A group, below a folder of the memory controller, for the jails of one worker; `enter` starts processes in it."""
 
     def __init__(self, parent: Path) -> None:
         self.folder = parent / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"

@@ -154,10 +154,7 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
-    """Return prompt and reference solution as one text, and the character where the reference begins.
-
-    The code start stands in the answer block, so that the reference continues it.
-    """
+    """Return prompt (with the code start in the answer block) and reference as one text, and where this begins."""
     query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
     prompt = _prompt_text(tokenizer, style, query, head)
     return prompt + problem.reference, len(prompt)

@@ -39,27 +39,25 @@ def verify_references(
 
     Args:
         environment: where they run; None for that of the benchmark.
-        workers: programs at the same time.
         modes: one entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
-        record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
-
-    Raises:
-        ValueError: problems of several benchmarks, or a record that was made in another environment.
-        SandboxUnavailableError: there is no sandbox that holds.
-        EnvironmentMissingError: the environment is not built, or lacks a library that a problem needs.
+        record: JSON Lines file to which every verdict is appended; the passes continue after what it holds. A
+            `ValueError` where it was made in another environment.
     """
     info = one_benchmark(problems)
     environment = environment or environment_for(info.name)
     check_libraries(environment, [problem.library for problem in problems])
-    known = _Record(record, environment.hash)
+    known = _read_record(record, environment.hash)
     backend = check_sandbox(environment.view)
 
     def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Outcome]:
         desc, label, fast = f"{info.name}, references, {what}", f"{what}, {mode}", mode == "forked"
-        left = [job for job in jobs if (label, job.task_id) not in known.outcomes]
+        left = [job for job in jobs if (label, job.task_id) not in known]
         for job, outcome, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
-            known.add(label, job.task_id, outcome)
-        return {job.task_id: known.outcomes[label, job.task_id] for job in jobs}
+            known[label, job.task_id] = outcome
+            if record:
+                place = {"run": label, "task_id": job.task_id, "env_hash": environment.hash}
+                append_jsonl(record, {**place, "verdict": asdict(outcome)})
+        return {job.task_id: known[label, job.task_id] for job in jobs}
 
     jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT)
     outcomes: dict[str, list[Outcome]] = {problem.task_id: [] for problem in problems}
@@ -87,31 +85,21 @@ def verify_references(
     return KeptList(info.name, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
 
 
-class _Record:
-    """Verdicts by pass and problem, appended to a file if there is one."""
-
-    def __init__(self, path: str | Path | None, env_hash: str) -> None:
-        self.path, self.env_hash = Path(path) if path else None, env_hash
-        self.outcomes: dict[tuple[str, str], Outcome] = {}
-        rows = iterate_jsonl(self.path) if self.path and self.path.is_file() else ()
-        for number, row in rows:
-            place = f"{self.path}, line {number}"
-            if row.get("env_hash") != env_hash:
-                raise ValueError(
-                    f"{place}: made in the environment {row.get('env_hash')}, but this one is {env_hash}; choose "
-                    "another folder, or remove the file to begin anew"
-                )
-            try:
-                self.outcomes[row["run"], row["task_id"]] = Outcome(**row["verdict"])
-            except (KeyError, TypeError) as error:
-                raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
-
-    def add(self, run: str, task_id: str, outcome: Outcome) -> None:
-        """File a verdict."""
-        self.outcomes[run, task_id] = outcome
-        if self.path:
-            row = {"run": run, "task_id": task_id, "env_hash": self.env_hash, "verdict": asdict(outcome)}
-            append_jsonl(self.path, row)
+def _read_record(path: str | Path | None, env_hash: str) -> dict[tuple[str, str], Outcome]:
+    """Read the verdicts of a record, if there is one, by pass and problem."""
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    for number, row in iterate_jsonl(path) if path and Path(path).is_file() else ():
+        place = f"{path}, line {number}"
+        if row.get("env_hash") != env_hash:
+            raise ValueError(
+                f"{place}: made in the environment {row.get('env_hash')}, but this one is {env_hash}; choose "
+                "another folder, or remove the file to begin anew"
+            )
+        try:
+            outcomes[row["run"], row["task_id"]] = Outcome(**row["verdict"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
+    return outcomes
 
 
 def _all_pass(runs: Sequence[Outcome]) -> bool:

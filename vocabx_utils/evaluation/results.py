@@ -69,11 +69,8 @@ class ResultsFile:
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = Path(path) if path is not None else None
-        self.rows: dict[tuple[str, int], Result] = {}
-        if self.path and self.path.exists():
-            for number, row in iterate_jsonl(self.path):
-                result = Result.from_dict(row, f"{self.path}, line {number}")
-                self.rows[result.task_id, result.sample] = result
+        rows = read_results(self.path) if self.path and self.path.exists() else []
+        self.rows = {(row.task_id, row.sample): row for row in rows}
 
     def check(self, keys: Mapping[tuple[str, int], str], env_hash: str) -> None:
         """Refuse to mix results: those of another environment, or with other keys (answers, limits) than these."""

@@ -67,12 +67,8 @@ class Sandbox:
     """Runs programs one after another; each worker has its own.
 
     Args:
-        view: what the jail shows of the host.
         preload: modules to import once; with `forked` only.
         forked: keep one warm jail and fork in it for every program, instead of a fresh jail each.
-
-    Raises:
-        SandboxUnavailableError: there is no bubblewrap.
     """
 
     def __init__(self, view: JailView, *, forked: bool = False, preload: tuple[str, ...] = ()) -> None:
@@ -85,9 +81,7 @@ class Sandbox:
     def run(self, task: Task, limits: Limits | None = None) -> Outcome:
         """Run one program. One that did not report in time is a `timeout`, one that died a `crash`.
 
-        Raises:
-            SandboxUnavailableError: the jail itself did not start, several times in a row.
-            ValueError: the test code of a `unittest` task defines no tests.
+        A `SandboxUnavailableError` where no jail starts several times, a `ValueError` for a `unittest` without tests.
         """
         limits = limits or Limits()
         expected = expected_tests(task.test, task.style)

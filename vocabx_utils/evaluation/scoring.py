@@ -82,7 +82,7 @@ def results_table(
     """Lay out pass counts as the thesis does (its table `combined_results`).
 
     Args:
-        results: results by variant, see `results.read_results`.
+        results: by variant, see `results.read_results`; a `ResultsError` where they cannot be compared.
         reference: variant that the p-values compare with; by default the one with the most passes, which the
             thesis chose, and which makes the p-values too small.
         kept: kept ids by benchmark.
@@ -91,9 +91,6 @@ def results_table(
     Returns:
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
         passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
-
-    Raises:
-        ResultsError: variants answered different problems or ran in different environments; unknown reference.
     """
     _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
@@ -130,9 +127,6 @@ def comparison_table(
         One row per other variant: pass rate with Wilson limits, difference to the reference with exact limits (see
         `statistics.paired_rate_difference`), problems that only one of the two passes, p-values of the z-test and of
         the exact McNemar test, the latter also adjusted by Holm over the variants.
-
-    Raises:
-        ResultsError: see `results_table`.
     """
     _check_comparable(results)
     if reference not in results:

@@ -15,12 +15,8 @@ _SMALL = Limits(timeout_s=20.0, memory_mb=256, tmp_mb=16)
 def protections(view: JailView) -> list[tuple[str, bool, str]]:
     """Try which further protections are active on this machine, each by a program that attacks it.
 
-    Returns:
-        For each what it protects from, whether a program that tried was stopped here, and by what it is done, or what
-        would be needed. Beside them stand the namespaces, without which nothing is executed at all.
-
-    Raises:
-        SandboxUnavailableError: there is no sandbox that holds.
+    For each: what it protects from, whether the program was stopped here, and by what, or what would be needed. Beside
+    them stand the namespaces, without which a `SandboxUnavailableError` says that nothing is executed at all.
     """
     check_sandbox(view)
     with Sandbox(view) as sandbox:

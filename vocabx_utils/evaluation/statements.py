@@ -48,17 +48,12 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def reachable(code: str, roots: Set[str]) -> str:
-    """Keep the statements that the function under test needs, and drop examples of use.
+    """Keep the statements that the roots need, names that the test reads, and drop examples of use.
 
     Chat models like to show how the function is called. Executed with the answer that opens windows, reads files
-    that are not there and fails tests that the function passes.
-
-    Args:
-        roots: names that the test reads.
-
-    Returns:
-        `code` without the statements that neither bind nor change anything that the roots need. Imports and
-        set-up that concerns only modules (`random.seed(0)`) stay where something needed follows; comments stay.
+    that are not there and fails tests that the function passes. Dropped is what neither binds nor changes anything that
+    the roots need. Imports and set-up that concerns only modules (`random.seed(0)`) stay where something needed
+    follows; comments stay.
     """
     statements = [_Statement.of(node) for node in parse(code).body] if parses(code) else []
     modules = frozenset().union(*(item.imports for item in statements))
