@@ -7,19 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that holds a right answer.
-
-    Attributes:
-        name: `form/solution`.
-        entry_point: The function that is asked for.
-        text: What the model says.
-        check: An expression that is true of right answers.
-    """
+    """A reply, named `form/solution`, that holds a right answer."""
 
     name: str
-    entry_point: str
-    text: str
-    check: str
+    entry_point: str  # the function that is asked for
+    text: str  # what the model says
+    check: str  # an expression that is true of right answers
 
 
 # name of the function: a right solution, a wrong one, an expression that holds, a call to show
