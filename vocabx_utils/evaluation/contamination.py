@@ -40,7 +40,6 @@ class Report:
     benchmark: str
     problems: int
     pairs: int
-    n: int
     hits: tuple[Hit, ...]
 
     @property
@@ -115,7 +114,7 @@ def overlap(
                 example = " ".join(min(grams)) if grams else ""
                 hits.append(Hit(number, task, len(grams), part, named.get(task, ""), example))
     benchmark = problems[0].benchmark if problems else ""
-    return Report(benchmark, len(problems), len(pairs), n, tuple(hits))
+    return Report(benchmark, len(problems), len(pairs), tuple(hits))
 
 
 def decontaminate(
