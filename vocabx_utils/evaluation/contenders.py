@@ -60,9 +60,8 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
     pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
     short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
     encoded = [tokenizer(pair.answer, add_special_tokens=False)["input_ids"] for pair in short]
-    counts = [sum(i >= first_new_id for i in ids) for ids in encoded]
-    rich = [(new, pair) for new, pair in zip(counts, short, strict=True) if new]
-    return [pair for _, pair in sorted(rich, key=lambda item: -item[0])[:count]]
+    counted = [(sum(i >= first_new_id for i in ids), pair) for ids, pair in zip(encoded, short, strict=True)]
+    return [pair for new, pair in sorted(counted, key=lambda item: -item[0])[:count] if new]
 
 
 def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]) -> Path:

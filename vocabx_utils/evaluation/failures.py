@@ -16,6 +16,8 @@ FAILURE_CLASSES = (
     *("wrong answer", "exception", "syntax", "no code", "timeout"),
     *("truncated", "memory", "crash", "refused"),
 )
+# other reasons are classes themselves
+_REASONS = {"assert": "wrong answer", "error": "exception", "tamper": "refused", "tests_missing": "refused"}
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
 
 
@@ -49,18 +51,8 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
         return "no code"
     if missing and sample.get("finish") == "length":
         return "truncated"
-    return _REASONS.get(result.reason, "exception")
-
-
-_REASONS = {
-    "assert": "wrong answer",
-    "error": "exception",
-    "syntax": "syntax",
-    "memory": "memory",
-    "crash": "crash",
-    "tamper": "refused",
-    "tests_missing": "refused",
-}
+    named = _REASONS.get(result.reason, result.reason)
+    return named if named in FAILURE_CLASSES else "exception"
 
 
 def failure_table(

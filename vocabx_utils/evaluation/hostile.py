@@ -94,9 +94,8 @@ def targets() -> Iterator[Targets]:
         try:
             yield Targets(folder, secret, listener.getsockname()[1])
         finally:
-            if before is None:
-                del os.environ["VOCABX_PROBE_SECRET"]
-            else:
+            del os.environ["VOCABX_PROBE_SECRET"]
+            if before is not None:
                 os.environ["VOCABX_PROBE_SECRET"] = before
 
 
