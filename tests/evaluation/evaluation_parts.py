@@ -56,8 +56,7 @@ def sentence_piece() -> PreTrainedTokenizerFast:
     special = ["<unk>", "<|begin|>", "<|end|>", *(f"<0x{i:02X}>" for i in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=440, special_tokens=special, show_progress=False)
     backend.train_from_iterator([text.replace(" ", "▁") for text in CODE * 4], trainer)
-    tokenizer = _finish(backend, bos=True)
-    return tokenizer
+    return _finish(backend, bos=True)
 
 
 def tiny_model(family: str, rows: int) -> Any:

@@ -111,9 +111,12 @@ def generate_samples(
     done = _read_done(path, {problem.task_id: settings.written(problem) for problem in problems})
     todo = [problem for problem in problems if problem.task_id not in done]
     files.write_jsonl(path, done.values())
-    bar = progress(total=len(todo), desc=desc, unit="answer")
     synced = time.monotonic()
-    with locks.writing(path), bar, path.open("a", encoding="utf-8") as file:
+    with (
+        locks.writing(path),
+        progress(total=len(todo), desc=desc, unit="answer") as bar,
+        path.open("a", encoding="utf-8") as file,
+    ):
 
         def store(row: dict[str, Any]) -> None:
             nonlocal synced

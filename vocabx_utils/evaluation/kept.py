@@ -55,11 +55,10 @@ class KeptList:
 
     def compare(self, other: KeptList) -> list[str]:
         """List the problems on which another list, that of the package, does not agree, one line each."""
-        newly = [(name, why) for name, why in self.dropped.items() if name not in other.dropped]
-        again = [(name, other.dropped[name]) for name in self.kept if name in other.dropped]
-        return [f"{name} is dropped ({why}), the list keeps it" for name, why in newly] + [
-            f"{name} passes, the list drops it ({why})" for name, why in again
-        ]
+        ours, theirs = self.dropped, other.dropped
+        newly = [f"{name} is dropped ({ours[name]}), the list keeps it" for name in ours if name not in theirs]
+        again = [f"{name} passes, the list drops it ({theirs[name]})" for name in self.kept if name in theirs]
+        return newly + again
 
 
 def kept_ids(benchmarks: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -65,9 +65,8 @@ def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | 
     valid = _kept_passes(found, kept)
     counts: dict[str, Count] = {}
     for name in sorted({benchmark_of(task) for task in found}):  # the alphabet's order is the table's
-        every, some = (
-            [passed for task, passed in part.items() if benchmark_of(task) == name] for part in (found, valid)
-        )
+        every = [passed for task, passed in found.items() if benchmark_of(task) == name]
+        some = [passed for task, passed in valid.items() if benchmark_of(task) == name]
         counts[name] = Count(name, sum(some), len(some), len(every), sum(every))
     return counts
 
