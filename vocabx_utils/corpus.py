@@ -31,19 +31,12 @@ Template = Literal["thesis", "chat"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One instruction pair.
+    """One instruction pair."""
 
-    Attributes:
-        query: what is asked.
-        answer: what is answered, code fenced with three backticks.
-        lang: language of the code.
-        source: where it comes from.
-    """
-
-    query: str
-    answer: str
-    lang: str = "python"
-    source: str = ""
+    query: str  # what is asked
+    answer: str  # what is answered, code fenced with three backticks
+    lang: str = "python"  # language of the code
+    source: str = ""  # where it comes from
 
 
 # --- pairs from the functions of installed packages ----------------------------------------------------------
@@ -210,15 +203,10 @@ def _pieces(text: str, max_chars: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A pair as one text.
+    """A pair as one text."""
 
-    Attributes:
-        text: the whole, with begin and end tokens spelled out.
-        answer_start: character offset of the answer.
-    """
-
-    text: str
-    answer_start: int
+    text: str  # the whole, with begin and end tokens spelled out
+    answer_start: int  # character offset of the answer
 
 
 def prompt(

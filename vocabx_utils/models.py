@@ -27,25 +27,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class BaseModel:
-    """A frozen, untied causal language model with its tokenizer.
+    """A frozen, untied causal language model with its tokenizer."""
 
-    Attributes:
-        name: the source it was loaded from.
-        model: in evaluation mode, no parameter requires a gradient, input embedding and head are two tensors.
-        tokenizer: the original tokenizer.
-        vocab_size: `V`, ids that the tokenizer can produce.
-        device: where the weights are.
-        dtype: their type.
-        fingerprint: changes when configuration or weights change.
-    """
-
-    name: str
+    name: str  # the source it was loaded from
+    # in evaluation mode, no parameter requires a gradient, input embedding and head are two tensors
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    vocab_size: int
-    device: torch.device
-    dtype: torch.dtype
-    fingerprint: str
+    tokenizer: PreTrainedTokenizerFast  # the original tokenizer
+    vocab_size: int  # `V`, ids that the tokenizer can produce
+    device: torch.device  # where the weights are
+    dtype: torch.dtype  # their type
+    fingerprint: str  # changes when configuration or weights change
 
     @property
     def input_rows(self) -> Tensor:

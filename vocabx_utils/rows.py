@@ -57,15 +57,10 @@ def read_epoch(folder: str | Path, epoch: int | None = None) -> dict[str, torch.
 
 @dataclass(frozen=True)
 class RowHistory:
-    """The rows of one phase-1 variant by epoch; a file is read when its rows are asked for.
+    """The rows of one phase-1 variant by epoch; a file is read when its rows are asked for."""
 
-    Attributes:
-        variant: its name, such as `mean_kl_last`.
-        files: path by epoch, ascending.
-    """
-
-    variant: str
-    files: Mapping[int, Path]
+    variant: str  # its name, such as `mean_kl_last`
+    files: Mapping[int, Path]  # path by epoch, ascending
 
     @property
     def epochs(self) -> tuple[int, ...]:
@@ -162,19 +157,12 @@ def read_histories(run: Run, variants: Iterable[str] | None = None) -> dict[str,
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A new token as a reader of rows needs it.
+    """A new token as a reader of rows needs it."""
 
-    Attributes:
-        id: id under the extended tokenizer (V or more).
-        text: what it decodes to.
-        subtokens: its ids under the original tokenizer, in order.
-        count: occurrences in the corpus it was chosen on.
-    """
-
-    id: int
-    text: str
-    subtokens: tuple[int, ...]
-    count: int
+    id: int  # id under the extended tokenizer (V or more)
+    text: str  # what it decodes to
+    subtokens: tuple[int, ...]  # its ids under the original tokenizer, in order
+    count: int  # occurrences in the corpus it was chosen on
 
 
 def read_tokens(run: Run) -> tuple[TokenInfo, ...]:

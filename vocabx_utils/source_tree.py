@@ -37,17 +37,11 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """A file of a source tree.
+    """A file of a source tree."""
 
-    Attributes:
-        path: relative to the tree; bytes of the name that are not UTF-8 are written as `\\xff`.
-        text: what it holds.
-        encoding: how its bytes were read, and what had to be guessed or replaced.
-    """
-
-    path: str
-    text: str
-    encoding: str = UTF8
+    path: str  # relative to the tree; bytes of the name that are not UTF-8 are written as `\\xff`
+    text: str  # what it holds
+    encoding: str = UTF8  # how its bytes were read, and what had to be guessed or replaced
 
     @property
     def n_bytes(self) -> int:
@@ -57,17 +51,12 @@ class Document:
 
 @dataclass(frozen=True)
 class SourceTree:
-    """What was read from a source tree, and what was not.
+    """What was read from a source tree, and what was not."""
 
-    Attributes:
-        documents: files read, folder by folder in order of name.
-        skipped: (path, reason) of each file and folder left out; a folder's path ends in `/`.
-        long_lines: number of lines dropped because they were too long to be written by hand.
-    """
-
-    documents: list[Document]
+    documents: list[Document]  # files read, folder by folder in order of name
+    # (path, reason) of each file and folder left out; a folder's path ends in `/`
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    long_lines: int = 0
+    long_lines: int = 0  # number of lines dropped because they were too long to be written by hand
 
     @property
     def texts(self) -> list[str]:

@@ -16,17 +16,11 @@ __all__ = ["COMMANDS", "Entry", "UserPath", "main"]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a command lives.
+    """Where a command lives."""
 
-    Attributes:
-        module: file in this folder.
-        attribute: the click command or group in it.
-        summary: line for `vocabx --help`.
-    """
-
-    module: str
-    attribute: str
-    summary: str
+    module: str  # file in this folder
+    attribute: str  # the click command or group in it
+    summary: str  # line for `vocabx --help`
 
 
 COMMANDS = {

@@ -32,17 +32,11 @@ class NotebookFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Timing:
-    """What one notebook took.
+    """What one notebook took."""
 
-    Attributes:
-        notebook: full name.
-        seconds: wall time.
-        peak_mib: largest resident memory of runner and kernel together, in MiB (sampled twice a second).
-    """
-
-    notebook: str
-    seconds: float
-    peak_mib: float
+    notebook: str  # full name
+    seconds: float  # wall time
+    peak_mib: float  # largest resident memory of runner and kernel together, in MiB (sampled twice a second)
 
 
 def find_notebooks() -> dict[str, Path]:

@@ -26,15 +26,10 @@ TAG = "parameters"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One line of a parameter cell.
+    """One line of a parameter cell."""
 
-    Attributes:
-        name: variable that the notebook reads.
-        default: its literal value; the type of a new value must fit the type of this one.
-    """
-
-    name: str
-    default: Any
+    name: str  # variable that the notebook reads
+    default: Any  # its literal value; the type of a new value must fit the type of this one
 
     @property
     def expected(self) -> str:

@@ -28,19 +28,12 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run, checked.
+    """What will run, checked."""
 
-    Attributes:
-        profile: `quick`, the name of a shipped profile, or a YAML file.
-        run_name: folder below `runs/`.
-        sources: source notebooks by full name, in order.
-        parameters: values to inject, by full name.
-    """
-
-    profile: str
-    run_name: str
-    sources: dict[str, Path]
-    parameters: dict[str, dict[str, Any]]
+    profile: str  # `quick`, the name of a shipped profile, or a YAML file
+    run_name: str  # folder below `runs/`
+    sources: dict[str, Path]  # source notebooks by full name, in order
+    parameters: dict[str, dict[str, Any]]  # values to inject, by full name
 
 
 def make_plan(
