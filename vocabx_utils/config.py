@@ -298,9 +298,7 @@ STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {
 def check_params(stage: str, params: Mapping[str, Any]) -> None:
     """Build the settings of a stage from the parameters of its notebook, as the notebook will.
 
-    Args:
-        stage: full notebook name.
-        params: all its parameters; those that are no setting (a sentence to show, for example) are passed over.
+    Parameters that are no setting (a sentence to show, for example) are passed over.
 
     Raises:
         ConfigError: a value has the wrong type or is out of range.

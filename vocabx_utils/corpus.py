@@ -49,12 +49,7 @@ def pairs_from_packages(
 
     The query is the function's name and the first paragraph of its docstring, the answer its source without the
     docstring. Tests and what only some Python versions bring are left out, and functions shorter than three lines or
-    longer than `max_chars` characters.
-
-    Args:
-        packages: import names.
-        limit: keep at most this many, drawn by a hash of each.
-        max_chars: longest source that is taken.
+    longer than `max_chars` characters. A limit keeps pairs that are drawn by a hash of each.
 
     Raises:
         CorpusError: a package is not installed, or none gives a pair.
@@ -218,7 +213,6 @@ def prompt(
     """Render a query up to where the answer begins.
 
     Args:
-        query: the instruction.
         template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template.
         tokenizer: gives the begin token and the chat template; may be left out for `thesis`.
         prefill: start of the answer that is given, such as a fence and the signature.
@@ -243,13 +237,7 @@ def render(
     tokenizer: PreTrainedTokenizerBase | None = None,
     prefill: str = "",
 ) -> Rendered:
-    """Render a pair for training: the same prompt as in evaluation, the answer, the end token.
-
-    Args:
-        pair: what to render.
-        template: see `prompt`.
-        tokenizer: see `prompt`; gives the end token too.
-        prefill: start of the answer that counts as prompt; it must begin the answer.
+    """Render a pair for training: the same `prompt` as in evaluation, the rest of the answer, the end token.
 
     Raises:
         CorpusError: the answer does not begin with `prefill`.
@@ -268,12 +256,8 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
     """Draw disjoint splits; pairs with the same answer count as one, so that no split repeats another.
 
     Pairs are ranked by a hash of each and of the seed. One pair more or less in the corpus (another version of a
-    package) changes at most one pick of each split, where a shuffle of positions would change them all.
-
-    Args:
-        pairs: all there are.
-        sizes: number of pairs by split name; drawn in this order.
-        seed: of the draw.
+    package) changes at most one pick of each split, where a shuffle of positions would change them all. Splits are
+    drawn in the order of `sizes`.
 
     Raises:
         CorpusError: fewer different pairs than asked for.
@@ -294,12 +278,7 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
 
 
 def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
-    """Read split sizes as shares where a corpus is too small for them as numbers.
-
-    Args:
-        pairs: all there are.
-        sizes: number of pairs by split name; their ratios are the shares.
-        least: fewest pairs a split makes sense with, by split name.
+    """Read split sizes as shares where a corpus is too small for them; `least` is what a split makes sense with.
 
     Returns:
         The sizes as they are if the corpus has enough different pairs, otherwise all of it in the same ratios.

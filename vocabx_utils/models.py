@@ -82,13 +82,9 @@ def load_base_model(
     dtype: str = "auto",
     revision: str | None = None,
 ) -> BaseModel:
-    """Load a base model, untie its head and freeze it.
+    """Load a base model from a packaged name, hub id, local folder or `.gguf` file, untie its head and freeze it.
 
-    Args:
-        source: name of a packaged model, hub id, local folder or `.gguf` file.
-        device: `auto` or a torch device name; see `pick_device`.
-        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `pick_dtype`.
-        revision: commit or tag of a hub id.
+    For `device` and `dtype` see `pick_device` and `pick_dtype`; a revision is the commit or tag of a hub id.
 
     Raises:
         ModelError: the source is missing, damaged or of a kind that cannot be extended.
@@ -152,11 +148,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a base model, exactly as its tokenizer.json says; see `tokenizer_files`.
-
-    Args:
-        source: name of a packaged model, hub id, local folder or `.gguf` file.
-        revision: commit or tag of a hub id.
+    """Load the tokenizer of a base model (source as there), exactly as its tokenizer.json says; see `tokenizer_files`.
 
     Raises:
         ModelError: there is none, it cannot be read, or it has no fast backend.
@@ -305,12 +297,8 @@ def with_extra_rows(
 ) -> PreTrainedModel:
     """Copy the model and put `N` new rows into both matrices, as a plain Hugging Face model.
 
-    Args:
-        base: the original model; it is left as it is.
-        input_rows: (N, D) rows of the input embedding.
-        head_rows: (N, D) rows of the head.
-        first_new_id: id of the first new token; `V` by default. Rows from there on that the original matrix has
-            are padding (reserved rows) and are overwritten.
+    The rows are (N, D) each. Those of the original matrix from `first_new_id` on (`V` by default) are padding
+    (reserved rows) and are overwritten.
 
     Returns:
         A trainable copy with max(V_rows, first_new_id + N) rows, untied, its configuration's `vocab_size` right.

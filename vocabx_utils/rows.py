@@ -94,15 +94,7 @@ class RowHistory:
         return self.files[wanted]
 
     def rows(self, epoch: int, matrix: Matrix = "input") -> torch.Tensor:
-        """Read the rows of one epoch, (N, D) float32 on the CPU.
-
-        Args:
-            epoch: one of `epochs`.
-            matrix: `input` (embedding) or `head`.
-
-        Raises:
-            ValueError: there is no such matrix, no file of that epoch, or the file is damaged.
-        """
+        """Read the rows of one epoch, (N, D) float32 on the CPU; ValueError where there is no such matrix or file."""
         return self._read(epoch, matrix, slice(None))
 
     def row(self, epoch: int, matrix: Matrix, token: int) -> torch.Tensor:

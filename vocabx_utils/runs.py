@@ -78,10 +78,9 @@ def open_run(name: str) -> Run:
 
 
 def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Literal["new", "resume", "finished"]:
-    """Open a stage folder for work described by `key`, and keep other processes out of it until `finish`.
+    """Open a stage folder, made if missing, for work described by `key`, and keep others out of it until `finish`.
 
     Args:
-        folder: where the work goes; made if it is missing.
         key: settings and input fingerprints, JSON-ready. Two runs with equal keys give equal results.
         writes: False in the processes of a group that leave writing, and the lock, to their first one.
 

@@ -84,7 +84,6 @@ def read_source_tree(
     cannot be read. How bytes become text is said at `decode`.
 
     Args:
-        folder: root of the tree.
         glob: which files, written as in a `.gitignore` file, several separated by commas; later ones win.
             `*.c` is any such file, `src/**/*.py` those below one folder, `!tests/` leaves a folder out.
         all_files: read what `.gitignore` names, and clutter, too.
@@ -127,11 +126,7 @@ def hold_out(documents: Sequence[Document], share: float) -> tuple[list[Document
     """Split files into those to choose on and those to measure on.
 
     Files are drawn by a hash of their path, so that one file more or less changes little, as long as they fit into
-    the share. If that leaves less than half of it, the smallest other file is added.
-
-    Args:
-        documents: of a source tree.
-        share: of the bytes to measure on, from 0 to below 1.
+    the share of the bytes. If that leaves less than half of it, the smallest other file is added.
 
     Returns:
         Both parts, in the order of `documents`; the second is empty for a share of 0 and for a single file.

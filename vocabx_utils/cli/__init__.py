@@ -11,8 +11,6 @@ import click
 
 from vocabx_utils.paths import pin_folders
 
-__all__ = ["COMMANDS", "Entry", "UserPath", "main"]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -20,8 +20,6 @@ from typing import Any
 from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
 from vocabx_utils.settings import ConfigError
 
-__all__ = ["NotebookFailed", "Timing", "find_notebooks", "run_notebook", "select_notebooks"]
-
 Say = Callable[[str], None]
 KERNEL_START_S = 600  # a busy machine or a cold network disk takes minutes to import the kernel
 
@@ -46,11 +44,7 @@ def find_notebooks() -> dict[str, Path]:
 
 
 def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
-    """Full names of the notebooks to run, in order of the series.
-
-    Args:
-        available: result of `find_notebooks`.
-        only: numbers or names (`03`, `3`, `03_phase1_training`); empty for all.
+    """Full names of the notebooks with these numbers or names (none: of all), in order of the series.
 
     Raises:
         ConfigError: a name is unknown, or there are no notebooks.
@@ -71,13 +65,7 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
     """Execute one notebook; its progress lines and warnings are passed on while it runs.
 
     Args:
-        source: notebook of the series; not changed.
         output: executed copy; written after each cell, so a failure leaves the part that was done.
-        parameters: values to inject, already checked.
-        say: takes one line of text at a time.
-
-    Returns:
-        Wall time and peak memory.
 
     Raises:
         NotebookFailed: a cell raised, or the kernel died.

@@ -19,8 +19,6 @@ from vocabx_utils.paths import stage_name
 from vocabx_utils.profiles import notebook_params
 from vocabx_utils.settings import ConfigError, fits, is_finite, spell, type_of
 
-__all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text", "read_value"]
-
 TAG = "parameters"
 
 
@@ -38,13 +36,7 @@ class Parameter:
 
 
 def declared_parameters(notebook: Path) -> dict[str, Parameter]:
-    """Read the cell tagged `parameters`.
-
-    Args:
-        notebook: `.ipynb` file of the series.
-
-    Returns:
-        Parameters by name; empty if the notebook has no such cell.
+    """Read the cell tagged `parameters` of a notebook; empty if it has none.
 
     Raises:
         ConfigError: the file is no notebook, has several such cells, or the cell holds anything but
@@ -184,11 +176,9 @@ def assign_parameters(
     """Give each selected notebook its values: typed ones over its profile section over the shared ones.
 
     Args:
-        declared: parameters of every notebook of the series, by full notebook name.
         profile: result of `profiles.load_profile`, best as text: the types of the defaults say how it reads.
         typed: names and texts from the command line. `epochs` goes to every selected notebook that declares it,
             `03.epochs` to that one.
-        selected: notebooks that will run; all by default.
 
     Returns:
         Values to inject, by notebook; notebooks without any have an empty mapping.

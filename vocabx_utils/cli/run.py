@@ -21,8 +21,6 @@ from vocabx_utils.paths import runs_root, show_path, user_path
 from vocabx_utils.profiles import load_profile
 from vocabx_utils.settings import ConfigError
 
-__all__ = ["Plan", "execute_plan", "make_plan", "run", "run_one"]
-
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -45,10 +43,7 @@ def make_plan(
     """Check everything that was asked for before anything runs.
 
     Args:
-        profile: `quick`, the name of a shipped profile, or a YAML file.
         run_name: folder below `runs/`; by default the profile's `run_name`, else the profile's own name.
-        only: numbers or names of notebooks; empty for all.
-        typed: parameter names and values as text.
 
     Raises:
         ConfigError: an unknown profile, notebook or parameter, or a value of the wrong type or out of
@@ -87,10 +82,7 @@ def _means_a_path(text: str) -> bool:
 
 
 def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
-    """Build the settings of every stage, and compare those that must fit together.
-
-    Args:
-        parameters: all parameters of each notebook that will run, defaults included.
+    """Build the settings of every stage from all its parameters, and compare those that must fit together.
 
     Raises:
         ConfigError: values out of range or that do not fit, all of them in one message.
