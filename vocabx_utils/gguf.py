@@ -170,7 +170,12 @@ def convert_into(path: Path, metadata: dict[str, Any], folder: Path) -> None:
 
 
 def _restore_tokenizer(rebuilt: Any, metadata: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """Set normaliser and pre-tokenizer from the metadata; drop `[PAD…]` entries and what the file does not list."""
+    """Set normaliser and pre-tokenizer from the metadata; drop `[PAD…]` entries and what the file does not list.
+
+    Args:
+        rebuilt: what transformers made from the file.
+        metadata: the file's key-value part.
+    """
     from transformers import PreTrainedTokenizerFast
 
     content = json.loads(rebuilt.backend_tokenizer.to_str())

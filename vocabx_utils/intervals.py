@@ -131,8 +131,7 @@ def _student(estimate: float, error: float, freedom: float, confidence: float) -
 def paired_values(first: ArrayLike, second: ArrayLike, minimum: int) -> tuple[Floats, Floats]:
     """Two models' values on the same problems as float64, (problems,) each.
 
-    Raises:
-        ValueError: different lengths, fewer than `minimum` problems, or values that are not finite.
+    ValueError for different lengths, fewer than `minimum` problems, and values that are not finite.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != two.shape or one.ndim != 1:

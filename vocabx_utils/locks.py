@@ -40,10 +40,7 @@ def lock_path(place: Path) -> Path:
 def hold(place: Path, *, wait: float = 0) -> bool:
     """Take the lock of a folder or file until `release`, or until this process ends.
 
-    Another process is waited for at most `wait` seconds. False if this process held the lock already.
-
-    Raises:
-        BusyError: another process holds it; the message names its host and process id.
+    Another process is waited for at most `wait` seconds; then BusyError names it. False if this process held the lock.
     """
     path = lock_path(place)
     if fcntl is None or _held.get(path, (0, 0))[0] == os.getpid():

@@ -68,11 +68,10 @@ def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, f
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
-    """Put measurements with several N beside each other, for claim C12.
+    """Put measurements with several N beside each other, for claim C12: by model and corpus, by N.
 
-    Returns:
-        By model and corpus, by N: `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and
-        `kept`, the share of it that KL training removes. One N alone makes no sweep and is left out.
+    Each holds `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and `kept`, the share of it
+    that KL training removes. One N alone makes no sweep and is left out.
     """
     found: dict[str, dict[int, dict[str, float]]] = {}
     for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():

@@ -112,11 +112,8 @@ def load_base_model(
 def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseModel:
     """Make a base model of a model and its tokenizer that are in memory; both are left as they are.
 
-    The weights are copied, unless they are untied and frozen already (those of `load_base_model` are).
-
-    Raises:
-        ModelError: the model is of a kind that cannot be extended, holds values that are infinite or NaN, or has fewer
-            rows than the tokenizer has ids.
+    The weights are copied, unless they are untied and frozen already (those of `load_base_model` are). ModelError for
+    a kind that cannot be extended, values that are infinite or NaN, or fewer rows than the tokenizer has ids.
     """
     moves = model.training or any(parameter.requires_grad for parameter in model.parameters())
     if moves or model.config.tie_word_embeddings:
@@ -148,21 +145,15 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a base model (source as there), exactly as its tokenizer.json says; see `tokenizer_files`.
-
-    Raises:
-        ModelError: there is none, it cannot be read, or it has no fast backend.
-    """
+    """Load a base model's tokenizer (source as there), exactly as its tokenizer.json says; see `read_tokenizer`."""
     return read_tokenizer(resolve_source(source), revision)
 
 
 def check_rows(source: str | Path, tokenizer: PreTrainedTokenizerFast, *, revision: str | None = None) -> None:
     """Refuse a tokenizer with more ids than the model of the same source has rows, without loading the weights.
 
-    A token that was added to a folder's tokenizer while the matrices were left as they were would have no row.
-
-    Raises:
-        ModelError: says how many rows and ids there are, and what to do.
+    A token that was added to a folder's tokenizer while the matrices were left as they were would have no row. The
+    ModelError says how many rows and ids there are, and what to do.
     """
     from transformers import AutoConfig
 
@@ -186,29 +177,22 @@ def untie(model: PreTrainedModel) -> PreTrainedModel:
     """Give the head its own copy of the weights if it shares them with the input embedding, in place.
 
     `from_pretrained(..., tie_word_embeddings=False)` would leave a random head, and a clone is tied again by later
-    calls unless the configuration says untied: hence both here.
-
-    Raises:
-        ModelError: the model has no linear head without a bias.
+    calls unless the configuration says untied: hence both here. ModelError without a linear head without a bias.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
         raise ModelError(f"{type(model).__name__}: expected an nn.Embedding and an nn.Linear head.")
     if head.bias is not None:
         raise ModelError(f"{type(model).__name__}: the head has a bias, which extra rows do not provide for.")
-    check_plain_head(head)
+    _check_plain_head(head)
     model.config.tie_word_embeddings = False
     if head.weight is embedding.weight or head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
     return model
 
 
-def check_plain_head(head: nn.Module) -> None:
-    """Refuse a head that is more than a product with its rows: a plain one could not take its place.
-
-    Raises:
-        ModelError: the head's class computes in a way of its own (a normalised head, for example).
-    """
+def _check_plain_head(head: nn.Module) -> None:
+    """Refuse a head that is more than a product with its rows, which a plain one could not replace."""
     if type(head).forward is not nn.Linear.forward:
         raise ModelError(
             f"the head is a {type(head).__name__}, which computes logits in a way of its own; expected a plain "
@@ -217,11 +201,7 @@ def check_plain_head(head: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module, source: str = "the model") -> None:
-    """Refuse weights that are infinite or NaN, before anything is computed from them.
-
-    Raises:
-        ModelError: names the first such tensor.
-    """
+    """Refuse weights that are infinite or NaN, before anything is computed from them; names the first such tensor."""
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise ModelError(
@@ -239,8 +219,7 @@ def cache_argument(body: nn.Module) -> str:
 def pick_device(device: str = "auto") -> torch.device:
     """`auto` is CUDA if there is one, else the CPU; Apple's MPS only when asked for, since its losses differ.
 
-    Raises:
-        ModelError: no such device here.
+    ModelError where there is no such device.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -264,11 +243,7 @@ def avoid_cudnn_attention() -> None:
 
 
 def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch.dtype:
-    """`auto` is bfloat16 on CUDA and float32 elsewhere.
-
-    Raises:
-        ModelError: an unknown name.
-    """
+    """`auto` is bfloat16 on CUDA and float32 elsewhere; an unknown name raises ModelError."""
     if dtype == "auto":
         return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     if dtype not in {"float32", "bfloat16", "float16"}:
@@ -314,7 +289,7 @@ def with_extra_rows(
         )
     if first < base.vocab_size:
         raise ModelError(f"first new id {first} is an id of the original tokenizer (V = {base.vocab_size}).")
-    check_plain_head(base.model.get_output_embeddings())
+    _check_plain_head(base.model.get_output_embeddings())
     model = copy.deepcopy(base.model).requires_grad_(True)
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)

@@ -17,6 +17,15 @@ from vocabx_utils.files import read_json, write_json
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+__all__ = [
+    "FAMILIES",
+    "PortableError",
+    "attention_for_release_4",
+    "check_portable",
+    "portable_config",
+    "save_model",
+    "save_tokenizer",
+]
 
 # Model types of which `make test-matrix` loads an exported folder in both releases and compares what it computes.
 FAMILIES = frozenset(
@@ -41,6 +50,9 @@ class PortableError(ValueError):
 
 def check_portable(config: PreTrainedConfig) -> None:
     """Refuse models whose folder would not compute the same elsewhere, or of which nobody has tried it.
+
+    Args:
+        config: of the model.
 
     Raises:
         PortableError: names the family or the setting, and what to do.
@@ -73,6 +85,12 @@ def attention_for_release_4(config: PreTrainedConfig) -> str | None:
 
 def portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Spell the settings of a `config.json` so that releases 4 and 5 read them alike.
+
+    Args:
+        config: what release 5 writes.
+
+    Returns:
+        The same with the older names beside the newer ones.
 
     Raises:
         PortableError: the rotary embeddings differ in a way that release 4 has no words for.
@@ -128,6 +146,11 @@ def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
     Release 5 renames some weights when it loads them and gives them their old names when it saves them, but only the
     names that it saw: a tied head was in no file, and untied it would be written under a name that release 4 does not
     know. Without the record of what was seen, all names are turned back.
+
+    Args:
+        model: any causal model.
+        folder: where to.
+        **options: of `save_pretrained`.
     """
     model.__dict__.pop("_weight_conversions", None)
     model.save_pretrained(folder, **options)
@@ -138,6 +161,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save a tokenizer with a fast backend under the class that every release has.
 
     Its `tokenizer.json` says all, so the class of a single model, which would build it anew from parts, is not named.
+
+    Args:
+        tokenizer: with a fast backend.
+        folder: where to.
     """
     tokenizer.save_pretrained(folder)
     path = Path(folder) / "tokenizer_config.json"

@@ -80,10 +80,8 @@ def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -
 def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:
     """Refuse shared parameters of a profile that are no setting of any stage, such as misspelt ones.
 
-    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this.
-
-    Raises:
-        ConfigError: names the parameter and the closest known one.
+    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this. The
+    ConfigError names the parameter and the closest known one.
     """
     known = {field.name for stage in StageConfig.__subclasses__() for field in dataclasses.fields(stage)}
     for name, value in profile.items():

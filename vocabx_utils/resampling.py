@@ -86,17 +86,12 @@ def paired_bootstrap(
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:
-    """Spearman's correlation with limits that hold for a handful of pairs.
+    """Spearman's correlation of pairs with limits that hold for a handful of them, each in [-1, 1].
 
     The limits are all true correlations under which the observed one is not in either tail. How the observed one is
     distributed under each is simulated for normal data of this size (seed 0), because the textbook formula, Fisher's
-    z, does not hold for ten pairs and less.
-
-    Returns:
-        The correlation with its limits, each in [-1, 1]; NaN with limits -1 and 1 where a side has one value only.
-
-    Raises:
-        ValueError: different lengths, fewer than three pairs, or values that are not finite.
+    z, does not hold for ten pairs and less. NaN with limits -1 and 1 where a side has one value only; ValueError for
+    different lengths, fewer than three pairs, or values that are not finite.
     """
     one, two = paired_values(first, second, minimum=3)
     require_fraction(confidence, "confidence")

@@ -48,11 +48,7 @@ class Run:
         return folder
 
     def require(self, stage: str, relative: str = "provenance.json") -> Path:
-        """Path of a file or folder that a stage made.
-
-        Raises:
-            MissingStageError: it is not there; the message says which notebook makes it and how to run that.
-        """
+        """Path of a file or folder that a stage made; MissingStageError, with the notebook to run, if it is missing."""
         path = self.folder / stage_name(stage) / relative
         if not path.exists():
             raise MissingStageError(
@@ -122,11 +118,7 @@ def _state(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "fi
 
 
 def finish(folder: Path, **extra: Any) -> None:
-    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`; free its lock.
-
-    Raises:
-        BusyError: another process works in the folder.
-    """
+    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`; free its lock."""
     key_path = folder / "key.json"
     with locks.writing(folder):
         write_json(
@@ -144,11 +136,7 @@ def finish(folder: Path, **extra: Any) -> None:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Read what `finish` wrote.
-
-    Raises:
-        MissingStageError: the folder holds no finished work.
-    """
+    """Read what `finish` wrote; MissingStageError where there is no finished work."""
     if not (folder / "provenance.json").exists():
         raise MissingStageError(f"{show_path(folder)} holds no finished work: provenance.json is missing.")
     return read_json(folder / "provenance.json")

@@ -59,11 +59,6 @@ class SourceTree:
     long_lines: int = 0  # number of lines dropped because they were too long to be written by hand
 
     @property
-    def texts(self) -> list[str]:
-        """The texts alone."""
-        return [d.text for d in self.documents]
-
-    @property
     def recoded(self) -> list[tuple[str, str]]:
         """(path, encoding) of each file that was not plain UTF-8."""
         return [(d.path, d.encoding) for d in self.documents if d.encoding != UTF8]

@@ -34,9 +34,8 @@ class Significance:
 def two_proportion_z_test(k1: int, n1: int, k2: int, n2: int) -> Significance:
     """Test whether two pass rates differ, with the pooled variance (thesis, table `combined_results`).
 
-    Returns:
-        z (positive where the first rate is higher) and the p-value. Two rates that are both 0 or both 1 have no
-        variance; they are equal, so z is 0 and p is 1.
+    z is positive where the first rate is higher. Two rates that are both 0 or both 1 have no variance; they are equal,
+    so z is 0 and p is 1.
     """
     _check_counts((k1, n1), (k2, n2))
     if k1 + k2 in (0, n1 + n2):

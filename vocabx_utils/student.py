@@ -230,11 +230,7 @@ class Student(nn.Module):
             yield batch, self._run(*pad([sequences[at] for at in batch]), layers)
 
     def final_norm(self, states: Tensor) -> Tensor:
-        """Apply the norm behind the last block: the last module of that kind that the decoder itself holds.
-
-        Raises:
-            UnsupportedModelError: the decoder holds none.
-        """
+        """Apply the norm behind the last block: the last module of that kind that the decoder itself holds."""
         decoder: Any = self.model.get_decoder()
         norms = [module for module in decoder.children() if "norm" in type(module).__name__.lower()]
         if not norms:
@@ -294,8 +290,7 @@ class LogitTransform:
 def logit_transform(config: Any) -> LogitTransform:
     """Read a family's logit scaling and capping from its configuration, a `PretrainedConfig`.
 
-    Raises:
-        UnsupportedModelError: the configuration names a treatment of logits that is not known here.
+    UnsupportedModelError where that names a treatment of logits that is not known here.
     """
     known = {"final_logit_softcapping", "logit_scale", "logits_scaling"}
     for name, value in config.to_dict().items():

@@ -134,12 +134,10 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: str) -> None:
-    """Refuse a base model whose tokenizer is not the one that an extension was made for.
+    """Refuse a base model whose tokenizer is not the one that an extension (`made`, for the message) was made for.
 
-    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text.
-
-    Raises:
-        ModelError: they differ; names both.
+    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text. The
+    ModelError names both.
     """
     stored, own = tokenizer_digest(original), tokenizer_digest(base.tokenizer)
     if stored != own:
@@ -151,12 +149,7 @@ def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: 
 
 
 def require_run_tokenizer(base: BaseModel, run: Run) -> None:
-    """Refuse a base model whose tokenizer is not the one that notebook 01 of a run extended.
-
-    Raises:
-        MissingStageError: notebook 01 has not run.
-        ModelError: they differ; names both.
-    """
+    """Refuse a base model whose tokenizer is not that which notebook 01 of a run extended; see `require_tokenizer`."""
     original = read_tokenizer(str(run.require("01", "extension/original")))
     require_tokenizer(base, original, extension_name(run))
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from vocabx_utils.paths import pin_folders
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Where a command lives."""
+class Entry(NamedTuple):
+    """Where a command lives: file in this folder, click command or group in it, line for `vocabx --help`."""
 
-    module: str  # file in this folder
-    attribute: str  # the click command or group in it
-    summary: str  # line for `vocabx --help`
+    module: str
+    attribute: str
+    summary: str
 
 
 COMMANDS = {

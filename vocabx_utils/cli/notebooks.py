@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
 from vocabx_utils.settings import ConfigError
@@ -44,11 +45,7 @@ def find_notebooks() -> dict[str, Path]:
 
 
 def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
-    """Full names of the notebooks with these numbers or names (none: of all), in order of the series.
-
-    Raises:
-        ConfigError: a name is unknown, or there are no notebooks.
-    """
+    """Full names of the notebooks with these numbers or names (none: of all), in order of the series."""
     if not available:
         raise ConfigError(f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one.")
     try:
@@ -76,8 +73,10 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
 
     output.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
+    # `python3` is the kernel of this environment, whatever a user has registered under that name
+    native = mock.patch.dict(os.environ, JUPYTER_PREFER_ENV_PATH="1")
     try:
-        with _native_kernel(), _forwarded_lines(say), _peak_memory() as peak:
+        with native, _forwarded_lines(say), _peak_memory() as peak:
             papermill.execute_notebook(
                 str(source),
                 str(output),
@@ -126,20 +125,6 @@ def _failing_cell(output: Path) -> str:
         return ""
     first = next((line for line in code[started[-1]].source.splitlines() if line.strip()), "")
     return f" at code cell {started[-1] + 1} of {len(code)} (`{first.strip()}`)"
-
-
-@contextlib.contextmanager
-def _native_kernel() -> Iterator[None]:
-    """Let `python3` mean the kernel of this environment, whatever a user has registered under that name."""
-    held = os.environ.get("JUPYTER_PREFER_ENV_PATH")
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    try:
-        yield
-    finally:
-        if held is None:
-            del os.environ["JUPYTER_PREFER_ENV_PATH"]
-        else:
-            os.environ["JUPYTER_PREFER_ENV_PATH"] = held
 
 
 class _Forwarder(logging.Handler):

@@ -69,12 +69,8 @@ def _read_statement(statement: ast.stmt, where: str) -> Parameter:
     )
 
 
-def check_value(parameter: Parameter, value: Any) -> Any:
-    """Return `value` if it fits the type of the default (an int is a fine float) and is finite.
-
-    Raises:
-        ConfigError: it does not; the message names the parameter, the value and the type expected.
-    """
+def _check_value(parameter: Parameter, value: Any) -> Any:
+    """Return `value` if it fits the type of the default (an int is a fine float) and is finite, else raise an error."""
     if not fits(value, type_of(parameter.default)):
         raise _misfit(parameter, value)
     if not is_finite(value):
@@ -107,14 +103,13 @@ def parse_text(parameter: Parameter, text: str) -> Any:
     if isinstance(default, str):
         return text
     if isinstance(default, list | tuple):
-        kind = Parameter(parameter.name, default[0] if default else "")
-        return [read_value(kind, item) for item in _split_items(parameter, text)]
+        return _read_value(parameter, _split_items(parameter, text))
     for read in _READERS.get(type(default), ()):
         try:
             value = read(text.strip())
         except (ValueError, KeyError):
             continue
-        return check_value(parameter, value)
+        return _check_value(parameter, value)
     if default is None:
         return text
     raise _misfit(parameter, text)
@@ -153,18 +148,14 @@ def _split_items(parameter: Parameter, text: str) -> list[str]:
     return items
 
 
-def read_value(parameter: Parameter, value: Any) -> Any:
-    """Read a value of a profile: text as by `parse_text`, lists by their items, everything else as it is.
-
-    Raises:
-        ConfigError: it does not fit the type of the parameter's default.
-    """
+def _read_value(parameter: Parameter, value: Any) -> Any:
+    """Read a value of a profile: text as by `parse_text`, lists by their items, everything else as it is."""
     if isinstance(value, str) and not isinstance(parameter.default, list | tuple):
         return parse_text(parameter, value)
     if isinstance(value, list) and isinstance(parameter.default, list | tuple):
         kind = Parameter(parameter.name, parameter.default[0] if parameter.default else "")
-        return [read_value(kind, item) for item in value]
-    return check_value(parameter, value)
+        return [_read_value(kind, item) for item in value]
+    return _check_value(parameter, value)
 
 
 def assign_parameters(
@@ -192,7 +183,7 @@ def assign_parameters(
     for stage in declared:
         for name, value in notebook_params(profile, stage, declared[stage]).items():
             if name in declared[stage]:
-                checked = _attempt(problems, f"profile, {stage}: ", read_value, declared[stage][name], value)
+                checked = _attempt(problems, f"profile, {stage}: ", _read_value, declared[stage][name], value)
                 values.get(stage, {})[name] = checked
     for spelled, text in typed:
         aimed, name = _aim(spelled, chosen)
