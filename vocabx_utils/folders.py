@@ -21,19 +21,10 @@ class SpaceError(RuntimeError):
 
 
 def require_space(folder: Path, size: int, what: str, remedy: str) -> int:
-    """Refuse work whose result would not fit on the disk, before it begins.
+    """Refuse work whose result of `size` bytes would not fit on the disk, before it begins; return what is free there.
 
-    Args:
-        folder: where the result goes; it need not exist yet.
-        size: of the result, in bytes.
-        what: the result, for the message.
-        remedy: what to do about it, for the message.
-
-    Returns:
-        Bytes that are free there.
-
-    Raises:
-        SpaceError: fewer bytes are free than the result and a margin take.
+    The folder need not exist yet; `what` the result is and the `remedy` go into the SpaceError, raised where less than
+    the result and a margin is free.
     """
     existing = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
     free = shutil.disk_usage(existing).free

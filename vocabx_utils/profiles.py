@@ -80,14 +80,8 @@ def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -
 def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:
     """Refuse shared parameters of a profile that are no setting of any stage, such as misspelt ones.
 
-    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this.
-
-    Args:
-        profile: result of `load_profile`.
-        source: where it was read from, for the message.
-
-    Raises:
-        ConfigError: names the parameter and the closest known one.
+    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this. The
+    ConfigError names the parameter and the closest known one.
     """
     known = {field.name for stage in StageConfig.__subclasses__() for field in dataclasses.fields(stage)}
     for name, value in profile.items():
@@ -110,15 +104,6 @@ def _section_name(key: str, value: object, path: Path) -> str:
 
 
 def notebook_params(profile: Mapping[str, Any], stage: str, declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick from a profile what one notebook takes.
-
-    Args:
-        profile: result of `load_profile`.
-        stage: full notebook name.
-        declared: parameter names that the notebook declares.
-
-    Returns:
-        Parameters to inject: its own section over the shared ones that it declares.
-    """
+    """Pick from a profile what one notebook takes: its own section over the shared values that it declares."""
     shared = {k: v for k, v in profile.items() if not isinstance(v, Mapping) and k in declared}
     return shared | dict(profile.get(stage, {}))
