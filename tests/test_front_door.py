@@ -171,6 +171,30 @@ def test_bits_per_byte_say_what_they_need() -> None:
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, texts(1), max_tokens=4)
 
 
+# --- one verb after the other
+
+
+def test_what_one_verb_returns_the_next_one_takes(tmp_path: Path) -> None:
+    base = tiny_model()
+    proposals = vocabx_utils.select_tokens(texts(), base.tokenizer, 3)
+    vocabx_utils.add_tokens(base.tokenizer, proposals).save(tmp_path / "extension")
+    extension = vocabx_utils.load_extension(tmp_path / "extension")
+    learned = vocabx_utils.learn_rows(base.model, base.tokenizer, extension, texts(), epochs=1)
+    subtokens = [token.subtokens for token in extension.tokens]
+    cosines = vocabx_utils.subtoken_cosines(learned.input_rows, base.input_rows, subtokens)
+    assert cosines["last"].shape == (extension.N,) and (cosines["last"] <= 1).all()
+    tuned = vocabx_utils.fine_tune(learned, texts(6), "b", b_epochs=1, lora_rank=2)
+    before, after = (
+        vocabx_utils.bits_per_byte(made.model, made.tokenizer, texts(6), compared_with=[base.tokenizer])
+        for made in (learned, tuned)
+    )
+    assert 0 < after < before
+    vocabx_utils.export_model(tuned, tmp_path / "mine")
+    again = vocabx_utils.load_base_model(tmp_path / "mine", device="cpu")
+    wanted = vocabx_utils.bits_per_byte(again.model, again.tokenizer, texts(6), compared_with=[base.tokenizer])
+    assert wanted == pytest.approx(after, rel=1e-5)
+
+
 # --- documents
 
 

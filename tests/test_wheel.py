@@ -96,6 +96,13 @@ def test_what_needs_more_than_the_wheel_says_so_in_one_line(
     assert said in line
 
 
+def test_the_front_door_opens(site: Path, tmp_path: Path) -> None:
+    code = "import vocabx_utils as v; print(v.__file__, [n for n in v.__all__ if not callable(getattr(v, n))])"
+    env = {**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.stdout.split(maxsplit=1) == [str(site / "vocabx_utils" / "__init__.py"), "[]\n"], done.stderr
+
+
 def test_the_newest_entry_of_the_changelog_is_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", text, flags=re.M)

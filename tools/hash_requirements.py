@@ -3,7 +3,7 @@
     python3.11 tools/hash_requirements.py vocabx_utils/evaluation/requirements/*.txt
 
 Run it with CPython 3.11 on x86-64 Linux after a version was changed: pip names the file that it would install
-there, and that file's hash. PyTorch's must come from its CPU index (``PIP_EXTRA_INDEX_URL``); of the other packages
+there, and that file's hash. PyTorch's must come from its CPU index (`PIP_EXTRA_INDEX_URL`); of the other packages
 the file is that of the package index.
 """
 

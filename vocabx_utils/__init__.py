@@ -8,7 +8,8 @@ first asked for, and `help(vocabx_utils.learn_rows)` shows an example.
 * Models: `load_base_model`, `export_model`.
 * What it is worth: `bits_per_byte`, `sample_answers`, `evaluate_answers`.
 
-Behind them are the wings `vocabulary`, `training`, `evaluation` and `analysis`; each says where to begin.
+Behind them are the wings `vocabulary`, `training`, `evaluation` and `analysis`, then `figures` and `claims`; each says
+where to begin.
 """
 
 from __future__ import annotations

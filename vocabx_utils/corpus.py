@@ -290,13 +290,13 @@ def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping
 
 
 def fingerprint(texts: Iterable[str]) -> str:
-    """Digest of texts in order (16 hex digits)."""
+    """Return the digest of texts in order (16 hex digits)."""
     encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
     return hash_bytes(len(data).to_bytes(8, "little") + data for data in encoded)[:16]
 
 
 def data_path(name: str) -> Path | None:
-    """File `name` below `$VOCABX_DATA`, or None when that is not set or has no such file."""
+    """Return the file `name` below `$VOCABX_DATA`, or None when that is not set or has no such file."""
     folder = data_dir()
     return folder / name if folder and (folder / name).exists() else None
 

@@ -60,7 +60,7 @@ def resolve_source(source: str | Path) -> str:
 
 
 def is_current(folder: Path, **facts: str) -> bool:
-    """Whether `folder` holds a finished conversion by this converter, with these facts in its `source.json`."""
+    """Tell whether `folder` holds a finished conversion by this converter, with these facts in its `source.json`."""
     stamp = folder / "source.json"
     if not stamp.exists():
         return False
@@ -72,11 +72,8 @@ def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mappi
     """Convert a GGUF file once to safetensors and tokenizer files below `parent`; a second process waits for the first.
 
     The folder has the file's stem and the start of its SHA-256 for a name unless one is given; `facts` go into its
-    `source.json`. An earlier conversion by the same `converter` is taken as it is.
-
-    Raises:
-        ModelError: missing, truncated or no GGUF file, or an architecture or pre-tokenizer we do not know.
-        SpaceError: the conversion would not fit on the disk; nothing was written.
+    `source.json`. An earlier conversion by the same `converter` is taken as it is. ModelError for a file that is
+    missing, truncated or of an unknown kind; SpaceError, before anything is written, where it would not fit.
     """
     if not path.is_file():
         raise ModelError(f"GGUF file {path} does not exist.")
@@ -101,7 +98,7 @@ def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mappi
 
 
 def is_fetched(name: str = DEFAULT_MODEL) -> bool:
-    """Whether the cache holds this packaged model as this version of the package would convert it."""
+    """Tell whether the cache holds this packaged model as this version of the package would convert it."""
     return is_current(cache_dir() / name, sha256=PACKAGED[name].sha256)
 
 

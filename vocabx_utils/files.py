@@ -34,7 +34,7 @@ class DamagedFileError(ValueError):
 
 
 def hash_bytes(parts: Iterable[bytes]) -> str:
-    """SHA-256 (64 hex digits) of byte strings one after the other.
+    """Return the SHA-256 (64 hex digits) of byte strings one after the other.
 
     >>> hash_bytes([b"ab", b"c"]) == hash_bytes([b"abc"])
     True
@@ -46,7 +46,7 @@ def hash_bytes(parts: Iterable[bytes]) -> str:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 (first 16 hex digits) of a JSON-ready value in canonical form.
+    """Return the SHA-256 (first 16 hex digits) of a JSON-ready value in canonical form.
 
     >>> digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
     True
@@ -56,7 +56,7 @@ def digest(value: Any) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """SHA-256 (64 hex digits) of a file's content."""
+    """Return the SHA-256 (64 hex digits) of a file's content."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -40,19 +40,19 @@ def judge(interval: Interval, threshold: float = 0.0) -> Answer:
 
 
 def judge_all(answers: Sequence[Answer]) -> Answer:
-    """All parts of a claim have to hold; one that does not hold is enough against it."""
+    """Say whether all parts of a claim hold; one that does not is enough against it."""
     if "not confirmed" in answers:
         return "not confirmed"
     return "confirmed" if answers and all(answer == "confirmed" for answer in answers) else "cannot tell"
 
 
 def shared_level(parts: int) -> float:
-    """Coverage of each interval where any of several can refute a claim (Bonferroni)."""
+    """Return the coverage of each interval where any of several can refute a claim (Bonferroni)."""
     return 1 - (1 - CONFIDENCE) / max(parts, 1)
 
 
 def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Student's interval of a mean. One value bounds nothing; of no value the estimate is NaN."""
+    """Compute Student's interval of a mean. One value bounds nothing; of no value the estimate is NaN."""
     sample = np.asarray(values, dtype=np.float64)
     if sample.size < 2:
         return _student(float(sample.sum()) if sample.size else math.nan, 0.0, 0, confidence)
@@ -61,7 +61,7 @@ def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval
 
 
 def ratio_interval(parts: ArrayLike, wholes: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Student's interval of a ratio of two sums over one sample, with the jackknife's standard error.
+    """Compute Student's interval of a ratio of two sums over one sample, with the jackknife's standard error.
 
     Numerator and denominator of each text or token, (n,); the denominators have a sum above 0.
     """
@@ -75,7 +75,7 @@ def ratio_interval(parts: ArrayLike, wholes: ArrayLike, confidence: float = CONF
 def ratio_difference(
     first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]], *, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Difference of two ratios of sums, each over texts of its own, with Welch's interval on the linearised ratios.
+    """Compute the difference of two ratios of sums, each over its own texts: Welch's interval on the linearised ratios.
 
     Tokens of one text are not independent, so the texts are the sample: part and whole of each, such as new tokens
     and all tokens.
@@ -97,7 +97,7 @@ def ratio_difference(
 
 
 def ratio_and_error(parts: Floats, wholes: Floats) -> tuple[Floats, Floats]:
-    """Ratio of the sums along the last axis, and its standard error (jackknife, linearised)."""
+    """Compute the ratio of the sums along the last axis, and its standard error (jackknife, linearised)."""
     total = wholes.sum(-1)
     ratio = parts.sum(-1) / total
     leverage = wholes / total[..., None]
@@ -106,7 +106,7 @@ def ratio_and_error(parts: Floats, wholes: Floats) -> tuple[Floats, Floats]:
 
 
 def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: float = CONFIDENCE) -> Interval:
-    """Student's interval of the common slope of lines (x, y) that each have a level of their own (least squares).
+    """Compute Student's interval of the common slope of lines (x, y) with levels of their own (least squares).
 
     The limits are infinite where no point is left to measure the scatter with.
     """
@@ -129,7 +129,7 @@ def _student(estimate: float, error: float, freedom: float, confidence: float) -
 
 
 def paired_values(first: ArrayLike, second: ArrayLike, minimum: int) -> tuple[Floats, Floats]:
-    """Two models' values on the same problems as float64, (problems,) each.
+    """Return two models' values on the same problems as float64, (problems,) each.
 
     ValueError for different lengths, fewer than `minimum` problems, and values that are not finite.
     """

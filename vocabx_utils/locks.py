@@ -32,7 +32,7 @@ class BusyError(RuntimeError):
 
 
 def lock_path(place: Path) -> Path:
-    """Lock file of a folder or file: hidden, beside it, so that the folder holds results only."""
+    """Return the lock file of a folder or file: hidden, beside it, so that the folder holds results only."""
     place = Path(place).resolve()
     return place.parent / f".{place.name[:200]}.lock"
 

@@ -59,7 +59,7 @@ class BaseModel:
         return self.input_rows.shape[1]
 
     def describe(self) -> dict[str, Any]:
-        """Name, sizes, device and dtype, for printing."""
+        """Return name, sizes, device and dtype, for printing."""
         return {
             "model": self.name,
             "type": self.model.config.model_type,
@@ -217,7 +217,7 @@ def cache_argument(body: nn.Module) -> str:
 
 
 def pick_device(device: str = "auto") -> torch.device:
-    """`auto` is CUDA if there is one, else the CPU; Apple's MPS only when asked for, since its losses differ.
+    """Return a device: `auto` is CUDA or else the CPU; Apple's MPS only when asked for, since its losses differ.
 
     ModelError where there is no such device.
     """
@@ -243,7 +243,7 @@ def avoid_cudnn_attention() -> None:
 
 
 def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch.dtype:
-    """`auto` is bfloat16 on CUDA and float32 elsewhere; an unknown name raises ModelError."""
+    """Return a dtype: `auto` is bfloat16 on CUDA and float32 elsewhere; an unknown name raises ModelError."""
     if dtype == "auto":
         return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     if dtype not in {"float32", "bfloat16", "float16"}:
@@ -252,7 +252,7 @@ def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch
 
 
 def weights_fingerprint(model: nn.Module, samples: int = 4096) -> str:
-    """Digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
+    """Return a digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
 
     def parts() -> Iterator[bytes]:
         for name, tensor in sorted(model.state_dict().items()):

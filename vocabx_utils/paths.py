@@ -21,12 +21,12 @@ FOLDER_VARIABLES = ("VOCABX_ROOT", "VOCABX_RUNS", "VOCABX_CACHE", "VOCABX_DATA",
 
 
 def user_path(path: str | Path) -> Path:
-    """Absolute path of what a user typed: `~` is the home folder, a relative path is below the current folder."""
+    """Make what a user typed an absolute path: `~` is the home folder, a relative path is below the current one."""
     return Path(path).expanduser().absolute()
 
 
 def variable_folder(name: str) -> Path | None:
-    """Folder that an environment variable names, as an absolute path; None when it is unset or empty."""
+    """Return the folder that an environment variable names, as an absolute path; None when it is unset or empty."""
     text = os.environ.get(name)
     return user_path(text) if text else None
 
@@ -42,7 +42,7 @@ def pin_folders() -> None:
 
 
 def project_root() -> Path:
-    """Folder of the project (`$VOCABX_ROOT`, else the checkout that holds the package, else the current one)."""
+    """Find the folder of the project: `$VOCABX_ROOT`, the checkout that holds the package, or the current one."""
     if root := variable_folder("VOCABX_ROOT"):
         return root
     checkout = Path(__file__).resolve().parents[1]
@@ -53,22 +53,22 @@ def project_root() -> Path:
 
 
 def notebooks_root() -> Path:
-    """Folder of the source notebooks."""
+    """Return the folder of the source notebooks."""
     return project_root() / "notebooks"
 
 
 def runs_root() -> Path:
-    """Folder of all runs: `$VOCABX_RUNS`, else `runs/` in the project."""
+    """Return the folder of all runs: `$VOCABX_RUNS`, else `runs/` in the project."""
     return variable_folder("VOCABX_RUNS") or project_root() / "runs"
 
 
 def cache_dir() -> Path:
-    """Folder for models and evaluation environments: `$VOCABX_CACHE`, else `vocabx` in the user's cache folder."""
+    """Return the folder of models and evaluation environments: `$VOCABX_CACHE`, or `vocabx` in the user's cache."""
     return variable_folder("VOCABX_CACHE") or (variable_folder("XDG_CACHE_HOME") or Path.home() / ".cache") / "vocabx"
 
 
 def data_dir() -> Path | None:
-    """Folder of benchmark files: `$VOCABX_DATA`; None when that is not set."""
+    """Return the folder of benchmark files: `$VOCABX_DATA`; None when that is not set."""
     return variable_folder("VOCABX_DATA")
 
 
@@ -81,7 +81,7 @@ def show_path(path: Path) -> str:
 
 
 def stage_name(stage: str) -> str:
-    """Full name of a stage given as `03`, `3` or `03_phase1_training`; ValueError where none has that name."""
+    """Return the full name of a stage given as `03`, `3` or `03_phase1_training`; ValueError for other names."""
     for name in STAGES:
         if stage in (name, name[:2], name[:2].removeprefix("0") or "0"):
             return name

@@ -13,13 +13,10 @@ from vocabx_utils.intervals import CONFIDENCE, Floats, Interval, paired_values, 
 
 
 def bootstrap_mean(values: ArrayLike, *, draws: int = 1000, confidence: float = CONFIDENCE, seed: int = 0) -> Interval:
-    """Mean of the finite values with a percentile bootstrap interval, for hundreds of tokens.
+    """Return the mean of the finite values with a percentile bootstrap interval, for hundreds of tokens.
 
-    Returns:
-        The mean with its limits: all NaN where no value is finite; the limits equal the mean where one is.
-
-    Source:
-        Efron & Tibshirani, An Introduction to the Bootstrap, percentile method.
+    All is NaN where no value is finite; the limits equal the mean where one is. Source: Efron & Tibshirani, An
+    Introduction to the Bootstrap, percentile method.
     """
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
@@ -39,7 +36,7 @@ def paired_bootstrap(
     seed: int = 0,
     weights: ArrayLike | None = None,
 ) -> Interval:
-    """Mean difference first - second of a score of the same problems, with a studentised bootstrap interval.
+    """Return the mean difference first - second of a score of the same problems, with a studentised bootstrap interval.
 
     Each resample of the problems is measured in its own standard error (bootstrap-t), and the limits are nowhere
     closer than Student's. This keeps the coverage on a dozen texts, where the percentile method is too narrow.
@@ -86,7 +83,7 @@ def paired_bootstrap(
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:
-    """Spearman's correlation of pairs with limits that hold for a handful of them, each in [-1, 1].
+    """Return Spearman's correlation with limits that hold for a handful of pairs, each in [-1, 1].
 
     The limits are all true correlations under which the observed one is not in either tail. How the observed one is
     distributed under each is simulated for normal data of this size (seed 0), because the textbook formula, Fisher's

@@ -27,7 +27,7 @@ _EPOCH_FILE = re.compile(r"epoch_(\d+)\.safetensors")
 
 
 def epoch_files(folder: str | Path) -> dict[int, Path]:
-    """Files `epoch_NN.safetensors` of a folder by epoch, in the order of their numbers; empty if there are none."""
+    """List the files `epoch_NN.safetensors` of a folder by epoch, in the order of their numbers; there may be none."""
     found = {int(m[1]): path for path in Path(folder).glob("epoch_*") if (m := _EPOCH_FILE.fullmatch(path.name))}
     return dict(sorted(found.items()))
 
@@ -81,7 +81,7 @@ class RowHistory:
         return tuple(sorted(set(range(self.last + 1)) - set(self.epochs)))
 
     def file(self, epoch: int | None = None) -> Path:
-        """Path of one epoch, of the last one by default; ValueError where there is none."""
+        """Return the path of one epoch, of the last one by default; ValueError where there is none."""
         wanted = self.last if epoch is None else epoch
         if wanted not in self.files:
             raise ValueError(f"{self.variant} has no checkpoint of epoch {wanted}; it has {list(self.epochs)}.")

@@ -42,13 +42,13 @@ class Run:
     folder: Path
 
     def stage(self, stage: str, variant: str | None = None) -> Path:
-        """Folder of a stage (`03` or its full name), or of one variant of it; made if it is missing."""
+        """Return the folder of a stage (`03` or its full name), or of one variant of it; made if it is missing."""
         folder = self.folder / stage_name(stage) / (variant or "")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def require(self, stage: str, relative: str = "provenance.json") -> Path:
-        """Path of a file or folder that a stage made; MissingStageError, with the notebook to run, if it is missing."""
+        """Return the path of what a stage made; MissingStageError, with the notebook to run, if it is missing."""
         path = self.folder / stage_name(stage) / relative
         if not path.exists():
             raise MissingStageError(
@@ -58,7 +58,7 @@ class Run:
         return path
 
     def variants(self, stage: str) -> list[str]:
-        """Names of the finished variants of a stage, sorted."""
+        """Return the names of the finished variants of a stage, sorted."""
         folder = self.folder / stage_name(stage)
         return sorted(p.parent.name for p in folder.glob("*/provenance.json"))
 
@@ -76,9 +76,8 @@ def open_run(name: str) -> Run:
 def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Literal["new", "resume", "finished"]:
     """Open a stage folder, made if missing, for work described by `key`, and keep others out of it until `finish`.
 
-    Args:
-        key: settings and input fingerprints, JSON-ready. Two runs with equal keys give equal results.
-        writes: False in the processes of a group that leave writing, and the lock, to their first one.
+    The key is JSON-ready: settings and input fingerprints; two runs with equal keys give equal results. `writes` is
+    False in the processes of a group that leave writing, and the lock, to their first one.
 
     Returns:
         `new` (nothing there), `resume` (same key, unfinished) or `finished` (same key, sealed by `finish`).
@@ -143,7 +142,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    """Versions of the installed distributions among `names`."""
+    """Return the versions of the installed distributions among `names`."""
     versions = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -153,7 +152,7 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def git_revision() -> str | None:
-    """Commit of the checkout that holds this file, with `+` behind it when tracked files differ; None outside one.
+    """Name the commit of the checkout that holds this file, with `+` when tracked files differ; None outside one.
 
     Where the package was installed from a wheel, whatever repository lies around it says nothing of its code.
 

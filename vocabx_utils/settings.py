@@ -40,7 +40,7 @@ class Settings:
 
     @classmethod
     def field_names(cls) -> set[str]:
-        """Names of the settings."""
+        """Return the names of the settings."""
         return {field.name for field in dataclasses.fields(cls)}
 
     def require(self, name: str, holds: bool, expected: str) -> None:
@@ -59,7 +59,7 @@ class Settings:
 
 
 def is_finite(value: object) -> bool:
-    """True unless a value is, or holds, a float that is infinite or no number."""
+    """Return True unless a value is, or holds, a float that is infinite or no number."""
     if isinstance(value, list | tuple):
         return all(is_finite(item) for item in value)
     return not isinstance(value, float) or math.isfinite(value)

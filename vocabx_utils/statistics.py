@@ -45,7 +45,7 @@ def two_proportion_z_test(k1: int, n1: int, k2: int, n2: int) -> Significance:
 
 
 def mcnemar_test(first: ArrayLike, second: ArrayLike) -> Significance:
-    """Exact McNemar test, whether two models pass equally many problems: smaller discordant count and p-value."""
+    """Test exactly (McNemar) whether two models pass equally many: smaller discordant count and p-value."""
     one, two = _verdicts(first, second)
     table = [[int(np.sum(a & b)) for b in (two, ~two)] for a in (one, ~one)]
     if table[0][1] + table[1][0] == 0:
@@ -67,12 +67,12 @@ def holm(p_values: Sequence[float]) -> Floats:
 
 
 def wilson_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Pass rate with its Wilson interval."""
+    """Return the pass rate with its Wilson interval."""
     return _share(k, n, confidence, "wilson")
 
 
 def exact_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Share with its exact (Clopper-Pearson) interval; without a trial it lies anywhere between 0 and 1."""
+    """Return the share with its exact (Clopper-Pearson) interval; without a trial it lies anywhere between 0 and 1."""
     require_fraction(confidence, "confidence")
     return Interval(math.nan, 0.0, 1.0) if k == n == 0 else _share(k, n, confidence, "beta")
 
@@ -85,7 +85,7 @@ def _share(k: int, n: int, confidence: float, method: str) -> Interval:
 
 
 def difference_interval(k1: int, n1: int, k2: int, n2: int, confidence: float = CONFIDENCE) -> Interval:
-    """Difference k1/n1 - k2/n2 of two pass rates with Newcombe's interval, for counts without verdicts per problem.
+    """Return the difference k1/n1 - k2/n2 of two pass rates with Newcombe's interval, for counts alone.
 
     The limits ignore that both answered the same problems.
     """
@@ -96,7 +96,7 @@ def difference_interval(k1: int, n1: int, k2: int, n2: int, confidence: float = 
 
 
 def paired_rate_difference(first: ArrayLike, second: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:
-    """Difference of two pass rates on the same problems with limits that agree with the exact McNemar test.
+    """Return the difference of two pass rates on the same problems with limits that agree with the exact McNemar test.
 
     The difference is the share of problems with different verdicts, times how unevenly they split. Both factors have
     an exact (Clopper-Pearson) interval, and the limits are their extreme products: they exclude 0 exactly where
@@ -113,7 +113,7 @@ def paired_rate_difference(first: ArrayLike, second: ArrayLike, *, confidence: f
 def rate_contrast(
     counts: Sequence[tuple[int, int]], signs: Sequence[int], *, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Sum and difference of pass rates with limits from the Wilson interval of each (MOVER).
+    """Return sum and difference of pass rates with limits from the Wilson interval of each (MOVER).
 
     With signs (1, -1) these are Newcombe's limits, see `difference_interval`; an interaction has (1, -1, -1, 1). The
     limits ignore that all answered the same problems.
@@ -132,7 +132,7 @@ def rate_contrast(
 
 
 def pass_at_k(answers: int, passed: int, k: int) -> float:
-    """Unbiased estimate of pass@k of one problem: the chance that one of k of the drawn answers passes.
+    """Estimate pass@k of one problem without bias: the chance that one of k of the drawn answers passes.
 
     Source:
         Chen et al. 2021, equation 1.
@@ -145,7 +145,7 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
 def smallest_detectable_difference(
     rate: float, n: int, *, power: float = 0.8, alpha: float = 0.05, discordant: float | None = None
 ) -> float:
-    """Smallest gain over a pass rate, in (0, 1], that the reported two-sided test on n problems finds with this power.
+    """Return the smallest gain, in (0, 1], that the reported two-sided test on n problems finds with this power.
 
     Without `discordant` the test is the thesis's two-proportion z-test (two independent groups of n). With it the
     test is the exact McNemar test on n pairs, of which the share `discordant` has different verdicts on average.

@@ -96,7 +96,7 @@ class Student(nn.Module):
         return cast(Any, self.model.get_output_embeddings()).weight[: self.vocab_size]
 
     def full_head(self) -> Tensor:
-        """(V + N, D) all head rows in the model's dtype; a copy unless there are no new ones."""
+        """Return all (V + N, D) head rows in the model's dtype; a copy unless there are no new ones."""
         return torch.cat([self.head, self.head_rows.to(self.head.dtype)]) if len(self.head_rows) else self.head
 
     def embed(self, ids: Tensor, new_at: Tensor | None = None) -> Tensor:
@@ -176,7 +176,7 @@ class Student(nn.Module):
         return logits(self.hidden(ids, attention_mask)[0], self.full_head(), self.transform)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
-        """Log-softmax of final states (..., D) over the V original tokens, (..., V) float32."""
+        """Return the log-softmax of final states (..., D) over the V original tokens, (..., V) float32."""
         return torch.log_softmax(logits(hidden, self.head, self.transform), dim=-1)
 
     @torch.no_grad()

@@ -1,10 +1,10 @@
-"""Execute the answers that ``generation.py`` kept and compare the pass counts with the floors.
+"""Execute the answers that `generation.py` kept and compare the pass counts with the floors.
 
     VOCABX_DATA=shared/data python tests/bench/answers.py FOLDER/samples.jsonl.gz [--benchmarks humaneval,mbpp]
 
-With ``--tokenizer`` the answers are first taken out of the raw replies again, as the code here extracts them;
+With `--tokenizer` the answers are first taken out of the raw replies again, as the code here extracts them;
 the tokenizer is that of the model which answered. Results go beside the samples as
-``results_<benchmark>.jsonl``; a second call continues after them.
+`results_<benchmark>.jsonl`; a second call continues after them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def is_official(name: str, setting: str) -> bool:
 
 
 def tables(folder: Path) -> str:
-    """Return the tables of ``docs/evaluation.md`` in Markdown: references, answers, sandbox."""
+    """Return the tables of `docs/evaluation.md` in Markdown: references, answers, sandbox."""
     lines = ["| benchmark | kept | of | dropped because |", "| --- | ---: | ---: | --- |"]
     for name in BENCHMARKS:
         found = read_json(KEPT_FOLDER / f"{name}.json")

@@ -40,7 +40,7 @@ def device_name() -> str:
 
 
 def short_device() -> str:
-    """Part of a file name: ``cpu``, ``h100``, ``h200`` or the device's name in small letters."""
+    """Part of a file name: `cpu`, `h100`, `h200` or the device's name in small letters."""
     if not torch.cuda.is_available():
         return "cpu"
     found = re.search(r"[A-Z]+\d+", torch.cuda.get_device_name())
@@ -90,7 +90,7 @@ def random_model(shape: str) -> Any:
 
 
 def seconds_left(started: float, minutes: float) -> float:
-    """Seconds of a time limit that are left, ``started`` being a reading of ``time.perf_counter``."""
+    """Seconds of a time limit that are left, `started` being a reading of `time.perf_counter`."""
     return 60 * minutes - (time.perf_counter() - started)
 
 
@@ -122,7 +122,7 @@ class Peak:
     """Peak memory between the start and a reading, in bytes above what was held at the start.
 
     On CUDA what the allocator handed out; on a CPU the resident set of this process, whose high-water mark Linux lets a
-    process reset (``/proc/self/clear_refs``).
+    process reset (`/proc/self/clear_refs`).
     """
 
     def __init__(self) -> None:

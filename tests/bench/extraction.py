@@ -4,7 +4,7 @@
         --evalplus ENVIRONMENT/bin/python --report results/bench/extraction.json
 
 EvalPlus 0.3.1 wants clients of three model services, so it does not belong among the test requirements. Its
-``sanitize`` needs a few packages only, in an environment of their own:
+`sanitize` needs a few packages only, in an environment of their own:
 
     python3.11 -m venv ENVIRONMENT
     ENVIRONMENT/bin/pip install --no-deps evalplus==0.3.1
@@ -87,7 +87,7 @@ def statements(code: str) -> list[str]:
 
 
 def explain(ours: str, theirs: str, name: str, raw: str) -> str:
-    """Say why two programs taken from one reply differ, ``""`` if they do not."""
+    """Say why two programs taken from one reply differ, `""` if they do not."""
     mine, other = statements(ours), statements(theirs)
     if ours.strip() == theirs.strip() or (mine and mine == other):
         return ""
@@ -255,7 +255,7 @@ def _holds(code: str, check: str) -> bool:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Return the table of ``docs/evaluation.md``: replies, the same, and the others by reason."""
+    """Return the table of `docs/evaluation.md`: replies, the same, and the others by reason."""
     lines = ["| replies | number | the same | difference |", "| --- | ---: | ---: | --- |"]
     for name, found in ((name, found) for name, found in report.items() if isinstance(found, dict)):
         reasons = [f"{len(ids)}: {reason}" for reason, ids in found["differences"].items()]

@@ -3,7 +3,7 @@
     python tests/bench/finetune.py prepare --model MODEL --out DATA            (no GPU: texts and new tokens)
     python tests/bench/finetune.py measure --model MODEL --data DATA --out OUT (one GPU, no network)
 
-``measure`` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and OUT/finetune-DEVICE.json
+`measure` writes, after each part, OUT/LABEL.json (variants: bits per byte, time, memory) and OUT/finetune-DEVICE.json
 (tokens per second by stage and shape, as a share of a matrix-product ceiling measured in the same run). What OUT holds
 already is not measured again, and with --scratch FOLDER a variant that was cut goes on at its last epoch. A part that
 fails is noted with its error, and tried again by the next call.
@@ -189,7 +189,7 @@ def flops_per_token(model: Any, key: str, config: FineTuneConfig, limit: int, le
 
 
 def random_texts(limit: int, length: int, count: int) -> ExampleSet:
-    """Texts of exactly ``length`` random ids: no padding, nothing to learn but the cost is real."""
+    """Texts of exactly `length` random ids: no padding, nothing to learn but the cost is real."""
     ids = np.random.default_rng(0).integers(0, limit, (count, length))
     return ExampleSet(tuple(Example(row, 1) for row in ids), 0, 0)
 

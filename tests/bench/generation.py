@@ -2,9 +2,9 @@
 
     VOCABX_DATA=shared/data python tests/bench/generation.py --model MODEL --out "$OUT"
 
-MODEL is a folder, a hub id or a GGUF file. For each prompt setting (``style:prefill``, several separated by
-commas) all problems of all benchmarks are answered by the slot engine into ``<out>/<setting>/samples.jsonl.gz``.
-Timings, tokens and checks go to ``<out>/timings.json`` after every part, so that a time limit loses little.
+MODEL is a folder, a hub id or a GGUF file. For each prompt setting (`style:prefill`, several separated by
+commas) all problems of all benchmarks are answered by the slot engine into `<out>/<setting>/samples.jsonl.gz`.
+Timings, tokens and checks go to `<out>/timings.json` after every part, so that a time limit loses little.
 """
 
 from __future__ import annotations

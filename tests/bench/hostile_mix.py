@@ -2,8 +2,8 @@
 
     VOCABX_DATA=shared/data python tests/bench/hostile_mix.py [--benchmarks humaneval,mbpp] [--modes fresh,forked]
 
-A hostile program goes in front of every tenth reference. ``--share 0.1`` takes every tenth reference only;
-``--table`` runs each program alone, in the plain interpreter, and prints in Markdown what became of it.
+A hostile program goes in front of every tenth reference. `--share 0.1` takes every tenth reference only;
+`--table` runs each program alone, in the plain interpreter, and prints in Markdown what became of it.
 """
 
 from __future__ import annotations

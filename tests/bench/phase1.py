@@ -5,7 +5,7 @@
     python tests/bench/phase1.py profile --workloads NAME --model MODEL --data DATA
 
 Three engines (`phase1_engines`) take the same steps over the same texts on the same hardware, each in a process
-of its own. ``measure`` writes, after each part, OUT/phase1-<device>.json with one object per workload
+of its own. `measure` writes, after each part, OUT/phase1-<device>.json with one object per workload
 
     tokens_per_s            student tokens per second, per engine: the median over the timed steps
     speedup_vs_literal      ours / literal, teacher cached before (its one pass is in the details)
@@ -92,7 +92,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Quality:
-    """How long training runs to compare wall times at equal validation KL; ``micro`` as in `Workload`."""
+    """How long training runs to compare wall times at equal validation KL; `micro` as in `Workload`."""
 
     texts: int
     validation: int
@@ -141,7 +141,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def _joined(texts: list[str], length: int, tokenizer: Any) -> list[str]:
-    """Join texts until each is long enough to be cut to ``length`` tokens under either tokenizer."""
+    """Join texts until each is long enough to be cut to `length` tokens under either tokenizer."""
     documents, current, tokens = [], "", 0
     for text in texts:
         current += text
@@ -294,7 +294,7 @@ def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
 def quality(options: argparse.Namespace) -> None:
     """Train with one set of parts until the validation KL at identical tokens is at a target, and write the curve.
 
-    ``literal`` runs its schedule to the end and sets the target; each further way adds one part: the cached teacher,
+    `literal` runs its schedule to the end and sets the target; each further way adds one part: the cached teacher,
     the boundary as anchor, windows around new tokens instead of whole texts, fused blocks where there is a compiler.
     """
     w = WORKLOADS[options.workload]

@@ -2,7 +2,7 @@
 
 Run:  python tests/bench/prepare_corpora.py --out FOLDER [--tokenizer MODEL --n 100 400 800 1600]
 
-Data are never committed. With ``--tokenizer`` the extended tokenizers are made here too, so that the measuring
+Data are never committed. With `--tokenizer` the extended tokenizers are made here too, so that the measuring
 machine need not choose tokens. One JSON Lines file for each corpus: {"split", "query", "answer", "lang", "source"}.
 """
 

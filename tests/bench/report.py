@@ -2,7 +2,7 @@
 
     python tests/bench/report.py [--results results/bench] [--docs docs]
 
-Only text between ``<!-- name -->`` and ``<!-- end -->`` is replaced, so no number of that page is typed by hand.
+Only text between `<!-- name -->` and `<!-- end -->` is replaced, so no number of that page is typed by hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GIB = 1 << 30
 
 
 def read(folder: Path, stem: str) -> dict[str, dict[str, Any]]:
-    """Results by device: files ``<stem>-<device>.json``, details left out."""
+    """Results by device: files `<stem>-<device>.json`, details left out."""
     found = {}
     for path in sorted(folder.glob(f"{stem}-*.json")):
         if not path.stem.endswith("-details"):

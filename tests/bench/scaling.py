@@ -4,7 +4,7 @@
 
 For each number of processes `accelerate launch` takes the same global step: phase 1 shares the texts of a step and
 the rows of the teacher cache by rank, fine-tuning (stages a and b at a shape with random weights) runs under DDP.
-``measure`` writes OUT/scaling-<device>.json: per workload the tokens per second by number of processes, ``speedup``,
+`measure` writes OUT/scaling-<device>.json: per workload the tokens per second by number of processes, `speedup`,
 the rate of the most processes over that of one, and the tokens of a pass and of a global step. MODEL and DATA are those
 of `phase1.py`.
 """

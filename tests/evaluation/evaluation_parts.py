@@ -37,7 +37,7 @@ def _finish(backend: Tokenizer, bos: bool) -> PreTrainedTokenizerFast:
 
 
 def byte_level(kind: str) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer whose pre-tokenizer is GPT-2's (``gpt2``) or like Qwen2.5's (``qwen``)."""
+    """Train a byte-level BPE tokenizer whose pre-tokenizer is GPT-2's (`gpt2`) or like Qwen2.5's (`qwen`)."""
     split = pre_tokenizers.Split(Regex(_QWEN), behavior="isolated")
     like_qwen = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     fast = byte_level_bpe(CODE * 4, 420, ["<|begin|>", "<|end|>"], like_qwen if kind == "qwen" else None)

@@ -10,7 +10,7 @@ class Reply:
     """A reply that holds a right answer.
 
     Attributes:
-        name: ``form/solution``.
+        name: `form/solution`.
         entry_point: The function that is asked for.
         text: What the model says.
         check: An expression that is true of right answers.

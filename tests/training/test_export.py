@@ -83,7 +83,7 @@ def with_rows(base):
 
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
-    """A run with a phase-1 variant ``mean_ce``, tuned through stages a and b."""
+    """A run with a phase-1 variant `mean_ce`, tuned through stages a and b."""
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "runs"))
     run, base = runs.open_run("tiny"), chat_base(rows=310)
     extension = extension_of(base)

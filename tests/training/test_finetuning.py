@@ -203,7 +203,7 @@ def test_a_start_that_was_measured_is_not_measured_again(tmp_path, monkeypatch):
     assert first.measured("a").validation_loss == first.stages.validation_loss.iloc[0]
 
 
-TESTS = [str(folder) for folder in Path(__file__).parents[:2]]
+TESTS = [str(folder) for folder in Path(__file__).parents[:3]]  # these tests, all of them, and the package
 KILLED = """
 import os, signal, sys
 sys.path[:0] = {tests!r}

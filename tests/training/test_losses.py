@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import tiny
 import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vocabx_utils.student import LogitTransform
+from vocabx_utils.models import with_extra_rows
+from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training import losses
 from vocabx_utils.training.losses import LossTerms, hidden_distance, phase1_loss
 
@@ -187,3 +191,33 @@ def test_hidden_distances(kind: str) -> None:
             want = 1 - (x[row] @ y[row]) / ((x[row] @ x[row]) ** 0.5 * (y[row] @ y[row]) ** 0.5)
         assert float(each[row]) == pytest.approx(want, rel=1e-5)
     assert float(loss) == pytest.approx(0.2 * float(each.sum()), rel=1e-6)
+
+
+def student_of(base: Any, seed: int = 1) -> Student:
+    generator = torch.Generator().manual_seed(seed)
+    rows = [0.2 * torch.randn(tiny.N, tiny.WIDTH, generator=generator) for _ in range(2)]
+    return Student(base.model, base.vocab_size, rows[0], rows[1])
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma2", "cohere", "granite"])
+def test_chunked_losses_equal_the_models_own_logits(family: str) -> None:
+    """Soft capping, logit scaling and embedding scaling: a plain model with N more rows gives the same numbers."""
+    base = tiny.as_base(tiny.tiny_family(family, tiny.ROWS))
+    model = student_of(base)
+    plain = with_extra_rows(base, model.input_rows.detach(), model.head_rows.detach(), tiny.V)
+    ids = torch.randint(0, tiny.V + tiny.N, (3, 9), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        want = plain(input_ids=ids).logits[..., : tiny.V + tiny.N]
+        torch.testing.assert_close(model.logits(ids), want, rtol=1e-4, atol=1e-5)
+        hidden, _ = model.hidden(ids)
+        terms = phase1_loss(
+            hidden[:, :-1].reshape(-1, tiny.WIDTH),
+            model.head,
+            model.head_rows,
+            ids[:, 1:].reshape(-1),
+            ce_coefficient=torch.ones(24),
+            transform=model.transform,
+            chunk=5,
+        )
+    each = torch.nn.functional.cross_entropy(want[:, :-1].reshape(24, -1), ids[:, 1:].reshape(-1), reduction="none")
+    torch.testing.assert_close(terms.ce, each, rtol=1e-4, atol=1e-5)

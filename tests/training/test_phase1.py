@@ -20,6 +20,7 @@ from training.phase1_parts import aligned, example_set, phase1_data, settings
 from vocabx_utils import files, runs
 from vocabx_utils.student import Student
 from vocabx_utils.training import losses, phase1
+from vocabx_utils.training.checkpoints import load_checkpoint
 from vocabx_utils.training.checks import NotImprovedError, RowsNotTrainedError
 from vocabx_utils.training.continuations import sample_after
 from vocabx_utils.training.examples import AlignedSet, whole_texts
@@ -175,6 +176,33 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path) -> None:
     for row in a + b:
         del row["seconds"]
     assert a == b
+
+
+def test_a_checkpoint_of_version_01_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors stood as `input_rows` and `input_rows.exp_avg`."""
+    variant, step = "mean_kl_last_ce0.3", phase1.Phase1Training.step
+
+    def stop(self: Any, indices: list[int]) -> torch.Tensor:
+        if self.done == 5:
+            raise KeyboardInterrupt
+        return step(self, indices)
+
+    monkeypatch.setattr(phase1.Phase1Training, "step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(variant, tmp_path / "old")
+    path = tmp_path / "old" / variant / "checkpoint.safetensors"
+    stored = files.read_tensors(path)
+    earlier = {".".join(reversed(k.split("/"))).removesuffix(".weights"): v for k, v in stored.items()}
+    assert {"input_rows", "input_rows.exp_avg", "head_rows.step", "place"} <= earlier.keys()
+    files.write_tensors(path, earlier)
+    monkeypatch.undo()
+    train(variant, tmp_path / "old")
+    train(variant, tmp_path / "new")
+    one, other = (rows_of(tmp_path / which / variant, 2) for which in ("old", "new"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    files.write_tensors(path, {"place": earlier["place"]})
+    with pytest.raises(ValueError, match=r"does not hold input_rows of shape \(12, 32\): remove it to start anew"):
+        load_checkpoint(path.parent, {"input_rows": one["input_rows"]}, [])
 
 
 def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> None:

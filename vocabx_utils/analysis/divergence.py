@@ -145,16 +145,16 @@ class KLMeter:
         return torch.cat(parts).double().cpu().numpy()
 
     def mean(self, input_rows: Tensor) -> float:
-        """Mean KL over all positions, in nats: the `measure` of a causal sweep."""
+        """Return the mean KL over all positions, in nats: the `measure` of a causal sweep."""
         return float(self.per_position(input_rows).mean())
 
     def by_text(self, input_rows: Tensor) -> np.ndarray:
-        """Sum of KL over the positions of each text, (texts,) float64 in nats."""
+        """Return the sum of KL over the positions of each text, (texts,) float64 in nats."""
         ends = np.cumsum([int(use.sum()) for use in self._used])
         return np.array([part.sum() for part in np.split(self.per_position(input_rows), ends[:-1])])
 
     def table(self, input_rows: Tensor) -> pd.DataFrame:
-        """KL by position with what stands there.
+        """Return KL by position with what stands there.
 
         Returns:
             text (index), original and extended (positions), token (the student's id), merged (bool), since_new

@@ -35,7 +35,7 @@ def participation_ratio(delta: Tensor) -> np.ndarray:
 
 
 def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1.
+    """Return the share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1.
 
     Args:
         delta: the changes; a zero one has NaN for a share.
@@ -52,7 +52,7 @@ def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> n
 
 
 def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Expected top-k share if the D coordinates were independent and normal: the yardstick for `top_k_share`.
+    """Return the top-k share if the D coordinates were independent and normal: the yardstick for `top_k_share`.
 
     It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D) quantile of the normal,
     k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.

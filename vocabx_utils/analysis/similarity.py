@@ -22,7 +22,7 @@ Intermediate = Literal["mean_of_cosines", "cosine_of_mean"]
 
 
 def cosine(a: Tensor, b: Tensor) -> np.ndarray:
-    """Cosine between vectors (…, D) that are broadcast against each other, NaN where one is zero or holds NaN.
+    """Compute cosines between vectors (…, D) that are broadcast against each other, NaN where one is zero or holds NaN.
 
     >>> cosine(torch.tensor([3.0, 4.0]), torch.tensor([4.0, 3.0])).item()
     0.96
@@ -32,7 +32,7 @@ def cosine(a: Tensor, b: Tensor) -> np.ndarray:
     """
     if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"Widths differ: {tuple(a.shape)} and {tuple(b.shape)}; cosines need the same D.")
-    x, y = a.detach().double(), b.detach().double()
+    x, y = a.detach().double(), b.detach().to(a.device).double()
     norms = x.norm(dim=-1) * y.norm(dim=-1)
     values = ((x * y).sum(-1) / norms).cpu().numpy()  # (…,)
     return np.clip(np.where(norms.cpu().numpy() > 0, values, np.nan), -1.0, 1.0)
@@ -41,7 +41,7 @@ def cosine(a: Tensor, b: Tensor) -> np.ndarray:
 def subtoken_cosines(
     rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]], intermediate: Intermediate = "mean_of_cosines"
 ) -> dict[str, np.ndarray]:
-    """Cosine of each new row to the first, the intermediate and the last of its subtokens' rows.
+    """Return the cosine of each new row to the first, the intermediate and the last of its subtokens' rows.
 
     The thesis averages over intermediates of tokens with three or more subtokens, without saying whether it averages
     cosines (default here) or vectors; for m near-orthogonal vectors the second gives √m times the first.
@@ -84,7 +84,7 @@ def _inner_cosines(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[in
         return np.bincount(owners, values, len(subtokens)) / counts if owners else counts
     if how == "cosine_of_mean":
         sums = torch.zeros(rows.shape, dtype=torch.float64)
-        sums.index_add_(0, torch.tensor(owners, dtype=torch.long), matrix[inner].double())
+        sums.index_add_(0, torch.tensor(owners, dtype=torch.long), matrix[inner].double().cpu())
         return cosine(rows, sums)  # the cosine to a sum equals that to the mean
     raise ValueError(f"Unknown choice {how!r}; choose mean_of_cosines or cosine_of_mean.")
 
@@ -107,7 +107,7 @@ def cosines_by_epoch(
     original: Mapping[Matrix, Tensor],
     intermediate: Intermediate = "mean_of_cosines",
 ) -> pd.DataFrame:
-    """Cosines of every token to its subtokens, for all variants, epochs and both matrices.
+    """Return the cosines of every token to its subtokens, for all variants, epochs and both matrices.
 
     Args:
         histories: variants of phase 1.
@@ -142,7 +142,7 @@ def summarize(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Mean cosine of each group with a bootstrap band over its tokens.
+    """Return the mean cosine of each group with a bootstrap band over its tokens.
 
     Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
 
@@ -221,7 +221,7 @@ def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
 
 
 def mean_init_cosines(matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """Mean cosine between the average of a token's k subtokens and each of them, before any training, (N,).
+    """Return the mean cosine between the average of a token's k subtokens and each of them, before any training, (N,).
 
     For near-orthogonal subtokens of equal norm it is 1/√k: 0.71 for two, 0.58 for three. A cosine of about 0.6 for
     mean initial rows thus says nothing about what was learned (claim C5).

@@ -84,7 +84,7 @@ class Verdict:
         return f"{self.name}: {self.answer.upper()}\n   {self.reason}"
 
     def to_dict(self) -> dict[str, str]:
-        """What is written beside results."""
+        """Return what is written beside results."""
         return {"claim": self.name, "answer": self.answer, "reason": self.reason}
 
 

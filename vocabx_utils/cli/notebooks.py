@@ -39,13 +39,13 @@ class Timing:
 
 
 def find_notebooks() -> dict[str, Path]:
-    """Source notebooks of the series that are here, by full name, in order."""
+    """Return the source notebooks of the series that are here, by full name, in order."""
     folder = notebooks_root()
     return {stage: folder / f"{stage}.ipynb" for stage in STAGES if (folder / f"{stage}.ipynb").is_file()}
 
 
 def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
-    """Full names of the notebooks with these numbers or names (none: of all), in order of the series."""
+    """Return the full names of the notebooks with these numbers or names (none: of all), in order of the series."""
     if not available:
         raise ConfigError(f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one.")
     try:
@@ -59,13 +59,9 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
 
 
 def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
-    """Execute one notebook; its progress lines and warnings are passed on while it runs.
+    """Execute a notebook into `output`, which is written after each cell, so a failure leaves the part that was done.
 
-    Args:
-        output: executed copy; written after each cell, so a failure leaves the part that was done.
-
-    Raises:
-        NotebookFailed: a cell raised, or the kernel died.
+    NotebookFailed where a cell raised, or the kernel died.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError

@@ -33,8 +33,8 @@ def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
     """Take the program (DS-1000: the snippet) out of the model's reply.
 
     Args:
-        prompt: The prompt that was answered.
-        completion: Text that the model generated after the prompt.
+        prompt: the prompt that was answered.
+        completion: text that the model generated after the prompt.
 
     Returns:
         Code to be given to `programs.build_program`. Where no part of the reply defines the function under test, the
@@ -60,7 +60,7 @@ def ds1000_snippet(completion: str) -> str:
     """Cut a DS-1000 reply as the official script does; text of special tokens goes, too.
 
     Args:
-        completion: Text that the model generated after the prompt.
+        completion: text that the model generated after the prompt.
 
     Returns:
         The snippet with its indentation, and with every line, repeated or not.
@@ -77,8 +77,8 @@ def find_stop(text: str, prompt: Prompt) -> int | None:
     block may correct an earlier one.
 
     Args:
-        text: What the model generated so far.
-        prompt: The prompt that is being answered.
+        text: what the model generated so far.
+        prompt: the prompt that is being answered.
 
     Returns:
         Character offset; the text before it decides the answer.
@@ -94,9 +94,9 @@ class Block:
     """A fenced block of a reply.
 
     Attributes:
-        code: Its text.
-        closed: Whether its closing fence came.
-        end: Offset behind the closing fence, or the length of the reply.
+        code: its text.
+        closed: whether its closing fence came.
+        end: offset behind the closing fence, or the length of the reply.
     """
 
     code: str
@@ -108,7 +108,7 @@ def find_blocks(text: str, prompt: Prompt) -> list[Block]:
     """Find the fenced blocks of a reply; a fence inside a string or docstring closes nothing.
 
     Args:
-        prompt: The prompt that was answered: its fence may be open, and its code start precedes the first block.
+        prompt: the prompt that was answered: its fence may be open, and its code start precedes the first block.
 
     Returns:
         The blocks in their order, up to a spelt-out end of the turn between blocks.
@@ -163,7 +163,7 @@ def longest_part(text: str, entry_point: str) -> str | None:
     Text of special tokens, which may be glued to the last line, is cut where that gives more lines.
 
     Args:
-        text: Prose and code.
+        text: prose and code.
 
     Returns:
         Consecutive lines of `text`, or None where none define the function.

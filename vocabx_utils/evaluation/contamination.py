@@ -26,12 +26,12 @@ class Hit:
     """One training pair that shares text with one problem.
 
     Attributes:
-        pair: Index of the pair.
-        task_id: The problem.
-        ngrams: Shared n-grams of words.
-        share: Shared n-grams over those of the problem, in [0, 1].
-        name: The function of the problem that the pair's answer defines, or `""`.
-        example: One shared n-gram, as words.
+        pair: index of the pair.
+        task_id: the problem.
+        ngrams: shared n-grams of words.
+        share: shared n-grams over those of the problem, in [0, 1].
+        name: the function of the problem that the pair's answer defines, or `""`.
+        example: one shared n-gram, as words.
     """
 
     pair: int
@@ -100,9 +100,9 @@ def overlap(
     benchmark) do not count.
 
     Args:
-        n: Words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
-        share: Least share of a problem's n-grams that a pair must hold, in [0, 1].
-        names: Count a pair also if its answer defines the problem's function by name, unless the name is one
+        n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
+        share: least share of a problem's n-grams that a pair must hold, in [0, 1].
+        names: count a pair also if its answer defines the problem's function by name, unless the name is one
             of everyday use.
 
     Returns:

@@ -23,10 +23,10 @@ class Contender:
 
     Attributes:
         name: `base`, a variant of notebook 03, or `tuned_` and a variant that notebook 04 exported.
-        model: Plain Hugging Face model.
-        tokenizer: Its tokenizer, the original or the extended one.
-        first_new_id: First id that the original tokenizer does not have.
-        fingerprint: Changes with the weights.
+        model: plain Hugging Face model.
+        tokenizer: its tokenizer, the original or the extended one.
+        first_new_id: first id that the original tokenizer does not have.
+        fingerprint: changes with the weights.
     """
 
     name: str
@@ -40,14 +40,14 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     """Load one contender of a run.
 
     Args:
-        base: The original model; it is left as it is.
+        base: the original model; it is left as it is.
 
     Returns:
         The contender, in evaluation mode on the device of `base`.
 
     Raises:
-        MissingStageError: An earlier notebook has not made it; the message says which.
-        ModelError: The run extends another tokenizer than that of `base`.
+        MissingStageError: an earlier notebook has not made it; the message says which.
+        ModelError: the run extends another tokenizer than that of `base`.
     """
     first = base.vocab_size
     if name == "base":
@@ -74,8 +74,8 @@ def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: in
     """Return validation pairs of notebook 01 whose answers hold new tokens, the richest first.
 
     Args:
-        first_new_id: First new id.
-        count: Most pairs.
+        first_new_id: first new id.
+        count: most pairs.
     """
     rows = files.read_jsonl(run.require("01", "splits/validation.jsonl"))
     pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
@@ -93,7 +93,7 @@ def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]
     """Claim the folder of a contender for results made with these settings.
 
     Raises:
-        KeyMismatchError: It holds results of other settings or other weights.
+        KeyMismatchError: it holds results of other settings or other weights.
     """
     folder = run.stage("05", contender.name)
     runs.claim(folder, {"variant": contender.name, "weights": contender.fingerprint, **settings})
@@ -104,10 +104,10 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
     """Score spans by a contender, or read the scores if `folder` holds them.
 
     Args:
-        folder: Folder of the contender, see `open_folder`.
+        folder: folder of the contender, see `open_folder`.
 
     Raises:
-        ValueError: The file belongs to other spans.
+        ValueError: the file belongs to other spans.
     """
     path = folder / "bits_per_byte.jsonl"
     digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)

@@ -26,8 +26,8 @@ class Completion:
     """A reply.
 
     Attributes:
-        text: Text after the prompt, without end token, cut where a stop text or the closing fence ends it.
-        ids: Its token ids, an end token included.
+        text: text after the prompt, without end token, cut where a stop text or the closing fence ends it.
+        ids: its token ids, an end token included.
         finish: `"eos"`: the model ended it; `"stop"`: a stop text or closing fence came;
             `"length"`: the limit was reached, so the answer may be truncated.
     """
@@ -50,20 +50,20 @@ def generate(
     """Answer prompts greedily.
 
     Args:
-        model: Causal language model; the original one, or one with extra rows.
-        prompts: The prompts; each must hold at least one token.
-        max_new_tokens: Longest reply, in tokens.
-        batch_size: Prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
+        model: causal language model; the original one, or one with extra rows.
+        prompts: the prompts; each must hold at least one token.
+        max_new_tokens: longest reply, in tokens.
+        batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
-        on_done: Called with index and reply as each reply ends.
+        on_done: called with index and reply as each reply ends.
 
     Returns:
         Replies in the order of the prompts.
 
     Raises:
-        ValueError: An empty prompt, or a limit that is not positive.
+        ValueError: an empty prompt, or a limit that is not positive.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")
@@ -124,8 +124,8 @@ class ReplyReader:
     """Finds where replies end, in text and in ids.
 
     Attributes:
-        tokenizer: Tokenizer of the model.
-        ends: Ids that end a reply.
+        tokenizer: tokenizer of the model.
+        ends: ids that end a reply.
     """
 
     tokenizer: PreTrainedTokenizerBase

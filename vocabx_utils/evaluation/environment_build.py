@@ -46,16 +46,16 @@ def build_environment(
 
     Args:
         name: `bigcodebench` or `ds1000`.
-        groups: Optional groups, such as `("torch", "tensorflow")`; None for the default ones.
-        python: A CPython 3.11; by default this interpreter or `python3.11` on the search path.
-        say: Receives one line per step.
+        groups: optional groups, such as `("torch", "tensorflow")`; None for the default ones.
+        python: a CPython 3.11; by default this interpreter or `python3.11` on the search path.
+        say: receives one line per step.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: Unknown name or group.
-        EnvironmentMissingError: No CPython 3.11, or pip failed; pip's last lines are in the message.
+        ValueError: unknown name or group.
+        EnvironmentMissingError: no CPython 3.11, or pip failed; pip's last lines are in the message.
     """
     recipe = recipe_of(name)
     groups = tuple(dict.fromkeys(recipe.default if groups is None else groups))
@@ -93,7 +93,7 @@ def find_python(python: str | Path | None = None) -> Path:
     """Find a CPython 3.11: the one given, this interpreter, or `python3.11` on the search path.
 
     Raises:
-        EnvironmentMissingError: There is none; the message names the conda command that makes one.
+        EnvironmentMissingError: there is none; the message names the conda command that makes one.
     """
     candidates = [str(python)] if python else [sys.executable, shutil.which("python3.11") or ""]
     tried = []

@@ -35,10 +35,10 @@ class Recipe:
     """How a pinned environment is made.
 
     Attributes:
-        groups: Requirement files by name of the group; the empty name is the base.
-        default: Groups that are installed unless others are asked for.
-        preload: Modules that the forked fast mode imports once.
-        libraries: Library of a problem (as DS-1000 names it) to the group that it needs.
+        groups: requirement files by name of the group; the empty name is the base.
+        default: groups that are installed unless others are asked for.
+        preload: modules that the forked fast mode imports once.
+        libraries: library of a problem (as DS-1000 names it) to the group that it needs.
     """
 
     groups: Mapping[str, str]
@@ -59,12 +59,12 @@ class Environment:
 
     Attributes:
         name: `plain`, `bigcodebench` or `ds1000`.
-        hash: First 16 hex digits of a SHA-256 over all that follows.
-        python: Version of the interpreter.
-        groups: Optional groups that are installed.
-        packages: Name to version.
-        view: What the jail shows.
-        preload: Modules for the forked fast mode.
+        hash: first 16 hex digits of a SHA-256 over all that follows.
+        python: version of the interpreter.
+        groups: optional groups that are installed.
+        packages: name to version.
+        view: what the jail shows.
+        preload: modules for the forked fast mode.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Environment:
     preload: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """What a result or a kept list records of it."""
+        """Return what a result or a kept list records of it."""
         return {
             "name": self.name,
             "hash": self.hash,
@@ -88,17 +88,17 @@ class Environment:
 
 
 def environment_for(benchmark: str) -> Environment:
-    """Environment of a benchmark: a pinned one, or the plain interpreter for HumanEval and MBPP.
+    """Return the environment of a benchmark: a pinned one, or the plain interpreter for HumanEval and MBPP.
 
     Raises:
-        EnvironmentMissingError: The pinned environment is not built.
+        EnvironmentMissingError: the pinned environment is not built.
     """
     return load_environment(benchmark) if benchmark in RECIPES else plain_environment()
 
 
 @functools.lru_cache(maxsize=1)
 def plain_environment() -> Environment:
-    """The interpreter that runs this code, with its packages.
+    """Return the interpreter that runs this code, with its packages.
 
     Only the interpreter and numpy count for the hash: nothing else decides answers to HumanEval and MBPP, and
     an unrelated upgrade must not make finished results worthless.
@@ -114,7 +114,7 @@ def plain_environment() -> Environment:
 
 
 def folder_of(name: str) -> Path:
-    """Folder of a pinned environment below the cache folder."""
+    """Return the folder of a pinned environment below the cache folder."""
     return cache_dir() / "eval-env" / name
 
 
@@ -125,8 +125,8 @@ def load_environment(name: str) -> Environment:
         name: `bigcodebench` or `ds1000`; `plain` gives the plain interpreter.
 
     Raises:
-        ValueError: Unknown name.
-        EnvironmentMissingError: It is not built, or its build did not end.
+        ValueError: unknown name.
+        EnvironmentMissingError: it is not built, or its build did not end.
     """
     if name == _PLAIN:
         return plain_environment()
@@ -151,7 +151,7 @@ def check_libraries(environment: Environment, libraries: Sequence[str]) -> None:
     """Refuse problems whose library is an optional group that this environment lacks.
 
     Raises:
-        EnvironmentMissingError: A group is missing; the message says how to add it.
+        EnvironmentMissingError: a group is missing; the message says how to add it.
     """
     needed = RECIPES[environment.name].libraries if environment.name in RECIPES else {}
     missing = sorted({needed[name] for name in libraries if name in needed} - set(environment.groups))
@@ -168,7 +168,7 @@ def recipe_of(name: str) -> Recipe:
     """Return how a pinned environment is made.
 
     Raises:
-        ValueError: Unknown name.
+        ValueError: unknown name.
     """
     if name not in RECIPES:
         raise ValueError(f"unknown environment {name!r}; expected {' or '.join(RECIPES)}")

@@ -25,12 +25,12 @@ def evaluate_answers(
     """Execute answers to a benchmark in the sandbox and tell which pass.
 
     Args:
-        benchmark: Its name, or problems of it.
-        answers: Code by id of the problem, or rows with `task_id` and `solution`, such as those of
+        benchmark: its name, or problems of it.
+        answers: code by id of the problem, or rows with `task_id` and `solution`, such as those of
             `generation.sample_answers`. Problems without an answer are left out.
-        workers: Programs at the same time.
-        strict: Compare values outside the answer's process where the tests allow that, see `execution.execute`.
-        fast: Fork in warm jails instead of starting a fresh jail for each answer.
+        workers: programs at the same time.
+        strict: compare values outside the answer's process where the tests allow that, see `execution.execute`.
+        fast: fork in warm jails instead of starting a fresh jail for each answer.
 
     Returns:
         One row an answer, in the order of the benchmark: `task_id`, `sample`, `passed`, `failure` (a class of
@@ -38,10 +38,10 @@ def evaluate_answers(
         that the problem counts), `seconds`, `details`.
 
     Raises:
-        ValueError: No answers, or answers that do not fit the problems.
-        BenchmarkUnavailableError: No source of the benchmark can be reached.
-        SandboxUnavailableError: There is no sandbox that holds; nothing was executed.
-        EnvironmentMissingError: The environment of the benchmark is not built or lacks a library.
+        ValueError: no answers, or answers that do not fit the problems.
+        BenchmarkUnavailableError: no source of the benchmark can be reached.
+        SandboxUnavailableError: there is no sandbox that holds; nothing was executed.
+        EnvironmentMissingError: the environment of the benchmark is not built or lacks a library.
 
     >>> answers = {"HumanEval/53": "def add(x, y):\\n    return x + y", "HumanEval/34": "def unique(l):\\n    return l"}
     >>> table = evaluate_answers("humaneval", answers)

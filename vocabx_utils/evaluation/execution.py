@@ -56,24 +56,24 @@ def execute(
     nor another answer changes scores.
 
     Args:
-        samples: Path of a samples file, or rows with `task_id` and `solution` (and `sample`).
-        problems: The problems, all of one benchmark; each must have a sample.
-        out_path: Results file (JSON Lines), appended to; None keeps the results in memory only.
-        environment: Where the answers run; None for that of the benchmark.
-        workers: Programs at the same time.
-        strict: Compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
+        samples: path of a samples file, or rows with `task_id` and `solution` (and `sample`).
+        problems: the problems, all of one benchmark; each must have a sample.
+        out_path: results file (JSON Lines), appended to; None keeps the results in memory only.
+        environment: where the answers run; None for that of the benchmark.
+        workers: programs at the same time.
+        strict: compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
             MBPP). Problems whose reference does not return plain data run as usual; each result says how it was
             obtained.
-        fast: Fork in warm jails instead of starting a fresh jail for each program.
+        fast: fork in warm jails instead of starting a fresh jail for each program.
 
     Returns:
         Results in the order of the problems.
 
     Raises:
-        ValueError: Samples that do not fit the problems.
-        ResultsMismatchError: The results file holds something else.
-        SandboxUnavailableError: There is no sandbox that holds; nothing was executed.
-        EnvironmentMissingError: The environment is not built or lacks a library.
+        ValueError: samples that do not fit the problems.
+        ResultsMismatchError: the results file holds something else.
+        SandboxUnavailableError: there is no sandbox that holds; nothing was executed.
+        EnvironmentMissingError: the environment is not built or lacks a library.
     """
     rows = read_samples(samples) if isinstance(samples, str | Path) else samples
     pairs = match_samples(rows, problems)
@@ -100,7 +100,7 @@ def make_job(problem: Problem, sample: Sample, environment: Environment, strict:
     """Combine a problem and an answer into a job.
 
     Raises:
-        ValueError: Strict mode for a benchmark whose answers do not return plain data.
+        ValueError: strict mode for a benchmark whose answers do not return plain data.
     """
     task = build_program(problem, sample.solution, strict=strict)
     limits = Limits(timeout_s=timeout_s)
@@ -121,15 +121,15 @@ def run_jobs(
     """Run programs and yield each with its outcome and number of attempts, as they are done.
 
     Args:
-        environment: Where they run.
-        workers: Programs at the same time, 1 or more.
-        fast: Fork in warm jails.
-        retry: Tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
+        environment: where they run.
+        workers: programs at the same time, 1 or more.
+        fast: fork in warm jails.
+        retry: tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
             a fresh jail, after all others.
 
     Raises:
-        ValueError: Fewer than one worker.
-        SandboxUnavailableError: A jail did not start.
+        ValueError: fewer than one worker.
+        SandboxUnavailableError: a jail did not start.
     """
     if workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")

@@ -43,7 +43,7 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
     instead of code, the commonest failure that the thesis reports, is `no code`.
 
     Args:
-        sample: Its row in the samples file, which tells whether the answer was cut off.
+        sample: its row in the samples file, which tells whether the answer was cut off.
 
     Returns:
         `""` for a pass, else one of `FAILURE_CLASSES`.
@@ -79,7 +79,7 @@ def failure_table(
     """Count the classes of failures of each variant.
 
     Args:
-        samples: Rows of the samples files by variant.
+        samples: rows of the samples files by variant.
 
     Returns:
         One row per variant: `passed`, every class that occurs, and `exceptions`, the commonest types.

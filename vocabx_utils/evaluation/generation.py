@@ -27,13 +27,13 @@ class SampleSettings:
     """How answers are asked for and generated.
 
     Attributes:
-        style: Prompt style, see `prompts.build_prompt`.
-        prefill: Head of the answer block.
+        style: prompt style, see `prompts.build_prompt`.
+        prefill: head of the answer block.
         wording: BigCodeBench: `"instruct"` or `"complete"`.
-        examples: Solved MBPP problems for `style="completion"`.
-        max_new_tokens: Longest reply, in tokens.
-        batch_size: Prompts in flight; None for as many as memory allows.
-        engine: See `decoding.generate`.
+        examples: solved MBPP problems for `style="completion"`.
+        max_new_tokens: longest reply, in tokens.
+        batch_size: prompts in flight; None for as many as memory allows.
+        engine: see `decoding.generate`.
     """
 
     style: str = "chat"
@@ -61,10 +61,10 @@ def sample_answers(
     """Answer problems greedily.
 
     Args:
-        model: Causal language model.
-        problems: The problems, of one benchmark or of several.
-        settings: How to ask; None for the defaults.
-        on_row: Called with each row as its answer ends.
+        model: causal language model.
+        problems: the problems, of one benchmark or of several.
+        settings: how to ask; None for the defaults.
+        on_row: called with each row as its answer ends.
 
     Returns:
         One row a problem, in their order: `task_id`, `solution` (the code to execute), `raw_solution`, `finish` and
@@ -121,16 +121,16 @@ def generate_samples(
     """Answer problems and append each answer to a samples file as it ends; problems in the file are skipped.
 
     Args:
-        model: Causal language model.
-        problems: The problems, of one benchmark or of several.
+        model: causal language model.
+        problems: the problems, of one benchmark or of several.
         path: `samples.jsonl`; the official evaluators read it unchanged.
-        settings: How to ask; None for the defaults.
+        settings: how to ask; None for the defaults.
 
     Returns:
         Rows of the file in the order of the problems, see `sample_answers`.
 
     Raises:
-        ValueError: The file holds answers made with other settings, or to other problems.
+        ValueError: the file holds answers made with other settings, or to other problems.
     """
     path, settings = Path(path), settings or SampleSettings()
     done = _read_done(path, {problem.task_id: settings.written(problem) for problem in problems})

@@ -39,9 +39,9 @@ class Targets:
     """What the hostile programs attack on the host.
 
     Attributes:
-        folder: A folder with a file `secret` and a file `victim`; nothing else may appear in it.
-        secret: A text that stands in the file, and in the environment variable `VOCABX_PROBE_SECRET`.
-        port: A port on which something listens on the host's loopback interface.
+        folder: a folder with a file `secret` and a file `victim`; nothing else may appear in it.
+        secret: a text that stands in the file, and in the environment variable `VOCABX_PROBE_SECRET`.
+        port: a port on which something listens on the host's loopback interface.
     """
 
     folder: Path
@@ -55,12 +55,12 @@ class Hostile:
 
     Attributes:
         name: `H01` to `H16`.
-        title: What it does.
-        code: The answer, with `@FOLDER@` and `@PORT@` in place of its targets.
-        expect: Status that must come out; `contained` where any will do if nothing leaked.
-        style: Kind of test it answers.
-        must_say: Pattern that its report must hold if it was contained.
-        otherwise: What it achieved where the pattern is missing.
+        title: what it does.
+        code: the answer, with `@FOLDER@` and `@PORT@` in place of its targets.
+        expect: status that must come out; `contained` where any will do if nothing leaked.
+        style: kind of test it answers.
+        must_say: pattern that its report must hold if it was contained.
+        otherwise: what it achieved where the pattern is missing.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Hostile:
     otherwise: str = ""
 
     def task(self, targets: Targets) -> Task:
-        """The program as a task against `targets`."""
+        """Return the program as a task against `targets`."""
         code = self.code.replace("@FOLDER@", str(targets.folder)).replace("@PORT@", str(targets.port))
         return Task(code, UNIT_TEST if self.style == "unittest" else TEST, self.style)
 
 
 def read_program(name: str) -> str:
-    """Source of one of the programs."""
+    """Return the source of one of the programs."""
     return (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
 
 
@@ -90,7 +90,7 @@ PROBES = {name: read_program(f"probe_{name}") for name in _INDEX["probes"]}
 
 
 def hostile(name: str) -> Hostile:
-    """The program with that name (`H01` to `H16`)."""
+    """Return the program with that name (`H01` to `H16`)."""
     return next(item for item in HOSTILE if item.name == name)
 
 

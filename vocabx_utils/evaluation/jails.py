@@ -45,12 +45,12 @@ class Jail:
     """A running jail; leaving it ends it.
 
     Args:
-        bubblewrap: The program that closes it.
-        view: What it shows of the host.
+        bubblewrap: the program that closes it.
+        view: what it shows of the host.
         call: Python expression that runs inside.
-        descriptors: What it inherits.
-        tmp_mb: Size of its `/tmp` in MiB.
-        enter: Puts its command under a limit on memory.
+        descriptors: what it inherits.
+        tmp_mb: size of its `/tmp` in MiB.
+        enter: puts its command under a limit on memory.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Jail:
                 self._first = os.pidfd_open(int(found.group(1))) if found else None
 
     def complaint(self) -> str:
-        """What bubblewrap or the interpreter wrote before it gave up (at most 400 characters)."""
+        """Return what bubblewrap or the interpreter wrote before it gave up (at most 400 characters)."""
         stderr = self._process.stderr
         if stderr is None or stderr.closed or not select.select([stderr], [], [], 0.2)[0]:
             return "no message"
@@ -142,7 +142,7 @@ class Program:
         self._calls: socket.socket | None = None
 
     def passed(self, calls: socket.socket | None) -> list[int]:
-        """The descriptors that the program gets."""
+        """Return the descriptors that the program gets."""
         self._calls = calls
         report = [self._writing.fileno()] if self._reports else []
         return [self._theirs.fileno(), *report, *([calls.fileno()] if calls else [])]
@@ -165,7 +165,7 @@ class Program:
         """Send the job and wait until the program has it.
 
         Raises:
-            SandboxUnavailableError: It did not confirm, so the candidate has not begun.
+            SandboxUnavailableError: it did not confirm, so the candidate has not begun.
         """
         assert self._jail is not None
         self._channel.settimeout(START_SECONDS)
@@ -219,8 +219,8 @@ class WarmJail:
     """A jail with a fork server in it.
 
     Args:
-        start: Starts a jail from an expression and the descriptors that it inherits.
-        preload: Modules that the server imports once.
+        start: starts a jail from an expression and the descriptors that it inherits.
+        preload: modules that the server imports once.
     """
 
     def __init__(self, start: Callable[[str, Sequence[int]], Jail], preload: tuple[str, ...]) -> None:

@@ -24,13 +24,13 @@ class KeptList:
     """Problems whose reference passes, and why the others do not.
 
     Attributes:
-        benchmark: Name of the benchmark.
-        kept: Ids, in the order of the benchmark.
-        dropped: Id to reason.
-        timeouts: Id to seconds, where five times the reference is more than the benchmark's usual limit.
-        not_strict: Id to reason: the reference passes, but not in strict mode (its values are not plain data).
-        environment: Interpreter and packages, and the sandbox.
-        seconds: Wall time of each of the passes over all references.
+        benchmark: name of the benchmark.
+        kept: ids, in the order of the benchmark.
+        dropped: id to reason.
+        timeouts: id to seconds, where five times the reference is more than the benchmark's usual limit.
+        not_strict: id to reason: the reference passes, but not in strict mode (its values are not plain data).
+        environment: interpreter and packages, and the sandbox.
+        seconds: wall time of each of the passes over all references.
     """
 
     benchmark: str
@@ -52,7 +52,7 @@ class KeptList:
         return cls(benchmark, tuple(content["kept"]), *parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the kept file."""
+        """Return the content of the kept file."""
         return {
             "benchmark": self.benchmark,
             "n_kept": len(self.kept),
@@ -93,8 +93,8 @@ def kept_problems(benchmark: str) -> list[Problem]:
     """Read the kept problems of a benchmark.
 
     Raises:
-        ValueError: It has no list.
-        BenchmarkUnavailableError: No source of it can be reached.
+        ValueError: it has no list.
+        BenchmarkUnavailableError: no source of it can be reached.
     """
     kept = kept_ids([benchmark])
     if not kept:
@@ -103,14 +103,14 @@ def kept_problems(benchmark: str) -> list[Problem]:
 
 
 def reference_timeouts(benchmark: str) -> Callable[[str], float]:
-    """Seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
+    """Return seconds for each problem: those of the benchmark, or of the kept list where its reference needs longer."""
     kept = KeptList.read(benchmark)
     special = kept.timeouts if kept else {}
     return lambda task_id: float(special.get(task_id, INFO[benchmark].timeout_s))
 
 
 def strict_ids(problems: Sequence[Problem]) -> frozenset[str]:
-    """Ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
+    """Return the ids of the problems, all of one benchmark, whose answers can be compared outside their own process."""
     info = one_benchmark(problems)
     kept = KeptList.read(info.name)
     spared = set(kept.not_strict) if kept else set()
@@ -125,7 +125,7 @@ def check_environment(benchmark: str, environment: Environment) -> None:
     """Refuse an environment whose hash is not that of the package's list.
 
     Raises:
-        EnvironmentDiffersError: It is another one; the message says in what, and what to do.
+        EnvironmentDiffersError: it is another one; the message says in what, and what to do.
     """
     kept = KeptList.read(benchmark)
     recorded = kept.environment if kept else environment.describe()

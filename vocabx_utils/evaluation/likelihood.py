@@ -175,7 +175,7 @@ def score_spans(
 
 
 def corpus_bits_per_byte(scores: Iterable[SpanScore]) -> float:
-    """Bits of all spans over their bytes.
+    """Return the bits of all spans over their bytes.
 
     Raises:
         ValueError: no span.

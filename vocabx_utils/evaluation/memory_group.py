@@ -26,7 +26,7 @@ class MemoryGroup:
     """A control group for the jails of one worker; processes enter it by being started with `enter`.
 
     Args:
-        parent: Folder of the memory controller in which the group is made.
+        parent: folder of the memory controller in which the group is made.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -53,7 +53,7 @@ class MemoryGroup:
         self._limit = megabytes
 
     def kills(self) -> int:
-        """How many processes the kernel has killed because the group was full."""
+        """Return how many processes the kernel has killed because the group was full."""
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError, ValueError):
                 lines = (self.folder / name).read_text().splitlines()
@@ -61,7 +61,7 @@ class MemoryGroup:
         return 0
 
     def enter(self, command: list[str]) -> list[str]:
-        """The command, started inside the group by a shell that moves itself there first."""
+        """Return the command, started inside the group by a shell that moves itself there first."""
         move = 'echo $$ > "$0" && exec "$@"'
         return ["/bin/sh", "-c", move, str(self.folder / "cgroup.procs"), *command]
 
@@ -127,7 +127,7 @@ def systemd_scopes() -> bool:
 
 
 def in_scope(command: list[str], megabytes: int) -> list[str]:
-    """The command, started in a scope of the user's systemd."""
+    """Return the command, started in a scope of the user's systemd."""
     return [*_scope(megabytes), *command]
 
 
@@ -146,6 +146,6 @@ def describe() -> str:
 
 
 def variables() -> dict[str, str]:
-    """Environment of the command that starts a jail: empty but for what reaches the user's systemd."""
+    """Return the environment of the command that starts a jail: empty but for what reaches the user's systemd."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if group_parent() is None and systemd_scopes() else ()
     return {name: os.environ[name] for name in names if name in os.environ}

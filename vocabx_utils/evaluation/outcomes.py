@@ -28,15 +28,15 @@ class Outcome:
 
     Attributes:
         status: `pass`, `fail` or `timeout` (the words of BigCodeBench's own evaluator).
-        reason: Empty for a pass and a timeout; else `assert` (a check failed), `error` (an exception),
+        reason: empty for a pass and a timeout; else `assert` (a check failed), `error` (an exception),
             `syntax` (the solution does not compile), `memory`, `crash` (the process died without a
             report), `tamper` (a forged or unreadable report) or `tests_missing`.
-        exception: Type of the first exception, if there was one.
-        details: End of the traceback by name of test; `ALL` for what concerns the whole program.
-        tests_run: Tests that succeeded or failed.
-        tests_expected: Tests that the test code defines.
-        seconds: Wall time from the acceptance of the job to the report.
-        rss_mb: Peak resident memory in MiB, as the process itself reported it.
+        exception: type of the first exception, if there was one.
+        details: end of the traceback by name of test; `ALL` for what concerns the whole program.
+        tests_run: tests that succeeded or failed.
+        tests_expected: tests that the test code defines.
+        seconds: wall time from the acceptance of the job to the report.
+        rss_mb: peak resident memory in MiB, as the process itself reported it.
         cpu_s: CPU seconds of the process and its ended children, as it reported them.
     """
 
@@ -58,7 +58,7 @@ def expected_tests(test: str, style: str) -> frozenset[str]:
         style: `unittest`, or another style, which is wrapped as one test.
 
     Raises:
-        ValueError: The test code defines no class `TestCases` with tests.
+        ValueError: the test code defines no class `TestCases` with tests.
     """
     if style != "unittest":
         return frozenset({"test_main"})
@@ -89,10 +89,10 @@ def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -
     """Judge what came out of the jail.
 
     Args:
-        report: Everything that was written to the verdict pipe.
-        nonce: The secret of this job.
-        expected: Names of the tests that must have succeeded.
-        seconds: Wall time, copied into the outcome.
+        report: everything that was written to the verdict pipe.
+        nonce: the secret of this job.
+        expected: names of the tests that must have succeeded.
+        seconds: wall time, copied into the outcome.
 
     Returns:
         A pass only if the report is one JSON document with the right nonce, every expected test and no other
@@ -155,5 +155,5 @@ def _reason(kind: str, status: str) -> str:
 
 
 def flags(solution: str) -> list[str]:
-    """Words in a solution at which a person should look; they do not change the outcome."""
+    """Return the words in a solution at which a person should look; they do not change the outcome."""
     return [word for word in _SUSPICIOUS if re.search(rf"(?<![A-Za-z0-9]){re.escape(word)}", solution)]

@@ -17,11 +17,11 @@ def build_program(problem: Problem, answer: str, *, strict: bool = False) -> Tas
     helper functions that an answer leaves out, and the answer's own definition replaces the stub.
 
     Args:
-        answer: Code taken from the model's reply, see `answers.extract_answer`.
-        strict: Compare values outside the answer's process.
+        answer: code taken from the model's reply, see `answers.extract_answer`.
+        strict: compare values outside the answer's process.
 
     Raises:
-        ValueError: Strict mode for a benchmark whose answers do not return plain data.
+        ValueError: strict mode for a benchmark whose answers do not return plain data.
     """
     solution, test, style = _parts(problem, answer)
     return Task(solution, test, style, strict_part(problem, test) if strict else None)
@@ -51,7 +51,7 @@ def strict_part(problem: Problem, test: str) -> Strict:
     """Say what strict mode must ask the candidate's process for, and what the trusted one defines itself.
 
     Raises:
-        ValueError: A benchmark whose answers do not return plain data.
+        ValueError: a benchmark whose answers do not return plain data.
     """
     if not INFO[problem.benchmark].strict:
         plain = " and ".join(name for name, info in INFO.items() if info.strict)

@@ -31,13 +31,13 @@ class Prompt:
     """What the model is asked, and how its reply is to be read.
 
     Attributes:
-        task_id: Id of the problem.
-        text: Full text given to the tokenizer (with the template's special tokens).
-        ids: Its token ids.
-        kept: Part of the answer block that already belongs to the program.
-        fenced: The answer block begins with an open code fence.
-        stops: Texts after which nothing of the reply is used.
-        settings: Format in short form, such as `"chat/fence"`, written into every sample.
+        task_id: id of the problem.
+        text: full text given to the tokenizer (with the template's special tokens).
+        ids: its token ids.
+        kept: part of the answer block that already belongs to the program.
+        fenced: the answer block begins with an open code fence.
+        stops: texts after which nothing of the reply is used.
+        settings: format in short form, such as `"chat/fence"`, written into every sample.
     """
 
     task_id: str
@@ -61,9 +61,9 @@ def build_prompt(
     """Build the prompt of one problem.
 
     Args:
-        tokenizer: Tokenizer of the model; with `style="chat"` its chat template is used.
+        tokenizer: tokenizer of the model; with `style="chat"` its chat template is used.
         style: `"thesis"`, `"chat"` or `"completion"`.
-        prefill: Head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
+        prefill: head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
             `"auto"`: `"code"` for the thesis's format; with `"chat"` what served Qwen2.5-Coder-0.5B best
             of the three (`results/bench/answers.json`): `"code"` for DS-1000, `"none"` for BigCodeBench,
             else `"fence"`. That was seen on the problems which are reported; the official prompts of EvalPlus
@@ -76,7 +76,7 @@ def build_prompt(
         reply tokenize as the same text does in training; what was cut off is left to the model.
 
     Raises:
-        ValueError: Unknown style, prefill or wording, or a tokenizer without a chat template.
+        ValueError: unknown style, prefill or wording, or a tokenizer without a chat template.
     """
     settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
@@ -110,7 +110,7 @@ def prompt_settings(benchmark: str, style: str, prefill: str = "auto", wording: 
     'chat/none/instruct'
 
     Raises:
-        ValueError: Unknown style, prefill or wording.
+        ValueError: unknown style, prefill or wording.
     """
     if wording not in _WORDINGS:
         raise ValueError(f"unknown wording {wording!r}; expected one of {', '.join(_WORDINGS)}")
@@ -122,7 +122,7 @@ def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
     """Replace `"auto"` by what the style uses on this benchmark, and check both names.
 
     Raises:
-        ValueError: Unknown style or prefill.
+        ValueError: unknown style or prefill.
     """
     if style not in _STYLES:
         raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(_STYLES)}")
@@ -148,7 +148,7 @@ def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequenc
     last token in this place. What follows is taken to be code; a blank line may still join.
 
     Args:
-        probes: Usual continuations, such as `"    x"`.
+        probes: usual continuations, such as `"    x"`.
 
     Returns:
         The longest prefix of `text` whose last tokens stay the same before every probe, and its ids. The
@@ -181,7 +181,7 @@ def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: 
     The code start stands in the answer block, so that the reference continues it.
 
     Args:
-        tokenizer: Gives begin token and chat template.
+        tokenizer: gives begin token and chat template.
     """
     query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
     if style == "completion":

@@ -38,18 +38,18 @@ def verify_references(
     """Run every reference solution several times in the sandbox, and once in strict mode where there is one.
 
     Args:
-        environment: Where they run; None for that of the benchmark.
-        workers: Programs at the same time.
-        modes: One entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
+        environment: where they run; None for that of the benchmark.
+        workers: programs at the same time.
+        modes: one entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
         record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
 
     Returns:
         The kept list.
 
     Raises:
-        ValueError: Problems of several benchmarks, or a record that was made in another environment.
-        SandboxUnavailableError: There is no sandbox that holds.
-        EnvironmentMissingError: The environment is not built, or lacks a library that a problem needs.
+        ValueError: problems of several benchmarks, or a record that was made in another environment.
+        SandboxUnavailableError: there is no sandbox that holds.
+        EnvironmentMissingError: the environment is not built, or lacks a library that a problem needs.
     """
     info = one_benchmark(problems)
     environment = environment or environment_for(info.name)
@@ -129,7 +129,7 @@ def reference_jobs(
     *,
     strict: bool = False,
 ) -> list[Job]:
-    """Jobs that run the reference solutions."""
+    """Return the jobs that run the reference solutions."""
     return [
         make_job(
             problem,
@@ -174,10 +174,10 @@ def compare_modes(
     """Time a full pass over the references with a fresh jail each and with forks in warm jails.
 
     Args:
-        problems: Problems of one benchmark, usually the kept ones.
-        environment: Where they run.
-        workers: Programs at the same time.
-        modes: Which of `fresh` and `forked` to run.
+        problems: problems of one benchmark, usually the kept ones.
+        environment: where they run.
+        workers: programs at the same time.
+        modes: which of `fresh` and `forked` to run.
 
     Returns:
         Wall and CPU seconds and numbers of statuses by mode, the ids whose statuses differ, and what was used. CPU

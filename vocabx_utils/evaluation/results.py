@@ -24,12 +24,12 @@ class Result:
     """Outcome of one answer; the fields of `outcomes.Outcome`, and what it was obtained with.
 
     Attributes:
-        attempts: Runs; 2 where a timeout or crash was tried again alone.
-        key: Digest of program, test, limits and environment.
-        backend: Sandbox and its version.
-        env_hash: Hash of the environment.
-        strict: Whether values were compared outside the candidate's process.
-        flags: Words in the answer at which a person should look.
+        attempts: runs; 2 where a timeout or crash was tried again alone.
+        key: digest of program, test, limits and environment.
+        backend: sandbox and its version.
+        env_hash: hash of the environment.
+        strict: whether values were compared outside the candidate's process.
+        flags: words in the answer at which a person should look.
     """
 
     task_id: str
@@ -58,7 +58,7 @@ class Result:
         return self.status == "pass"
 
     def to_dict(self) -> dict[str, Any]:
-        """The line of the results file."""
+        """Return the line of the results file."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -66,7 +66,7 @@ class Result:
         """Read a line.
 
         Raises:
-            ValueError: A field is missing.
+            ValueError: a field is missing.
         """
         names = {item.name for item in dataclasses.fields(cls)}
         required = names - {"strict", "flags", "cpu_s"}
@@ -79,10 +79,10 @@ class ResultsFile:
     """An append-only results file. A torn last line, left by a killed run, goes with the next append.
 
     Args:
-        path: The file; it need not exist. None holds the results in memory only.
+        path: the file; it need not exist. None holds the results in memory only.
 
     Raises:
-        ValueError: A line that is not the last is no result; file and line are named.
+        ValueError: a line that is not the last is no result; file and line are named.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -97,10 +97,10 @@ class ResultsFile:
         """Refuse to mix results.
 
         Args:
-            keys: Key of every answer that is to be executed now.
+            keys: key of every answer that is to be executed now.
 
         Raises:
-            ResultsMismatchError: The file has results of another environment, or for other answers or limits.
+            ResultsMismatchError: the file has results of another environment, or for other answers or limits.
         """
         if self.path is None:
             return
@@ -123,7 +123,7 @@ class ResultsFile:
         """Write one result and sync it.
 
         Raises:
-            OSError: The disk is full or the file cannot be written; the message says what is kept.
+            OSError: the disk is full or the file cannot be written; the message says what is kept.
         """
         if self.path is not None:
             self._append(self.path, result)
@@ -144,7 +144,7 @@ def read_results(path: str | Path) -> list[Result]:
     """Read a results file (a torn last line is left out).
 
     Raises:
-        ValueError: A line is no result; file and line are named.
+        ValueError: a line is no result; file and line are named.
     """
     return [Result.from_dict(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
@@ -159,7 +159,7 @@ def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
         Results by model and variant; empty where there is nothing.
 
     Raises:
-        ValueError: A line is no result; file and line are named.
+        ValueError: a line is no result; file and line are named.
     """
     found: dict[str, dict[str, list[Result]]] = {}
     for path in sorted(folder.glob("*/*/results_*.jsonl")):
@@ -171,7 +171,7 @@ def write_official(results: Iterable[Result], samples: Iterable[Sample], path: s
     """Write results in the shape of BigCodeBench's own evaluator.
 
     Args:
-        path: The samples file beside which `<name>_eval_results.json` is written.
+        path: the samples file beside which `<name>_eval_results.json` is written.
 
     Returns:
         Path of the written file.

@@ -19,9 +19,9 @@ class Sample:
     """One answer to one problem.
 
     Attributes:
-        task_id: Official id of the problem.
-        solution: The code to execute.
-        sample: Number of the answer where a problem has several.
+        task_id: official id of the problem.
+        solution: the code to execute.
+        sample: number of the answer where a problem has several.
     """
 
     task_id: str
@@ -33,7 +33,7 @@ def read_samples(path: str | Path) -> list[Sample]:
     """Read a samples file: JSON Lines with `task_id` and `solution` (and `sample`, from 0).
 
     Raises:
-        ValueError: A line is not such an object; file and line are named.
+        ValueError: a line is not such an object; file and line are named.
     """
     return [parse_sample(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
@@ -42,11 +42,11 @@ def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:
     """Read one row of a samples file.
 
     Args:
-        row: Mapping with `task_id` and `solution`, or a sample, which is returned unchanged.
-        place: Where the row stands, for the message.
+        row: mapping with `task_id` and `solution`, or a sample, which is returned unchanged.
+        place: where the row stands, for the message.
 
     Raises:
-        ValueError: A field is missing or of the wrong type.
+        ValueError: a field is missing or of the wrong type.
     """
     if isinstance(row, Sample):
         return row
@@ -65,7 +65,7 @@ def match_samples(
     """Pair every sample with its problem, in the order of the problems.
 
     Raises:
-        ValueError: A problem without a sample, a sample without a problem, or two samples with one id and number;
+        ValueError: a problem without a sample, a sample without a problem, or two samples with one id and number;
             the ids are named.
     """
     rows = [parse_sample(row, f"sample {number}") for number, row in enumerate(samples, 1)]

@@ -28,13 +28,13 @@ class Limits:
     """Resource limits of one program.
 
     Attributes:
-        timeout_s: Wall time in seconds.
-        memory_mb: Address space of one process in MiB. Where there is a memory group, all processes and files of
+        timeout_s: wall time in seconds.
+        memory_mb: address space of one process in MiB. Where there is a memory group, all processes and files of
             the program together have this and `tmp_mb`, beside what the interpreter needs.
-        file_mb: Largest file in MiB.
-        tmp_mb: Size of all files together in MiB.
-        processes: Processes and threads.
-        open_files: Open files.
+        file_mb: largest file in MiB.
+        tmp_mb: size of all files together in MiB.
+        processes: processes and threads.
+        open_files: open files.
     """
 
     timeout_s: float = 10.0
@@ -50,7 +50,7 @@ class Limits:
                 raise ValueError(f"the limit {name} must be positive, got {value}")
 
     def for_job(self) -> dict[str, float]:
-        """The limits that the runner sets for itself; CPU time a little above the wall time."""
+        """Return the limits that the runner sets for itself; CPU time a little above the wall time."""
         return {**asdict(self), "cpu_s": int(self.timeout_s) + 2}
 
 
@@ -59,8 +59,8 @@ class Strict:
     """Strict mode: the functions named are called in another process, which returns plain values only.
 
     Attributes:
-        names: Functions of the solution that the test calls.
-        prelude: Trusted code that defines what else the test needs, run in the trusted process.
+        names: functions of the solution that the test calls.
+        prelude: trusted code that defines what else the test needs, run in the trusted process.
     """
 
     names: tuple[str, ...]
@@ -81,12 +81,12 @@ class Sandbox:
     """Runs programs one after another; each worker has its own.
 
     Args:
-        view: What the jail shows of the host.
-        preload: Modules to import once; with `forked` only.
-        forked: Keep one warm jail and fork in it for every program, instead of a fresh jail each.
+        view: what the jail shows of the host.
+        preload: modules to import once; with `forked` only.
+        forked: keep one warm jail and fork in it for every program, instead of a fresh jail each.
 
     Raises:
-        SandboxUnavailableError: There is no bubblewrap.
+        SandboxUnavailableError: there is no bubblewrap.
     """
 
     def __init__(self, view: JailView, *, forked: bool = False, preload: tuple[str, ...] = ()) -> None:
@@ -100,14 +100,14 @@ class Sandbox:
         """Run one program.
 
         Args:
-            task: Solution, test and style.
+            task: solution, test and style.
 
         Returns:
             Its outcome. A program that did not report in time is a `timeout`, one that died a `crash`.
 
         Raises:
-            SandboxUnavailableError: The jail itself did not start, several times in a row.
-            ValueError: The test code of a `unittest` task defines no tests.
+            SandboxUnavailableError: the jail itself did not start, several times in a row.
+            ValueError: the test code of a `unittest` task defines no tests.
         """
         limits = limits or Limits()
         expected = expected_tests(task.test, task.style)

@@ -25,11 +25,11 @@ class Count:
     """Passed problems of one benchmark.
 
     Attributes:
-        benchmark: Name of the benchmark.
-        passed: Passed among the kept problems.
-        kept: Problems whose reference solution passes here, which the pass rate is taken over.
-        total: All problems answered.
-        passed_total: Passed among all; a dropped problem that passes all the same counts here.
+        benchmark: name of the benchmark.
+        passed: passed among the kept problems.
+        kept: problems whose reference solution passes here, which the pass rate is taken over.
+        total: all problems answered.
+        passed_total: passed among all; a dropped problem that passes all the same counts here.
     """
 
     benchmark: str
@@ -48,7 +48,7 @@ def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
     """Return pass@k averaged over the problems.
 
     Raises:
-        ValueError: A problem has fewer than `k` answers, or there is none.
+        ValueError: a problem has fewer than `k` answers, or there is none.
     """
     answers: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -64,7 +64,7 @@ def passes(results: Iterable[Result]) -> dict[str, bool]:
     """Return whether each problem was passed, for results with one answer a problem.
 
     Raises:
-        ResultsError: A problem has several answers.
+        ResultsError: a problem has several answers.
     """
     found: dict[str, bool] = {}
     for row in results:
@@ -78,8 +78,8 @@ def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | 
     """Count passed, kept and all problems by benchmark.
 
     Args:
-        results: Results with one answer a problem.
-        kept: Kept ids by benchmark; a benchmark that is not named keeps all its problems.
+        results: results with one answer a problem.
+        kept: kept ids by benchmark; a benchmark that is not named keeps all its problems.
 
     Returns:
         Counts by name of the benchmark, in the order of the thesis's table, then HumanEval and MBPP.
@@ -104,18 +104,18 @@ def results_table(
     """Lay out pass counts as the thesis does (its table `combined_results`).
 
     Args:
-        results: Results by variant, see `results.read_results`.
-        reference: Variant that the p-values compare with; by default the one with the most passes, which the
+        results: results by variant, see `results.read_results`.
+        reference: variant that the p-values compare with; by default the one with the most passes, which the
             thesis chose, and which makes the p-values too small.
-        kept: Kept ids by benchmark.
-        groups: Heading of each variant, such as `"LoRA Finetuning"`.
+        kept: kept ids by benchmark.
+        groups: heading of each variant, such as `"LoRA Finetuning"`.
 
     Returns:
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
         passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
 
     Raises:
-        ResultsError: Variants answered different problems or ran in different environments; unknown reference.
+        ResultsError: variants answered different problems or ran in different environments; unknown reference.
     """
     _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
@@ -146,8 +146,8 @@ def comparison_table(
     """Compare every variant with a reference on the same problems.
 
     Args:
-        reference: Variant to compare with, chosen before looking at the results.
-        kept: Kept ids by benchmark.
+        reference: variant to compare with, chosen before looking at the results.
+        kept: kept ids by benchmark.
 
     Returns:
         One row per other variant: pass rate with Wilson limits, difference to the reference with exact
@@ -156,7 +156,7 @@ def comparison_table(
         McNemar test, the latter also adjusted by Holm over the variants.
 
     Raises:
-        ResultsError: See `results_table`.
+        ResultsError: see `results_table`.
     """
     _check_comparable(results)
     if reference not in results:
@@ -196,7 +196,7 @@ def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
     """Check that all variants answered the same problems, and each benchmark in one environment.
 
     Raises:
-        ResultsError: Names what differs.
+        ResultsError: names what differs.
     """
     if not results:
         raise ResultsError("expected results of at least one variant")

@@ -18,9 +18,9 @@ class Protection:
     """One protection beside the namespaces, without which nothing is executed at all.
 
     Attributes:
-        name: What it protects from.
-        active: Whether a program that tried was stopped here.
-        words: By what it is done, or what would be needed.
+        name: what it protects from.
+        active: whether a program that tried was stopped here.
+        words: by what it is done, or what would be needed.
     """
 
     name: str
@@ -32,10 +32,10 @@ def protections(view: JailView) -> list[Protection]:
     """Try which further protections are active on this machine, each by a program that attacks it.
 
     Args:
-        view: What the jail shows of the host.
+        view: what the jail shows of the host.
 
     Raises:
-        SandboxUnavailableError: There is no sandbox that holds.
+        SandboxUnavailableError: there is no sandbox that holds.
     """
     check_sandbox(view)
     with Sandbox(view) as sandbox:
@@ -69,13 +69,13 @@ def check_sandbox(view: JailView) -> str:
     """Run two controls and eight hostile programs in the jail; a view is checked once per process.
 
     Args:
-        view: What the jail shows of the host.
+        view: what the jail shows of the host.
 
     Returns:
         Name and version of the backend, to be written into results.
 
     Raises:
-        SandboxUnavailableError: There is no bubblewrap, or it does not hold; the message says what got out.
+        SandboxUnavailableError: there is no bubblewrap, or it does not hold; the message says what got out.
     """
     return _check(view.python, view.folders, tuple(view.data.items()), view.matplotlib)
 

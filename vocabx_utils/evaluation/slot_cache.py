@@ -97,7 +97,7 @@ def attend_in_slots(
         key: (rows, key heads, keys, width).
         value: (rows, key heads, keys, width).
         attention_mask: `None` for prompts, else additive, (rows, 1, 1, keys).
-        kwargs: What other attention functions take.
+        kwargs: what other attention functions take.
 
     Returns:
         (rows, queries, query heads, width), and `None` for the weights.

@@ -44,13 +44,13 @@ class SlotDecoder:
     """Decodes many prompts greedily in a fixed number of slots.
 
     Args:
-        model: Causal language model in evaluation mode.
-        slots: Most prompts in flight.
-        length: Longest prompt and reply together, in tokens.
-        ids: Ids that may be generated are 0 to `ids - 1`; the rows of the head behind them are padding.
-        chunk: Steps between two looks at the replies.
-        prompt_tokens: Most tokens, padding included, of one pass over prompts.
-        graphs: Capture steps as CUDA graphs; by default where the model is on a GPU.
+        model: causal language model in evaluation mode.
+        slots: most prompts in flight.
+        length: longest prompt and reply together, in tokens.
+        ids: ids that may be generated are 0 to `ids - 1`; the rows of the head behind them are padding.
+        chunk: steps between two looks at the replies.
+        prompt_tokens: most tokens, padding included, of one pass over prompts.
+        graphs: capture steps as CUDA graphs; by default where the model is on a GPU.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class SlotDecoder:
         """Yield the rows as they finish.
 
         Args:
-            prompts: Token ids of each prompt.
-            order: Indices of the prompts in the order in which they enter; longest first is fastest.
-            is_done: Called with a row and the number of its new ids; may shorten `row.ids`.
-            max_new_tokens: Rows end at this many ids.
+            prompts: token ids of each prompt.
+            order: indices of the prompts in the order in which they enter; longest first is fastest.
+            is_done: called with a row and the number of its new ids; may shorten `row.ids`.
+            max_new_tokens: rows end at this many ids.
 
         Returns:
             Iterator over finished rows; `row.ids` holds the reply.

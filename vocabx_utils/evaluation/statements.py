@@ -53,8 +53,8 @@ def reachable(code: str, roots: frozenset[str]) -> str:
     that are not there and fails tests that the function passes.
 
     Args:
-        code: A module that parses.
-        roots: Names that the test reads.
+        code: a module that parses.
+        roots: names that the test reads.
 
     Returns:
         `code` without the statements that neither bind nor change anything that the roots need. Imports and
@@ -96,12 +96,12 @@ class _Statement:
     """A top-level statement.
 
     Attributes:
-        begin: Its first line, decorators included.
-        end: Its last line.
-        binds: Global names that it binds.
-        changes: Names whose objects it changes.
-        reads: Global names that it reads, in functions, too.
-        imports: Names that it binds to modules or what they hold.
+        begin: its first line, decorators included.
+        end: its last line.
+        binds: global names that it binds.
+        changes: names whose objects it changes.
+        reads: global names that it reads, in functions, too.
+        imports: names that it binds to modules or what they hold.
     """
 
     begin: int

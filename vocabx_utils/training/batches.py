@@ -39,8 +39,6 @@ class Batch:
         teacher_rows: (K,) rows of the teacher cache.
         merged: (K,) True at pairs that stand for a divergent group.
         new_at: flat positions of the new tokens.
-        aligned: pairs that the mean runs over: K and the identical ones before the divergence.
-        n_new_targets: targets that are new tokens.
     """
 
     ids: Tensor
@@ -49,8 +47,6 @@ class Batch:
     teacher_rows: Tensor
     merged: Tensor
     new_at: Tensor
-    aligned: int
-    n_new_targets: int
 
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
@@ -85,7 +81,6 @@ def align_batch(
     compared: list[Ints] = []
     teacher: list[Ints] = []
     merged: list[np.ndarray] = []
-    aligned = 0
     for line, (index, example) in enumerate(zip(indices, chosen, strict=True)):
         if anchor is None or rows is None:
             continue
@@ -93,7 +88,6 @@ def align_batch(
         compared.append(pairs[:, 1] + line * ids.shape[1])
         teacher.append(rows[index][np.searchsorted(example.teacher_at(), pairs[:, 0])])
         merged.append(example.merged[anchor])
-        aligned += len(pairs) + example.prefix_pairs
     first = _joined(compared)
     others = np.setdiff1d(np.flatnonzero(targets.reshape(-1) >= 0), first)
     positions = np.concatenate([first, others])  # (P,)
@@ -105,8 +99,6 @@ def align_batch(
         torch.from_numpy(_joined(teacher)),
         torch.from_numpy(np.concatenate(merged) if merged else np.zeros(0, bool)),
         torch.from_numpy(np.flatnonzero(ids.reshape(-1) >= examples.vocab_size)),
-        aligned,
-        int((flat >= examples.vocab_size).sum()),
     )
 
 

@@ -52,20 +52,17 @@ def load_checkpoint(
         The counters, or None if there is no checkpoint.
 
     Raises:
-        ValueError: the file does not hold these tensors, as one of another version.
+        ValueError: the file does not hold these tensors.
         vocabx_utils.files.DamagedFileError: its content is not what was written.
     """
     path = folder / FILE
     if not path.exists():
         return None
-    tensors = files.read_tensors(path)
+    tensors = {_place(key, parameters): tensor for key, tensor in files.read_tensors(path).items()}
     for name, parameter in parameters.items():
         stored = tensors.get(f"weights/{name}")
         if stored is None or stored.shape != parameter.shape:
-            raise ValueError(
-                f"{path} does not hold {name} of shape {tuple(parameter.shape)} (it may be of an earlier version): "
-                "remove it to start anew"
-            )
+            raise ValueError(f"{path} does not hold {name} of shape {tuple(parameter.shape)}: remove it to start anew")
         with torch.no_grad():
             parameter.copy_(_spread(stored, parameter))
         suffix = f"/{name}"
@@ -80,6 +77,12 @@ def load_checkpoint(
                 for slot, value in slots.items()
             }
     return {name: tensor for name, tensor in tensors.items() if "/" not in name}
+
+
+def _place(key: str, parameters: Mapping[str, Tensor]) -> str:
+    """Where a tensor stands in this layout; phase 1 of version 0.1 wrote `NAME` and `NAME.SLOT`."""
+    name, _, slot = key.partition(".")
+    return key if name not in parameters else f"{slot or 'weights'}/{name}"
 
 
 def whole(tensor: Tensor) -> Tensor:

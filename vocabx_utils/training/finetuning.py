@@ -72,6 +72,8 @@ class StageRun:
 class StageTraining:
     """One stage's training: `run` yields what each step and each validation gave (see `loop.Training`).
 
+    Eight arguments: model and texts, how they are trained, and what the ids mean.
+
     Args:
         model: plain untied model; changed in place, wrapped by peft in stage "b" (then `trained` is the wrapper).
         stage, config: what moves, for how long, how fast; batch sizes, clipping, precision, seed.

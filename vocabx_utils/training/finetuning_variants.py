@@ -126,6 +126,8 @@ def tune_variant(
 ) -> FineTuned:
     """Tune one variant below `04_fine_tuning`, or read it back when it is finished.
 
+    Ten arguments: what all variants share, the plan of this one, and what is to be observed.
+
     Args:
         run: the run.
         plan: the variant.

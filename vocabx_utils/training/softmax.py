@@ -153,6 +153,8 @@ def softmax_step(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Turn logits into losses and the gradient of the old logits; nothing is changed in place.
 
+    Eight arguments, since a compiler fuses what one function sees, and a tensor or None for each part of the objective.
+
     Args:
         old: (r, V) the student's logits of the original ids.
         teacher: (r, V) the teacher's, or None.

@@ -90,7 +90,7 @@ def from_rows(
     made: str = "the extension",
     **origin: Any,
 ) -> Start:
-    """Put rows that are in memory, both (N, D), into a copy of the base model, such as those of `phase1.learn_rows`.
+    """Put rows that are in memory, both (N, D), into a copy of the base model, as `in_memory` does.
 
     Raises:
         ModelError: the extension belongs to another tokenizer (it is called by `made`), or a shape is wrong.

@@ -46,14 +46,12 @@ class TeacherStates:
         rows: per example, (k,) rows of `states` for the positions in `AlignedExample.teacher_at`.
         states: (R, D), memory-mapped on the host, in its memory or on the device.
         base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte.
-        base_targets: how many targets that were.
         beginnings: what the blocks make of the tokens before each first divergence, the same for teacher and students.
     """
 
     rows: tuple[Ints, ...]
     states: Tensor
     base_nats: float
-    base_targets: int
     beginnings: SharedBeginnings
 
     @property
@@ -114,6 +112,8 @@ def teacher_cache(
 ) -> TeacherStates:
     """Open the file of these examples' states, running the teacher if there is none for exactly this input.
 
+    Eight arguments: those of `ask_teacher`, and where, by whom and with which word the file is written.
+
     Args:
         base, examples, layer, token_budget, beginnings_bytes: see `ask_teacher`.
         folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
@@ -165,9 +165,8 @@ def _opened(
     token_budget: int,
     beginnings_bytes: int | None,
 ) -> TeacherStates:
-    targets = sum(len(e.original_ids) - 1 for e in examples.examples)
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget, limit=beginnings_bytes)
-    return TeacherStates(tuple(rows), states, nats, targets, beginnings)
+    return TeacherStates(tuple(rows), states, nats, beginnings)
 
 
 def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:

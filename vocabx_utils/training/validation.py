@@ -95,7 +95,8 @@ def evaluate(
         old, new = (last.targets >= 0) & (last.targets < model.vocab_size), last.targets >= model.vocab_size
         found = (ce[old], ce[new], kl[~last.merged], kl[last.merged], kl_first)
         for name, values in zip(_PLACES, found, strict=True):
-            sums[name] += torch.stack([values.sum(), values.new_tensor(len(values))])
+            sums[name][0] += values.sum()
+            sums[name][1] += len(values)
         token = last.ids.reshape(-1)[last.positions[: len(kl)]]  # (K,) what the student has read there
         own = last.merged & (token >= model.vocab_size)
         scores.add_kl(token[own] - model.vocab_size, kl[own])

@@ -137,7 +137,7 @@ def texts_by_type(documents: Sequence[Document]) -> dict[str, list[str]]:
 
 
 def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
-    """Original vocabulary words, read alone, whose ids the extension changes.
+    """Return the words of the original vocabulary, read alone, whose ids the extension changes.
 
     A token that cuts a longer word apart shows here (`stand` in `standard`). So does a word that the original
     tokenizer itself only reached in pieces and that is now one new token.
@@ -164,7 +164,7 @@ def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
 
 
 def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Tokens before and after, by type of text.
+    """Count tokens before and after, by type of text.
 
     Returns:
         Columns type, texts, bytes, tokens_before, tokens_after, saved_per_1000 (original tokens), new_share (share

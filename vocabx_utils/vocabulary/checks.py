@@ -41,7 +41,7 @@ def check_round_trips(extension: Extension) -> None:
 
 
 def round_trip_failures(extension: Extension, texts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Texts that the extended tokenizer gives back otherwise than the original one, with what each gives back.
+    """Return texts that the extended tokenizer gives back otherwise than the original one, with what each gives back.
 
     The original is the yardstick, not the text: a normaliser (Qwen's NFC) changes text before any token is made.
     """
@@ -53,7 +53,7 @@ def round_trip_failures(extension: Extension, texts: Sequence[str]) -> list[tupl
 
 
 def unreachable(extension: Extension, tokens: Sequence[NewToken]) -> list[NewToken]:
-    """Tokens that do not show in any of a few short contexts of their own text."""
+    """Return tokens that do not show in any of a few short contexts of their own text."""
     probes = [(t.id, c.format(text)) for t in tokens for text in _texts_with(t.raw) for c in _CONTEXTS]
     encoded = encode_each(extension.extended, (probe for _, probe in probes))
     shown = {token for (token, _), ids in zip(probes, encoded, strict=True) if token in ids}

@@ -11,7 +11,7 @@ from vocabx_utils.vocabulary.spelling import IntArray, backend_of, spelling_of
 
 
 def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: bool = False) -> Iterator[list[int]]:
-    """Token ids of one text after the other, as large corpora need it; many are tokenized at a time.
+    """Return the token ids of one text after the other, as large corpora need it; many are tokenized at a time.
 
     Args:
         tokenizer: a fast tokenizer.
@@ -27,7 +27,7 @@ def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: boo
 
 
 def encode_all(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
-    """Token ids of texts, without special tokens."""
+    """Return the token ids of texts, without special tokens."""
     return list(encode_each(tokenizer, texts))
 
 

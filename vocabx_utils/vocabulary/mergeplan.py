@@ -25,7 +25,7 @@ class MergePlan:
     merges: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def knows(self, piece: str) -> bool:
-        """Whether a piece is in the original vocabulary or among the new ones."""
+        """Tell whether a piece is in the original vocabulary or among the new ones."""
         return piece in self.subtokens or piece in self.spelling.vocab
 
     def add(self, left: str, right: str) -> None:
@@ -34,7 +34,7 @@ class MergePlan:
         self.subtokens.setdefault(left + right, self._parts(left) + self._parts(right))
 
     def symbols(self, piece: str) -> list[str]:
-        """Pieces that one pre-token becomes under the original merges and the new ones so far."""
+        """Return the pieces that one pre-token becomes under the original merges and the new ones so far."""
         out = [self.spelling.pieces[i] for i in self.spelling.tokenize_piece(piece)]
         while ranked := [(self.merges[p], k) for k, p in enumerate(itertools.pairwise(out)) if p in self.merges]:
             _, k = min(ranked)

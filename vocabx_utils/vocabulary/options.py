@@ -53,7 +53,7 @@ class TokenOptions:
             )
 
     def barred(self, spelling: Spelling) -> frozenset[bytes]:
-        """The bytes of what must not become a token."""
+        """Return the bytes of what must not become a token."""
         return frozenset(spelling.spaced_form(e).encode() if isinstance(e, str) else e for e in self.exclude)
 
 

@@ -115,7 +115,7 @@ class Spelling:
         return mask
 
     def widths_of(self, ids: Sequence[int] | IntArray) -> IntArray:
-        """Bytes that each of `ids` consumes, (T,).
+        """Return the bytes that each of `ids` consumes, (T,).
 
         Raises:
             ValueError: for an id that the tokenizer does not have (a padding row of the matrices, for example).
@@ -201,7 +201,7 @@ class Spelling:
         return "".join(_SYMBOL[b] for b in text.encode("utf-8", "surrogatepass"))
 
     def raw(self, piece: str) -> bytes:
-        """UTF-8 bytes of the text that a piece stands for."""
+        """Return the UTF-8 bytes of the text that a piece stands for."""
         if self.kind == "sentencepiece":
             if byte := _BYTE_PIECE.fullmatch(piece):
                 return bytes([int(byte[1], 16)])
@@ -211,7 +211,7 @@ class Spelling:
         return piece.encode()
 
     def raw_of(self, token_id: int) -> bytes:
-        """Bytes of a token; an added token stands for its own text."""
+        """Return the bytes of a token; an added token stands for its own text."""
         piece = self.pieces[token_id]
         if token_id in self.added_ids and self.kind == "byte-level":
             return piece.encode()
@@ -226,11 +226,11 @@ class Spelling:
         return [part for part, _ in self.backend.pre_tokenizer.pre_tokenize_str(text)]
 
     def tokenize_piece(self, piece: str) -> list[int]:
-        """Ids that the original merges give to one pre-token."""
+        """Return the ids that the original merges give to one pre-token."""
         return [token.id for token in self.backend.model.tokenize(piece)]
 
     def subtokens(self, text: str) -> tuple[int, ...]:
-        """Ids of a text by itself under the original tokenizer, without a prefix and without special tokens."""
+        """Return the ids of a text by itself under the original tokenizer, without prefix and special tokens."""
         return tuple(i for part in self.split(text) for i in self.tokenize_piece(part))
 
     def spaced_form(self, text: str) -> str:
@@ -239,7 +239,7 @@ class Spelling:
         return " " + text[1:] if text.startswith(mark) and len(text) > 1 else text
 
     def inside_a_token(self, text: str) -> bool:
-        """Whether a text is a substring of the text of a token (or one itself)."""
+        """Tell whether a text is a substring of the text of a token (or one itself)."""
         return text in self._all_texts
 
     @cached_property

@@ -44,7 +44,7 @@ def load_pairs(config: TokenizerConfig) -> list[Pair]:
 
 
 def split_sizes(config: TokenizerConfig, pairs: Sequence[Pair]) -> dict[str, int]:
-    """Number of pairs by split.
+    """Return the number of pairs by split.
 
     The settings are numbers for the packages and data sets that they were made for. A corpus of one's own (`jsonl`
     or `tree`) may be smaller: then they are shares of it.
@@ -57,12 +57,12 @@ def split_sizes(config: TokenizerConfig, pairs: Sequence[Pair]) -> dict[str, int
 
 
 def plain_texts(pairs: Sequence[Pair]) -> list[str]:
-    """Query and answer without the template, whose own words must not become tokens."""
+    """Return query and answer without the template, whose own words must not become tokens."""
     return [f"{pair.query}\n{pair.answer}" for pair in pairs]
 
 
 def rendered_texts(pairs: Sequence[Pair], config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast) -> list[str]:
-    """Pairs as the model reads them."""
+    """Return pairs as the model reads them."""
     return [render(pair, config.template, tokenizer).text for pair in pairs]
 
 

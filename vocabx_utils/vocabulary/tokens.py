@@ -82,14 +82,14 @@ class Extension:
         return str(self.extended.convert_ids_to_tokens(token))
 
     def count(self, texts: Iterable[str]) -> dict[int, int]:
-        """Occurrences of each new token in texts, by id; tokens that do not occur have 0."""
+        """Return the occurrences of each new token in texts, by id; tokens that do not occur have 0."""
         counts: Counter[int] = Counter()
         for ids in encode_each(self.extended, texts):
             counts.update(i for i in ids if i >= self.V)
         return {i: counts.get(i, 0) for i in self.new_ids}
 
     def table(self) -> pd.DataFrame:
-        """The new tokens, one a row."""
+        """Return the new tokens, one a row."""
         import pandas as pd
 
         pieces = self.original.convert_ids_to_tokens

@@ -11,7 +11,7 @@ from vocabx_utils.vocabulary.spelling import BoolArray, IntArray, Spelling
 
 
 def new_added(original: Spelling, extended: Spelling) -> BoolArray:
-    """Whether each extended id is an added token with text that the original does not have, (V + N,)."""
+    """Tell whether each extended id is an added token with text that the original does not have, (V + N,)."""
     new = extended.is_added & ~extended.is_control
     known = min(len(new), original.first_free_id)
     new[:known] &= ~original.is_added[:known]

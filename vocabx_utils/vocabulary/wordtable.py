@@ -43,7 +43,7 @@ class WordTable:
 
 
 def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool = False) -> bool:
-    """Whether a merge may put two neighbouring pieces together, judged at their junction alone.
+    """Tell whether a merge may put two neighbouring pieces together, judged at their junction alone.
 
     Byte-level tokenizers have a pre-tokenizer that keeps words, digits and signs apart. SentencePiece-style ones
     have none, so the same is done here: the right piece starts no word, both sides are letters or both are signs,
@@ -73,7 +73,7 @@ def _edge_is_digit(piece: str, edge: int, spelling: Spelling) -> bool:
 
 
 def is_digit(char: str) -> bool:
-    """Whether a character is numeric (Unicode N)."""
+    """Tell whether a character is numeric (Unicode N)."""
     return _char_class(char) == "digit"
 
 
