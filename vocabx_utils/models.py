@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -76,11 +75,7 @@ class BaseModel:
 
 
 def load_base_model(
-    source: str | Path = DEFAULT_MODEL,
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    revision: str | None = None,
+    source: str | Path = DEFAULT_MODEL, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
 ) -> BaseModel:
     """Load a base model from a packaged name, hub id, local folder or `.gguf` file, untie its head and freeze it.
 
@@ -97,7 +92,6 @@ def load_base_model(
     from transformers import AutoModelForCausalLM
 
     where = pick_device(device)
-    avoid_cudnn_attention()  # also where the model is loaded on the CPU: sharded runs move it to GPUs later
     kind = pick_dtype(dtype, where)
     path = resolve_source(source)
     tokenizer = load_tokenizer(source, revision=revision)
@@ -123,6 +117,7 @@ def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseMo
 
 def _frozen(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str, device: torch.device) -> BaseModel:
     """Untie and freeze a model in place, and check it."""
+    avoid_cudnn_attention()  # also where the model lies on the CPU: sharded runs move it to GPUs later
     model = untie(model).eval().requires_grad_(False).to(device)  # type: ignore[arg-type]
     check_finite(model, name)
     vocab_size = original_vocab_size(tokenizer)
@@ -208,12 +203,6 @@ def check_finite(model: nn.Module, source: str = "the model") -> None:
                 f"{source}: weights {name} hold values that are infinite or NaN. The file is damaged, or was saved in "
                 "a dtype that is too small for it; load the model from another copy."
             )
-
-
-def cache_argument(body: nn.Module) -> str:
-    """Name of the argument that takes keys and values, which transformers renamed between releases."""
-    names = inspect.signature(inspect.unwrap(body.forward)).parameters
-    return "cache" if "cache" in names else "past_key_values"
 
 
 def pick_device(device: str = "auto") -> torch.device:

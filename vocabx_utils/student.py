@@ -9,6 +9,7 @@ Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from torch.nn import functional
 from transformers import Cache, PreTrainedModel
 
 from vocabx_utils.batching import like_length, pad
-from vocabx_utils.models import cache_argument
 
 # Configuration names that speak of logits but leave the output logits alone.
 _HARMLESS = {"attn_logit_softcapping", "attention_logit_cap", "router_aux_loss_coef", "output_router_logits"}
@@ -251,6 +251,12 @@ class Student(nn.Module):
                 f"model type {self.model.config.model_type!r}: head products differ from the model's own "
                 "logits, so its losses cannot be computed in chunks"
             )
+
+
+def cache_argument(body: nn.Module) -> str:
+    """Name the argument that takes keys and values, which transformers renamed between releases."""
+    names = inspect.signature(inspect.unwrap(body.forward)).parameters
+    return "cache" if "cache" in names else "past_key_values"
 
 
 def logits(hidden: Tensor, head: Tensor, transform: LogitTransform) -> Tensor:
