@@ -106,7 +106,7 @@ def ratio_and_error(parts: Floats, wholes: Floats) -> tuple[Floats, Floats]:
 
 
 def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: float = CONFIDENCE) -> Interval:
-    """Compute Student's interval of the common slope of lines (x, y) with levels of their own (least squares).
+    """Compute Student's interval of the common slope of lines (x, y) with a level of their own each (least squares).
 
     The limits are infinite where no point is left to measure the scatter with.
     """

@@ -83,7 +83,7 @@ def paired_bootstrap(
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:
-    """Return Spearman's correlation with limits that hold for a handful of pairs, each in [-1, 1].
+    """Return Spearman's correlation of pairs with limits that hold for a handful of them, each in [-1, 1].
 
     The limits are all true correlations under which the observed one is not in either tail. How the observed one is
     distributed under each is simulated for normal data of this size (seed 0), because the textbook formula, Fisher's

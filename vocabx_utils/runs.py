@@ -48,7 +48,7 @@ class Run:
         return folder
 
     def require(self, stage: str, relative: str = "provenance.json") -> Path:
-        """Return the path of what a stage made; MissingStageError, with the notebook to run, if it is missing."""
+        """Return the path of what a stage made; MissingStageError names the notebook to run where it is missing."""
         path = self.folder / stage_name(stage) / relative
         if not path.exists():
             raise MissingStageError(

@@ -72,7 +72,7 @@ def wilson_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
 
 
 def exact_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the share with its exact (Clopper-Pearson) interval; without a trial it lies anywhere between 0 and 1."""
+    """Return a share with its exact (Clopper-Pearson) interval; without a trial it lies anywhere between 0 and 1."""
     require_fraction(confidence, "confidence")
     return Interval(math.nan, 0.0, 1.0) if k == n == 0 else _share(k, n, confidence, "beta")
 
@@ -145,7 +145,7 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
 def smallest_detectable_difference(
     rate: float, n: int, *, power: float = 0.8, alpha: float = 0.05, discordant: float | None = None
 ) -> float:
-    """Return the smallest gain, in (0, 1], that the reported two-sided test on n problems finds with this power.
+    """Return the smallest gain over a pass rate that the reported two-sided test on n problems finds with this power.
 
     Without `discordant` the test is the thesis's two-proportion z-test (two independent groups of n). With it the
     test is the exact McNemar test on n pairs, of which the share `discordant` has different verdicts on average.

@@ -45,7 +45,7 @@ def find_notebooks() -> dict[str, Path]:
 
 
 def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
-    """Return the full names of the notebooks with these numbers or names (none: of all), in order of the series."""
+    """Return the full names of the notebooks with these numbers or names (none: all), in order of the series."""
     if not available:
         raise ConfigError(f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one.")
     try:
