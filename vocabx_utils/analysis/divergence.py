@@ -44,10 +44,9 @@ class PairedText:
     def __post_init__(self) -> None:
         if self.pairs.ndim != 2 or self.pairs.shape[1] != 2:
             raise ValueError(f"pairs are {self.pairs.shape}; expected (P, 2).")
-        if len(self.pairs) and (self.pairs.max(0) >= (len(self.original_ids), len(self.extended_ids))).any():
-            raise ValueError(
-                f"A pair lies outside the text ({len(self.original_ids)} and {len(self.extended_ids)} tokens)."
-            )
+        sizes = len(self.original_ids), len(self.extended_ids)
+        if len(self.pairs) and (self.pairs.max(0) >= sizes).any():
+            raise ValueError(f"A pair lies outside the text ({sizes[0]} and {sizes[1]} tokens).")
 
     def since_new(self, first_new_id: int) -> np.ndarray:
         """Student tokens since the last new one at each pair, (P,) int64: 0 at a new token, −1 before the first."""

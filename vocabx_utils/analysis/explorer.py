@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,7 @@ from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """A place where a new token stands: the text before, the token, the text behind."""
 
     text: int

@@ -192,9 +192,8 @@ def _settle_link(match: re.Match[str], names: dict[str, str]) -> str:
     if page is None:
         return f'<span class="file" title="{html.escape(target)}">{words}</span>'
     # JupyterLab keeps capitals in anchors and GitHub does not; here both forms find the heading
-    attributes = match[0][: match[0].index(">")].replace(
-        f'"{target}"', f'"{page}{"#" + anchor.lower() if anchor else ""}"'
-    )
+    place = f"#{anchor.lower()}" if anchor else ""
+    attributes = match[0][: match[0].index(">")].replace(f'"{target}"', f'"{page}{place}"')
     return f"{attributes}>{words}</a>"
 
 

@@ -108,9 +108,8 @@ def told(interval: Interval, n: int, sample: str) -> str:
 def box(verdicts: Sequence[Verdict]) -> str:
     """Spell verdicts as a Markdown table: what the thesis says, our rule, what we see."""
     head = "| claim | what the thesis says | confirmed if | verdict | what we see |\n| --- | --- | --- | --- | --- |\n"
-    return head + "\n".join(
-        f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.answer}** | {v.reason} |" for v in verdicts
-    )
+    rows = (f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.answer}** | {v.reason} |" for v in verdicts)
+    return head + "\n".join(rows)
 
 
 def agreement(verdicts: Sequence[Verdict]) -> str:

@@ -7,10 +7,9 @@ have no counterpart. A figure whose files a run does not have is left out with a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -31,8 +30,7 @@ _LONGEST_LINE = 70
 _PROCESS_TEXT = "def calculate_sum(a, b):"
 
 
-@dataclass(frozen=True)
-class FigureSpec:
+class FigureSpec(NamedTuple):
     """One figure of the list."""
 
     name: str  # file name without extension
@@ -40,8 +38,7 @@ class FigureSpec:
     draw: Callable[[Run], Drawing]  # makes it from a run; raises `MissingStageError` where the run lacks the files
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one figure: the files written, or why there are none."""
 
     name: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -116,8 +116,7 @@ def wrong_pairs(mapping: TokenMapping, original_ends: IntArray, extended_ends: I
     return [(int(i), int(j)) for i, j in pairs[wrong]]
 
 
-@dataclass(frozen=True)
-class WrongPair:
+class WrongPair(NamedTuple):
     """A pair of equal tokens at two different places of a text."""
 
     text: int  # which text
