@@ -72,11 +72,8 @@ def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mappi
     """Convert a GGUF file once to safetensors and tokenizer files below `parent`; a second process waits for the first.
 
     The folder has the file's stem and the start of its SHA-256 for a name unless one is given; `facts` go into its
-    `source.json`. An earlier conversion by the same `converter` is taken as it is.
-
-    Raises:
-        ModelError: missing, truncated or no GGUF file, or an architecture or pre-tokenizer we do not know.
-        SpaceError: the conversion would not fit on the disk; nothing was written.
+    `source.json`. An earlier conversion by the same `converter` is taken as it is. ModelError for a file that is
+    missing, truncated or of an unknown kind; SpaceError, before anything is written, where it would not fit.
     """
     if not path.is_file():
         raise ModelError(f"GGUF file {path} does not exist.")

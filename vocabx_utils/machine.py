@@ -23,7 +23,7 @@ PACKAGES = (
 
 
 def describe_machine() -> dict[str, dict[str, str]]:
-    """Facts about this machine by section and name, as text; nothing is downloaded and no network is asked."""
+    """Collect facts about this machine by section and name, as text; nothing is downloaded and no network is asked."""
     return {
         "versions": _versions(),
         "machine": _machine(),

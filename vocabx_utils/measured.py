@@ -59,7 +59,7 @@ def _setting(row: Mapping[str, Any], schedule: str) -> str:
 
 
 def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, float]]:
-    """Lambda, KL at the last subtoken (nats) and bits per byte of the variants that differ in lambda alone, in order.
+    """Return lambda, KL at the last subtoken (nats), bits per byte of the variants that differ in lambda alone.
 
     They begin with mean rows and learn by KL at the last subtoken plus lambda times CE.
     """
@@ -98,9 +98,7 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
 def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate what each stage cost, and bits per byte by text set before the first and after each.
 
-    Returns:
-        By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), then one
-        column for each text set.
+    By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), text sets.
     """
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():

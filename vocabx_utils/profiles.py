@@ -48,12 +48,10 @@ def profile_names() -> list[str]:
 
 
 def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -> dict[str, Any]:
-    """Read a profile.
+    """Read a profile: `quick` (empty: the notebooks' own defaults), the name of a shipped one, or a YAML file.
 
-    Args:
-        name_or_path: `quick` (empty: the notebooks' own defaults), the name of a shipped profile, or a YAML file.
-        as_text: leave every value the text that stands there, for readers who know the types of the parameters;
-            otherwise numbers, `true`, `false` and `null` are recognised as in YAML 1.2.
+    Numbers, `true`, `false` and `null` are recognised as in YAML 1.2; `as_text` leaves every value the text that
+    stands there, for readers who know the types of the parameters.
 
     Returns:
         Shared parameters by name, and mappings under full notebook names such as `03_phase1_training`.

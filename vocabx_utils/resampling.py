@@ -15,11 +15,8 @@ from vocabx_utils.intervals import CONFIDENCE, Floats, Interval, paired_values, 
 def bootstrap_mean(values: ArrayLike, *, draws: int = 1000, confidence: float = CONFIDENCE, seed: int = 0) -> Interval:
     """Return the mean of the finite values with a percentile bootstrap interval, for hundreds of tokens.
 
-    Returns:
-        The mean with its limits: all NaN where no value is finite; the limits equal the mean where one is.
-
-    Source:
-        Efron & Tibshirani, An Introduction to the Bootstrap, percentile method.
+    All is NaN where no value is finite; the limits equal the mean where one is. Source: Efron & Tibshirani, An
+    Introduction to the Bootstrap, percentile method.
     """
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]

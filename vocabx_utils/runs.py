@@ -76,9 +76,8 @@ def open_run(name: str) -> Run:
 def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Literal["new", "resume", "finished"]:
     """Open a stage folder, made if missing, for work described by `key`, and keep others out of it until `finish`.
 
-    Args:
-        key: settings and input fingerprints, JSON-ready. Two runs with equal keys give equal results.
-        writes: False in the processes of a group that leave writing, and the lock, to their first one.
+    The key is JSON-ready: settings and input fingerprints; two runs with equal keys give equal results. `writes` is
+    False in the processes of a group that leave writing, and the lock, to their first one.
 
     Returns:
         `new` (nothing there), `resume` (same key, unfinished) or `finished` (same key, sealed by `finish`).

@@ -118,13 +118,11 @@ def read_source_tree(
 
 
 def hold_out(documents: Sequence[Document], share: float) -> tuple[list[Document], list[Document]]:
-    """Split files into those to choose on and those to measure on.
+    """Split files into those to choose on and those to measure on, both in the order given.
 
     Files are drawn by a hash of their path, so that one file more or less changes little, as long as they fit into
-    the share of the bytes. If that leaves less than half of it, the smallest other file is added.
-
-    Returns:
-        Both parts, in the order of `documents`; the second is empty for a share of 0 and for a single file.
+    the share of the bytes. If that leaves less than half of it, the smallest other file is added. Nothing is held out
+    for a share of 0 and of a single file.
     """
     sizes = [document.n_bytes for document in documents]
     target, held = share * sum(sizes), set[int]()

@@ -45,7 +45,7 @@ def two_proportion_z_test(k1: int, n1: int, k2: int, n2: int) -> Significance:
 
 
 def mcnemar_test(first: ArrayLike, second: ArrayLike) -> Significance:
-    """Exact McNemar test, whether two models pass equally many problems: smaller discordant count and p-value."""
+    """Test exactly (McNemar) whether two models pass equally many: smaller discordant count and p-value."""
     one, two = _verdicts(first, second)
     table = [[int(np.sum(a & b)) for b in (two, ~two)] for a in (one, ~one)]
     if table[0][1] + table[1][0] == 0:

@@ -29,15 +29,10 @@ _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "model_input
 
 
 def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a folder or hub id.
+    """Load the tokenizer of a folder or hub id with the backend of its tokenizer.json.
 
-    Returns:
-        A tokenizer whose backend is that of tokenizer.json. Without such a file, what transformers builds from
-        `vocab.json` and `merges.txt`.
-
-    Raises:
-        ModelError: there is no tokenizer, it cannot be read, it has no fast backend, or only a SentencePiece model
-            file says how it cuts text.
+    Without such a file it is what transformers builds from `vocab.json` and `merges.txt`. ModelError where there is no
+    tokenizer, it cannot be read, has no fast backend, or only a SentencePiece model file says how it cuts text.
     """
     from transformers import AutoTokenizer
 
@@ -62,9 +57,6 @@ def plain_tokenizer(like: Any, file: Path) -> PreTrainedTokenizerFast:
 
     Decoding never drops spaces before signs, which code needs. A role whose token the file does not hold is left out
     with a warning: to enter the token would give it an id that the model has no row for.
-
-    Raises:
-        ModelError: the file cannot be read.
     """
     from transformers import PreTrainedTokenizerFast
 

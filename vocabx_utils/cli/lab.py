@@ -19,12 +19,9 @@ from vocabx_utils.paths import project_root
 
 
 def copy_notebooks(sources: dict[str, Path], folder: Path) -> dict[str, str]:
-    """Bring the working copies up to date; a copy that was worked on is never touched.
+    """Bring working copies up to date; say of each `copied`, `kept` (current or worked on) or `kept, source changed`.
 
-    `.copied.json` among them holds the digest of each source when it was copied.
-
-    Returns:
-        What happened, by full name: `copied`, `kept` (worked on, or current) or `kept, source changed`.
+    A copy that was worked on is never touched; `.copied.json` holds the digest of each source when it was copied.
     """
     record = folder / ".copied.json"
     known = read_json(record) if record.exists() else {}

@@ -59,13 +59,9 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
 
 
 def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
-    """Execute one notebook; its progress lines and warnings are passed on while it runs.
+    """Execute a notebook into `output`, which is written after each cell, so a failure leaves the part that was done.
 
-    Args:
-        output: executed copy; written after each cell, so a failure leaves the part that was done.
-
-    Raises:
-        NotebookFailed: a cell raised, or the kernel died.
+    NotebookFailed where a cell raised, or the kernel died.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError

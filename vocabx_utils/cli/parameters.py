@@ -166,16 +166,9 @@ def assign_parameters(
 ) -> dict[str, dict[str, Any]]:
     """Give each selected notebook its values: typed ones over its profile section over the shared ones.
 
-    Args:
-        profile: result of `profiles.load_profile`, best as text: the types of the defaults say how it reads.
-        typed: names and texts from the command line. `epochs` goes to every selected notebook that declares it,
-            `03.epochs` to that one.
-
-    Returns:
-        Values to inject, by notebook; notebooks without any have an empty mapping.
-
-    Raises:
-        ConfigError: unknown names or values of the wrong type, all of them in one message.
+    The profile is best read as text: the types of the defaults say how it reads. `epochs`, typed, goes to every
+    selected notebook that declares it, `03.epochs` to that one. Unknown names and values of the wrong type stand in one
+    ConfigError. Notebooks without values have an empty mapping.
     """
     chosen = list(declared if selected is None else selected)
     problems = _unknown_names(declared, profile)

@@ -42,12 +42,8 @@ def make_plan(
 ) -> Plan:
     """Check everything that was asked for before anything runs.
 
-    Args:
-        run_name: folder below `runs/`; by default the profile's `run_name`, else the profile's own name.
-
-    Raises:
-        ConfigError: an unknown profile, notebook or parameter, or a value of the wrong type or out of
-            range, for any of the notebooks.
+    Without a run name the profile's `run_name` counts, else the profile's own name. A ConfigError names an unknown
+    profile, notebook or parameter, and values of the wrong type or out of range, for any of the notebooks.
     """
     available = find_notebooks()
     selected = select_notebooks(available, tuple(only))
