@@ -10,69 +10,49 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vocabx_utils.settings import Settings, require
+from vocabx_utils.settings import ConfigError, Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageConfig(Settings):
-    """What every stage shares: which run, which model, where it computes, which seed.
+    """What every stage shares: which run, which model, where it computes, which seed."""
 
-    Attributes:
-        run_name: folder below `runs/`.
-        model: name of a fetched model, hub id, local folder or GGUF file.
-        device: `auto` (CUDA if there is one, else CPU) or a torch device name.
-        dtype: `auto` (bfloat16 on CUDA, float32 on CPU), `float32`, `bfloat16` or `float16`.
-        seed: seed of every generator of the stage.
-    """
-
-    run_name: str = "quick"
-    model: str = "smollm2-135m"
-    device: str = "auto"
+    run_name: str = "quick"  # folder below `runs/`
+    model: str = "smollm2-135m"  # name of a fetched model, hub id, local folder or GGUF file
+    device: str = "auto"  # `auto` (CUDA if there is one, else CPU) or a torch device name
+    # `auto` (bfloat16 on CUDA, float32 on CPU), `float32`, `bfloat16` or `float16`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    seed: int = 0
+    seed: int = 0  # seed of every generator of the stage
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.run_name) and "/" not in self.run_name, "run_name", self.run_name, "a plain folder name")
+        self.require("run_name", bool(self.run_name) and "/" not in self.run_name, "a plain folder name")
         self.require_at_least(0, "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(StageConfig):
-    """Notebook 01: the corpus and the new tokens.
+    """Notebook 01: the corpus and the new tokens."""
 
-    Attributes:
-        corpus_source: where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`.
-        packages: import names, for `packages`.
-        corpus_path: JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`).
-        corpus_revision: revision of the hub data set.
-        corpus_glob: which files, written as in a `.gitignore` file, several separated by commas, for `tree`.
-        template: how a pair reads: `thesis` or `chat`.
-        n_tokens: new tokens wanted (N).
-        strategy: `merges` (ours) or `added` (the thesis's).
-        min_count: fewest occurrences of a token in the tokenizer split.
-        min_train_count: fewest occurrences in the training split; 0 keeps tokens that cannot be trained.
-        max_token_bytes: longest token.
-        keep_whitespace: propose tokens of pure whitespace.
-        tokenizer_pairs, train_pairs, validation_pairs: sizes of the splits.
-        comparison_bytes: text of each corpus of the comparison, in bytes for choosing and as much for measuring.
-    """
-
+    # where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`
     corpus_source: Literal["packages", "jsonl", "hub", "tree"] = "packages"
+    # import names, for `packages`
     packages: tuple[str, ...] = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
-    corpus_path: str = ""
-    corpus_revision: str = ""
-    corpus_glob: str = "*.h"
-    template: Literal["thesis", "chat"] = "thesis"
-    n_tokens: int = 32
-    strategy: Literal["merges", "added"] = "merges"
-    min_count: int = 4
-    min_train_count: int = 4
-    max_token_bytes: int = 32
-    keep_whitespace: bool = False
+    corpus_path: str = ""  # JSON Lines file (`jsonl`), data set name (`hub`) or folder (`tree`)
+    corpus_revision: str = ""  # revision of the hub data set
+    corpus_glob: str = "*.h"  # which files, written as in a `.gitignore` file, several separated by commas, for `tree`
+    template: Literal["thesis", "chat"] = "thesis"  # how a pair reads: `thesis` or `chat`
+    n_tokens: int = 32  # new tokens wanted (N)
+    strategy: Literal["merges", "added"] = "merges"  # `merges` (ours) or `added` (the thesis's)
+    min_count: int = 4  # fewest occurrences of a token in the tokenizer split
+    min_train_count: int = 4  # fewest occurrences in the training split; 0 keeps tokens that cannot be trained
+    max_token_bytes: int = 32  # longest token
+    keep_whitespace: bool = False  # propose tokens of pure whitespace
+    # sizes of the splits
     tokenizer_pairs: int = 2000
     train_pairs: int = 1500
     validation_pairs: int = 400
+    # text of each corpus of the comparison, in bytes for choosing and as much for measuring
     comparison_bytes: int = 300_000
 
     def __post_init__(self) -> None:
@@ -82,28 +62,19 @@ class TokenizerConfig(StageConfig):
         self.require_at_least(2, "max_token_bytes")
         self.require_at_least(1, "tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes")
         if self.corpus_source == "packages":
-            require(bool(self.packages), "packages", self.packages, "at least one import name")
+            self.require("packages", bool(self.packages), "at least one import name")
         else:
-            require(
-                bool(self.corpus_path), "corpus_path", self.corpus_path, f"a path or name for {self.corpus_source!r}"
-            )
+            self.require("corpus_path", bool(self.corpus_path), f"a path or name for {self.corpus_source!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentConfig(StageConfig):
-    """Notebook 02: how the two tokenizations of a text align.
+    """Notebook 02: how the two tokenizations of a text align."""
 
-    Attributes:
-        lookahead: how far the thesis's algorithm looks ahead, in tokens.
-        texts: validation texts that are aligned, at most.
-        kl_texts: texts with a wrong pair on which the KL is measured, at most.
-        kl_tokens: longest of those texts, in original tokens.
-    """
-
-    lookahead: int = 20
-    texts: int = 2000
-    kl_texts: int = 8
-    kl_tokens: int = 160
+    lookahead: int = 20  # how far the thesis's algorithm looks ahead, in tokens
+    texts: int = 2000  # validation texts that are aligned, at most
+    kl_texts: int = 8  # texts with a wrong pair on which the KL is measured, at most
+    kl_tokens: int = 160  # longest of those texts, in original tokens
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,27 +83,10 @@ class AlignmentConfig(StageConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase1Config(StageConfig):
-    """Notebook 03: learning the new rows.
+    """Notebook 03: learning the new rows."""
 
-    Attributes:
-        variants: `{input rows}_{objective}` or `{input rows}_untrained`, for example `mean_kl_last_ce0.3`; see
-            `vocabx_utils.training.objectives.parse_objective`.
-        head_init: first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise.
-        learning_rate: peak of the schedule, for both optimisers (the thesis: 4.2e-4).
-        epochs: of the first cycle: linear warm-up, then linear decay.
-        restart_epochs: of a second cycle after a warm restart, 0 for none (the thesis: 8 and then 4).
-        warmup: share of a cycle's steps that warm up.
-        batch_size: texts or windows in a step, over all processes.
-        token_budget: tokens of one forward pass, padding included; a larger step is split and summed.
-        window: tokens around a new token that are kept, 0 for whole texts.
-        train_windows, validation_windows: most windows.
-        train_limit, validation_limit: most texts taken from each split, 0 for all.
-        max_length: longest text in tokens; longer ones are cut.
-        checkpoint_steps: steps between checkpoints inside an epoch.
-        compile_blocks: fuse the small operations of each block (CUDA; about a minute to start, less memory traffic).
-        require_improvement: fail if a variant that matches the teacher at `last` ends with a higher KL there.
-    """
-
+    # `{input rows}_{objective}` or `{input rows}_untrained`, for example `mean_kl_last_ce0.3`; see
+    # `vocabx_utils.training.objectives.parse_objective`
     variants: tuple[str, ...] = (
         "mean_untrained",
         "random_untrained",
@@ -141,30 +95,34 @@ class Phase1Config(StageConfig):
         "mean_kl_first",
         "random_kl_last",
     )
+    # first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise
     head_init: Literal["auto", "random", "mean", "first"] = "auto"
-    learning_rate: float = 1e-2
-    epochs: int = 2
-    restart_epochs: int = 0
-    warmup: float = 0.1
-    batch_size: int = 16
-    token_budget: int = 8192
-    window: int = 48
+    learning_rate: float = 1e-2  # peak of the schedule, for both optimisers (the thesis: 4.2e-4)
+    epochs: int = 2  # of the first cycle: linear warm-up, then linear decay
+    restart_epochs: int = 0  # of a second cycle after a warm restart, 0 for none (the thesis: 8 and then 4)
+    warmup: float = 0.1  # share of a cycle's steps that warm up
+    batch_size: int = 16  # texts or windows in a step, over all processes
+    token_budget: int = 8192  # tokens of one forward pass, padding included; a larger step is split and summed
+    window: int = 48  # tokens around a new token that are kept, 0 for whole texts
+    # most windows
     train_windows: int = 112
     validation_windows: int = 48
+    # most texts taken from each split, 0 for all
     train_limit: int = 0
     validation_limit: int = 0
-    max_length: int = 1024
-    checkpoint_steps: int = 50
+    max_length: int = 1024  # longest text in tokens; longer ones are cut
+    checkpoint_steps: int = 50  # steps between checkpoints inside an epoch
+    # fuse the small operations of each block (CUDA; about a minute to start, less memory traffic)
     compile_blocks: bool = False
-    require_improvement: bool = True
+    require_improvement: bool = True  # fail if a variant that matches the teacher at `last` ends with a higher KL there
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.variants), "variants", self.variants, "at least one variant")
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
-        require(self.epochs >= 1, "epochs", self.epochs, "1 or more (untrained variants are named so)")
-        require(0 <= self.warmup < 1, "warmup", self.warmup, "a share from 0 to below 1")
-        require(self.window == 0 or self.window >= 4, "window", self.window, "0 or at least 4 tokens")
+        self.require("variants", bool(self.variants), "at least one variant")
+        self.require("learning_rate", self.learning_rate > 0, "a positive number")
+        self.require("epochs", self.epochs >= 1, "1 or more (untrained variants are named so)")
+        self.require("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1")
+        self.require("window", self.window == 0 or self.window >= 4, "0 or at least 4 tokens")
         self.require_at_least(
             1, "batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"
         )
@@ -178,45 +136,28 @@ class FineTuneConfig(StageConfig):
 
     What the thesis states (section "Phase 2"): four epochs of stage a, four of b at 2.2e-4 with a warm-up over the
     first epoch and rank 128, one of each half in c at 4.2e-5. The rest is unstated there and chosen here.
-
-    Attributes:
-        variants: "base" (LoRA alone, the control) and phase-1 variants, which go through a and b.
-        without_a: phase-1 variants that go through b once more without a (claim C8).
-        full: variants that go through c too, after a where they have one (claim C9).
-        train_texts, validation_texts: texts taken from the splits, those with most new tokens; 0 for all.
-        stages: of one variant, in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks by halves.
-        loss_on: "all" learns the whole text, as the thesis's closing remarks read; "answer" the answer only.
-        max_length: tokens kept of one text.
-        tokens_per_step: tokens behind one optimiser step.
-        tokens_per_batch: padded tokens that one process holds at once; bounds memory, not the result.
-        a_epochs, b_epochs, c_epochs: passes over the data (of each half in c).
-        a_rate, b_rate, c_rate: peak learning rates of AdamW.
-        a_warmup, b_warmup, c_warmup: share of the steps with a rising rate; then a falls to 0, b and c stay. One over
-            `b_epochs` is the thesis's warm-up of b, its first epoch.
-        lora_rank, lora_alpha, lora_dropout: of the adapters; the update is scaled by alpha / rank.
-        lora_target: pattern for whole module names, empty for every linear layer of every block.
-        rows_in_b: let the new rows move during LoRA too.
-        c_refreeze: freeze the first half again while the second trains.
-        weight_decay: 0 by default: decay would pull rows of tokens that the data never shows towards 0.
-        clip_norm: largest gradient norm, over what moves; 0 turns it off.
-        gradient_checkpointing: "auto" (in c only), "always" or "never".
-        checkpoint_every: optimiser steps between checkpoints; 0 for the end of each epoch only.
-        compile_blocks: fuse the small operations of each block (CUDA; about a minute to start, less memory traffic).
-        sharded: spread the weights over the processes too, for bases that one device cannot hold.
     """
 
+    # "base" (LoRA alone, the control) and phase-1 variants, which go through a and b
     variants: tuple[str, ...] = ("base", "mean_ce", "mean_kl_last")
-    without_a: tuple[str, ...] = ("mean_kl_last",)
-    full: tuple[str, ...] = ("mean_kl_last",)
+    without_a: tuple[str, ...] = ("mean_kl_last",)  # phase-1 variants that go through b once more without a (claim C8)
+    full: tuple[str, ...] = ("mean_kl_last",)  # variants that go through c too, after a where they have one (claim C9)
+    # texts taken from the splits, those with most new tokens; 0 for all
     train_texts: int = 0
     validation_texts: int = 0
+    # of one variant, in order; "a" whole embedding and head, "b" LoRA on all blocks, "c" blocks by halves
     stages: tuple[str, ...] = ("a", "b")
+    # "all" learns the whole text, as the thesis's closing remarks read; "answer" the answer only
     loss_on: Literal["all", "answer"] = "all"
-    max_length: int = 1024
-    tokens_per_step: int = 16_384
-    tokens_per_batch: int = 16_384
+    max_length: int = 1024  # tokens kept of one text
+    tokens_per_step: int = 16_384  # tokens behind one optimiser step
+    tokens_per_batch: int = 16_384  # padded tokens that one process holds at once; bounds memory, not the result
+    # passes over the data (of each half in c)
     a_epochs: int = 4
+    # peak learning rates of AdamW
     a_rate: float = 1.0e-4
+    # share of the steps with a rising rate; then a falls to 0, b and c stay. One over `b_epochs` is the thesis's
+    # warm-up of b, its first epoch.
     a_warmup: float = 0.1
     b_epochs: int = 4
     b_rate: float = 2.2e-4
@@ -224,60 +165,49 @@ class FineTuneConfig(StageConfig):
     c_epochs: int = 1
     c_rate: float = 4.2e-5
     c_warmup: float = 0.1
+    # of the adapters; the update is scaled by alpha / rank
     lora_rank: int = 128
     lora_alpha: int = 128
     lora_dropout: float = 0.0
-    lora_target: str = ""
-    rows_in_b: bool = False
-    c_refreeze: bool = True
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-    gradient_checkpointing: Literal["auto", "always", "never"] = "auto"
-    checkpoint_every: int = 0
+    lora_target: str = ""  # pattern for whole module names, empty for every linear layer of every block
+    rows_in_b: bool = False  # let the new rows move during LoRA too
+    c_refreeze: bool = True  # freeze the first half again while the second trains
+    weight_decay: float = 0.0  # 0 by default: decay would pull rows of tokens that the data never shows towards 0
+    clip_norm: float = 1.0  # largest gradient norm, over what moves; 0 turns it off
+    gradient_checkpointing: Literal["auto", "always", "never"] = "auto"  # "auto" (in c only), "always" or "never"
+    checkpoint_every: int = 0  # optimiser steps between checkpoints; 0 for the end of each epoch only
+    # fuse the small operations of each block (CUDA; about a minute to start, less memory traffic)
     compile_blocks: bool = False
-    sharded: bool = False
+    sharded: bool = False  # spread the weights over the processes too, for bases that one device cannot hold
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        missing = (set(self.without_a) | set(self.full)) - set(self.variants)
-        require(not missing, "without_a, full", sorted(missing), f"variants out of {list(self.variants)}")
-        require("base" not in self.without_a, "without_a", self.without_a, "variants with new tokens")
+        if missing := sorted({*self.without_a, *self.full} - set(self.variants)):
+            raise ConfigError(f"without_a, full is {missing!r}; expected variants out of {list(self.variants)}.")
+        self.require("without_a", "base" not in self.without_a, "variants with new tokens")
         known = bool(self.stages) and all(stage in ("a", "b", "c") for stage in self.stages)
-        require(
-            known and len(set(self.stages)) == len(self.stages), "stages", self.stages, "some of a, b, c, each once"
-        )
-        require(self.dtype != "float16", "dtype", self.dtype, "bfloat16 or float32 (float16 would need loss scaling)")
+        self.require("stages", known and len(set(self.stages)) == len(self.stages), "some of a, b, c, each once")
+        self.require("dtype", self.dtype != "float16", "bfloat16 or float32 (float16 would need loss scaling)")
         self.require_at_least(
             1, "max_length", "tokens_per_step", "tokens_per_batch", "a_epochs", "b_epochs", "c_epochs"
         )
         for name in ("a_rate", "b_rate", "c_rate", "lora_rank", "lora_alpha"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+            self.require(name, getattr(self, name) > 0, "more than 0")
         for name in ("a_warmup", "b_warmup", "c_warmup", "lora_dropout"):
-            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "from 0 to under 1")
+            self.require(name, 0 <= getattr(self, name) < 1, "from 0 to under 1")
         self.require_at_least(0, "weight_decay", "clip_norm", "checkpoint_every", "train_texts", "validation_texts")
-        require(
-            self.tokens_per_batch >= self.max_length,
-            "tokens_per_batch",
-            self.tokens_per_batch,
-            f"at least max_length ({self.max_length})",
-        )
+        enough = self.tokens_per_batch >= self.max_length
+        self.require("tokens_per_batch", enough, f"at least max_length ({self.max_length})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunedModelsConfig(Settings):
-    """Notebook 04: what is measured on the fine-tuned models, and which of them are exported.
+    """Notebook 04: what is measured on the fine-tuned models, and which of them are exported."""
 
-    Attributes:
-        exported: variants that are written as plain Hugging Face folders.
-        measured_texts: texts of each forgetting set, at most.
-        measured_chars: characters of each of them, at most.
-        new_tokens: tokens of the continued prompt.
-    """
-
-    exported: tuple[str, ...] = ("mean_kl_last",)
-    measured_texts: int = 6
-    measured_chars: int = 360
-    new_tokens: int = 32
+    exported: tuple[str, ...] = ("mean_kl_last",)  # variants that are written as plain Hugging Face folders
+    measured_texts: int = 6  # texts of each forgetting set, at most
+    measured_chars: int = 360  # characters of each of them, at most
+    new_tokens: int = 32  # tokens of the continued prompt
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,84 +216,60 @@ class TunedModelsConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(StageConfig):
-    """Notebook 05: benchmarks.
+    """Notebook 05: benchmarks."""
 
-    Attributes:
-        variants: `base`, variants of notebook 03, and `tuned_` before the name of one that notebook 04 exported.
-        reference: the variant that the others are compared with; named before results are seen.
-        benchmark_names: the benchmarks whose problems are answered.
-        prompt_style: `thesis` (its template, code start in the answer block), `chat` or `completion`.
-        prefill: head of the answer block: `auto`, `none`, `fence` or `code`.
-        bits_problems: problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all.
-        held_out_pairs: validation pairs with new tokens that bits per byte are measured on as well.
-        answer_problems: as `bits_problems`, for generated and executed answers.
-        answer_variants: variants that answer; empty for all.
-        max_new_tokens: longest answer.
-        batch_size: prompts in flight, 0 for as many as fit.
-        workers: programs executed at the same time.
-        strict: compare values outside the answer's process where the tests allow it (HumanEval and MBPP).
-        power: probability with which a difference should be found, for the smallest detectable one.
-    """
-
+    # `base`, variants of notebook 03, and `tuned_` before the name of one that notebook 04 exported
     variants: tuple[str, ...] = ("base", "mean_untrained", "mean_ce", "mean_kl_last")
-    reference: str = "base"
-    benchmark_names: tuple[str, ...] = ("humaneval",)
+    reference: str = "base"  # the variant that the others are compared with; named before results are seen
+    benchmark_names: tuple[str, ...] = ("humaneval",)  # the benchmarks whose problems are answered
+    # `thesis` (its template, code start in the answer block), `chat` or `completion`
     prompt_style: Literal["thesis", "chat", "completion"] = "thesis"
+    # head of the answer block: `auto`, `none`, `fence` or `code`
     prefill: Literal["auto", "none", "fence", "code"] = "auto"
-    bits_problems: int = 20
-    held_out_pairs: int = 16
-    answer_problems: int = 6
-    answer_variants: tuple[str, ...] = ("base", "mean_kl_last")
-    max_new_tokens: int = 64
-    batch_size: int = 0
-    workers: int = 2
-    strict: bool = True
-    power: float = 0.8
+    bits_problems: int = 20  # problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all
+    held_out_pairs: int = 16  # validation pairs with new tokens that bits per byte are measured on as well
+    answer_problems: int = 6  # as `bits_problems`, for generated and executed answers
+    answer_variants: tuple[str, ...] = ("base", "mean_kl_last")  # variants that answer; empty for all
+    max_new_tokens: int = 64  # longest answer
+    batch_size: int = 0  # prompts in flight, 0 for as many as fit
+    workers: int = 2  # programs executed at the same time
+    strict: bool = True  # compare values outside the answer's process where the tests allow it (HumanEval and MBPP)
+    power: float = 0.8  # probability with which a difference should be found, for the smallest detectable one
 
     def __post_init__(self) -> None:
         super().__post_init__()
         known = ("humaneval", "mbpp", "bigcodebench", "ds1000")
-        require(bool(self.variants), "variants", self.variants, "at least one variant")
-        require(self.reference in self.variants, "reference", self.reference, f"one of {self.variants}")
+        self.require("variants", bool(self.variants), "at least one variant")
+        self.require("reference", self.reference in self.variants, f"one of {self.variants}")
         odd = sorted(set(self.answer_variants) - set(self.variants))
-        require(not odd, "answer_variants", self.answer_variants, f"names among {self.variants}")
+        self.require("answer_variants", not odd, f"names among {self.variants}")
         unknown = sorted(set(self.benchmark_names) - set(known))
-        require(
-            bool(self.benchmark_names) and not unknown, "benchmark_names", self.benchmark_names, f"names among {known}"
-        )
+        self.require("benchmark_names", bool(self.benchmark_names) and not unknown, f"names among {known}")
         self.require_at_least(0, "bits_problems", "held_out_pairs", "answer_problems", "batch_size")
         self.require_at_least(1, "max_new_tokens", "workers")
-        require(0 < self.power < 1, "power", self.power, "a number between 0 and 1")
+        self.require("power", 0 < self.power < 1, "a number between 0 and 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisConfig(StageConfig):
-    """Notebook 06: inside the model.
+    """Notebook 06: inside the model."""
 
-    Attributes:
-        probed: variants of phase 1 whose student is run (causal test, layers, lens); those that the run lacks are
-            left out.
-        windows: most windows of validation text that teacher and student read.
-        before, after: paired positions in a window before its new token and from it on.
-        kept: dimensions of the learned change that the causal test keeps; those above D are left out.
-        draws: repetitions with random coordinates.
-        bootstrap: samples behind each interval.
-        batch_size: windows in one forward pass.
-    """
-
+    # variants of phase 1 whose student is run (causal test, layers, lens); those that the run lacks are left out
     probed: tuple[str, ...] = ("mean_ce", "mean_kl_last")
-    windows: int = 8
+    windows: int = 8  # most windows of validation text that teacher and student read
+    # paired positions in a window before its new token and from it on
     before: int = 12
     after: int = 12
+    # dimensions of the learned change that the causal test keeps; those above D are left out
     kept: tuple[int, ...] = (4, 16, 64, 256)
-    draws: int = 1
-    bootstrap: int = 1000
-    batch_size: int = 8
+    draws: int = 1  # repetitions with random coordinates
+    bootstrap: int = 1000  # samples behind each interval
+    batch_size: int = 8  # windows in one forward pass
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(bool(self.probed), "probed", self.probed, "at least one variant")
-        require(bool(self.kept) and min(self.kept) >= 0, "kept", self.kept, "numbers of dimensions, 0 or more")
+        self.require("probed", bool(self.probed), "at least one variant")
+        self.require("kept", bool(self.kept) and min(self.kept) >= 0, "numbers of dimensions, 0 or more")
         self.require_at_least(1, "windows", "after", "draws", "bootstrap", "batch_size")
         self.require_at_least(0, "before")
 
@@ -382,12 +288,7 @@ STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {
 def check_params(stage: str, params: Mapping[str, Any]) -> None:
     """Build the settings of a stage from the parameters of its notebook, as the notebook will.
 
-    Args:
-        stage: full notebook name.
-        params: all its parameters; those that are no setting (a sentence to show, for example) are passed over.
-
-    Raises:
-        ConfigError: a value has the wrong type or is out of range.
+    Parameters that are no setting (a sentence to show, for example) are passed over; bad values raise ConfigError.
     """
     for settings in STAGE_SETTINGS[stage]:
         settings.from_params(**{name: value for name, value in params.items() if name in settings.field_names()})

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,19 +31,12 @@ Template = Literal["thesis", "chat"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One instruction pair.
+    """One instruction pair."""
 
-    Attributes:
-        query: what is asked.
-        answer: what is answered, code fenced with three backticks.
-        lang: language of the code.
-        source: where it comes from.
-    """
-
-    query: str
-    answer: str
-    lang: str = "python"
-    source: str = ""
+    query: str  # what is asked
+    answer: str  # what is answered, code fenced with three backticks
+    lang: str = "python"  # language of the code
+    source: str = ""  # where it comes from
 
 
 # --- pairs from the functions of installed packages ----------------------------------------------------------
@@ -56,20 +49,17 @@ def pairs_from_packages(
 
     The query is the function's name and the first paragraph of its docstring, the answer its source without the
     docstring. Tests and what only some Python versions bring are left out, and functions shorter than three lines or
-    longer than `max_chars` characters.
-
-    Args:
-        packages: import names.
-        limit: keep at most this many, drawn by a hash of each.
-        max_chars: longest source that is taken.
+    longer than `max_chars` characters. A limit keeps pairs that are drawn by a hash of each.
 
     Raises:
         CorpusError: a package is not installed, or none gives a pair.
     """
     pairs: list[Pair] = []
     for name in packages:
-        for path in _package_files(name):
-            pairs.extend(_file_pairs(path, f"{name}/{path.relative_to(_package_root(name)).as_posix()}", max_chars))
+        root = _package_root(name)
+        for path in sorted(root.rglob("*.py")):
+            if _LEFT_OUT.isdisjoint(path.relative_to(root).parts):
+                pairs.extend(_file_pairs(path, f"{name}/{path.relative_to(root).as_posix()}", max_chars))
     pairs = _unique(pairs)
     if not pairs:
         raise CorpusError(f"No documented function found in {', '.join(packages)}.")
@@ -89,11 +79,6 @@ def _package_root(name: str) -> Path:
 _LEFT_OUT = frozenset({"tests", "testing", "_vendor", "externals", "distutils", "setup.py"})
 
 
-def _package_files(name: str) -> list[Path]:
-    root = _package_root(name)
-    return [path for path in sorted(root.rglob("*.py")) if _LEFT_OUT.isdisjoint(path.relative_to(root).parts)]
-
-
 def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
@@ -105,18 +90,15 @@ def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (doc := ast.get_docstring(node)):
             code = _source_without_docstring(node, lines)
             if code.count("\n") >= 3 and len(code) <= max_chars:
-                yield Pair(_docstring_query(node.name, doc), f"```python\n{code}```", "python", source)
+                paragraph = " ".join(doc.split("\n\n")[0].split())
+                query = f"Write the Python function `{node.name}`. {paragraph}"
+                yield Pair(query, f"```python\n{code}```", "python", source)
 
 
 def _source_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str:
     first = node.body[0]
     kept = lines[node.lineno - 1 : first.lineno - 1] + lines[(first.end_lineno or first.lineno) : node.end_lineno]
     return textwrap.dedent("".join(kept)).rstrip() + "\n"
-
-
-def _docstring_query(name: str, doc: str) -> str:
-    paragraph = " ".join(inspect.cleandoc(doc).split("\n\n")[0].split())
-    return f"Write the Python function `{name}`. {paragraph}"
 
 
 # --- pairs from files, the hub and source trees ----------------------------------------------------------------
@@ -162,8 +144,7 @@ def pairs_from_hub(
 ) -> list[Pair]:
     """Load pairs from a hub data set at a pinned revision (fields `query` and `answer`, `lang` optional).
 
-    Raises:
-        CorpusError: the data set cannot be reached or has other fields.
+    CorpusError where it cannot be reached or has other fields.
     """
     from datasets import load_dataset
 
@@ -182,8 +163,7 @@ def pairs_from_tree(
 ) -> list[Pair]:
     """Cut the files of a source tree at line ends into pieces of at most `max_chars` characters, each one a pair.
 
-    Raises:
-        CorpusError: no matching file can be read.
+    CorpusError where no matching file can be read.
     """
     pairs = []
     for document in read_source_tree(user_path(folder), glob).documents:
@@ -210,15 +190,10 @@ def _pieces(text: str, max_chars: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A pair as one text.
+    """A pair as one text."""
 
-    Attributes:
-        text: the whole, with begin and end tokens spelled out.
-        answer_start: character offset of the answer.
-    """
-
-    text: str
-    answer_start: int
+    text: str  # the whole, with begin and end tokens spelled out
+    answer_start: int  # character offset of the answer
 
 
 def prompt(
@@ -230,7 +205,6 @@ def prompt(
     """Render a query up to where the answer begins.
 
     Args:
-        query: the instruction.
         template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template.
         tokenizer: gives the begin token and the chat template; may be left out for `thesis`.
         prefill: start of the answer that is given, such as a fence and the signature.
@@ -255,16 +229,9 @@ def render(
     tokenizer: PreTrainedTokenizerBase | None = None,
     prefill: str = "",
 ) -> Rendered:
-    """Render a pair for training: the same prompt as in evaluation, the answer, the end token.
+    """Render a pair for training: the same `prompt` as in evaluation, the rest of the answer, the end token.
 
-    Args:
-        pair: what to render.
-        template: see `prompt`.
-        tokenizer: see `prompt`; gives the end token too.
-        prefill: start of the answer that counts as prompt; it must begin the answer.
-
-    Raises:
-        CorpusError: the answer does not begin with `prefill`.
+    An answer that does not begin with `prefill` raises CorpusError.
     """
     if not pair.answer.startswith(prefill):
         raise CorpusError(f"the answer begins with {pair.answer[:40]!r}, not with the prefill {prefill!r}.")
@@ -280,12 +247,8 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
     """Draw disjoint splits; pairs with the same answer count as one, so that no split repeats another.
 
     Pairs are ranked by a hash of each and of the seed. One pair more or less in the corpus (another version of a
-    package) changes at most one pick of each split, where a shuffle of positions would change them all.
-
-    Args:
-        pairs: all there are.
-        sizes: number of pairs by split name; drawn in this order.
-        seed: of the draw.
+    package) changes at most one pick of each split, where a shuffle of positions would change them all. Splits are
+    drawn in the order of `sizes`.
 
     Raises:
         CorpusError: fewer different pairs than asked for.
@@ -297,21 +260,12 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
             f"{dict(sizes)} needs {needed} pairs; the corpus has {len(different)} different ones of {len(pairs)}. "
             "Ask for fewer, or add packages or files."
         )
-    drawn = sorted(different, key=lambda pair: _rank(pair, seed))
-    splits, start = {}, 0
-    for name, size in sizes.items():
-        splits[name] = drawn[start : start + size]
-        start += size
-    return splits
+    drawn = iter(sorted(different, key=lambda pair: _rank(pair, seed)))
+    return {name: list(islice(drawn, size)) for name, size in sizes.items()}
 
 
 def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
-    """Read split sizes as shares where a corpus is too small for them as numbers.
-
-    Args:
-        pairs: all there are.
-        sizes: number of pairs by split name; their ratios are the shares.
-        least: fewest pairs a split makes sense with, by split name.
+    """Read split sizes as shares where a corpus is too small for them; `least` is what a split makes sense with.
 
     Returns:
         The sizes as they are if the corpus has enough different pairs, otherwise all of it in the same ratios.
@@ -344,19 +298,14 @@ def fingerprint(texts: Iterable[str]) -> str:
 def data_path(name: str) -> Path | None:
     """Return the file `name` below `$VOCABX_DATA`, or None when that is not set or has no such file."""
     folder = data_dir()
-    path = folder / name if folder else None
-    return path if path is not None and path.exists() else None
+    return folder / name if folder and (folder / name).exists() else None
 
 
 def _unique(pairs: Iterable[Pair]) -> list[Pair]:
-    seen: set[str] = set()
-    kept = []
+    kept: dict[str, Pair] = {}
     for pair in pairs:
-        body = _body(pair)
-        if body not in seen:
-            seen.add(body)
-            kept.append(pair)
-    return kept
+        kept.setdefault(_body(pair), pair)
+    return list(kept.values())
 
 
 def _body(pair: Pair) -> str:

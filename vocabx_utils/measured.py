@@ -14,8 +14,6 @@ import pandas as pd
 
 from vocabx_utils import files
 
-__all__ = ["by_setting", "ce_line", "read_bench", "read_finetuning", "stage_table", "sweep"]
-
 _THESIS_TOKENS = 800  # N of every measurement that does not name another number
 _CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
@@ -61,27 +59,19 @@ def _setting(row: Mapping[str, Any], schedule: str) -> str:
 
 
 def ce_line(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[float, float, float]]:
-    """Take the variants that differ in lambda alone: mean init, KL at the last subtoken plus lambda times CE.
+    """Return lambda, KL at the last subtoken (nats), bits per byte of the variants that differ in lambda alone.
 
-    Args:
-        rows: final numbers by variant.
-
-    Returns:
-        Lambda, KL at the last subtoken (nats), bits per byte; by lambda.
+    They begin with mean rows and learn by KL at the last subtoken plus lambda times CE.
     """
     named = ((_CE_LINE.fullmatch(name), row) for name, row in rows.items())
     return sorted((float(found[1] or 0), float(row["kl_last"]), float(row["bpb"])) for found, row in named if found)
 
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
-    """Put measurements with several N beside each other, for claim C12.
+    """Put measurements with several N beside each other, for claim C12: by model and corpus, by N.
 
-    Args:
-        rows: of `read_bench`.
-
-    Returns:
-        By model and corpus, by N: `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and
-        `kept`, the share of it that KL training removes. One N alone makes no sweep and is left out.
+    Each holds `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and `kept`, the share of it
+    that KL training removes. One N alone makes no sweep and is left out.
     """
     found: dict[str, dict[int, dict[str, float]]] = {}
     for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
@@ -108,12 +98,7 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
 def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate what each stage cost, and bits per byte by text set before the first and after each.
 
-    Args:
-        variants: one model's of `read_finetuning`.
-
-    Returns:
-        By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), then one
-        column for each text set.
+    By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), text sets.
     """
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():

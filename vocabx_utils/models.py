@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,25 +26,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class BaseModel:
-    """A frozen, untied causal language model with its tokenizer.
+    """A frozen, untied causal language model with its tokenizer."""
 
-    Attributes:
-        name: the source it was loaded from.
-        model: in evaluation mode, no parameter requires a gradient, input embedding and head are two tensors.
-        tokenizer: the original tokenizer.
-        vocab_size: `V`, ids that the tokenizer can produce.
-        device: where the weights are.
-        dtype: their type.
-        fingerprint: changes when configuration or weights change.
-    """
-
-    name: str
+    name: str  # the source it was loaded from
+    # in evaluation mode, no parameter requires a gradient, input embedding and head are two tensors
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    vocab_size: int
-    device: torch.device
-    dtype: torch.dtype
-    fingerprint: str
+    tokenizer: PreTrainedTokenizerFast  # the original tokenizer
+    vocab_size: int  # `V`, ids that the tokenizer can produce
+    device: torch.device  # where the weights are
+    dtype: torch.dtype  # their type
+    fingerprint: str  # changes when configuration or weights change
 
     @property
     def input_rows(self) -> Tensor:
@@ -85,19 +75,11 @@ class BaseModel:
 
 
 def load_base_model(
-    source: str | Path = DEFAULT_MODEL,
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    revision: str | None = None,
+    source: str | Path = DEFAULT_MODEL, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
 ) -> BaseModel:
-    """Load a base model, untie its head and freeze it.
+    """Load a base model from a packaged name, hub id, local folder or `.gguf` file, untie its head and freeze it.
 
-    Args:
-        source: name of a packaged model, hub id, local folder or `.gguf` file.
-        device: `auto` or a torch device name; see `pick_device`.
-        dtype: `auto`, `float32`, `bfloat16` or `float16`; see `pick_dtype`.
-        revision: commit or tag of a hub id.
+    For `device` and `dtype` see `pick_device` and `pick_dtype`; a revision is the commit or tag of a hub id.
 
     Raises:
         ModelError: the source is missing, damaged or of a kind that cannot be extended.
@@ -110,7 +92,6 @@ def load_base_model(
     from transformers import AutoModelForCausalLM
 
     where = pick_device(device)
-    avoid_cudnn_attention()  # also where the model is loaded on the CPU: sharded runs move it to GPUs later
     kind = pick_dtype(dtype, where)
     path = resolve_source(source)
     tokenizer = load_tokenizer(source, revision=revision)
@@ -125,11 +106,8 @@ def load_base_model(
 def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseModel:
     """Make a base model of a model and its tokenizer that are in memory; both are left as they are.
 
-    The weights are copied, unless they are untied and frozen already (those of `load_base_model` are).
-
-    Raises:
-        ModelError: the model is of a kind that cannot be extended, holds values that are infinite or NaN, or has fewer
-            rows than the tokenizer has ids.
+    The weights are copied, unless they are untied and frozen already (those of `load_base_model` are). ModelError for
+    a kind that cannot be extended, values that are infinite or NaN, or fewer rows than the tokenizer has ids.
     """
     moves = model.training or any(parameter.requires_grad for parameter in model.parameters())
     if moves or model.config.tie_word_embeddings:
@@ -139,6 +117,7 @@ def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseMo
 
 def _frozen(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str, device: torch.device) -> BaseModel:
     """Untie and freeze a model in place, and check it."""
+    avoid_cudnn_attention()  # also where the model lies on the CPU: sharded runs move it to GPUs later
     model = untie(model).eval().requires_grad_(False).to(device)  # type: ignore[arg-type]
     check_finite(model, name)
     vocab_size = original_vocab_size(tokenizer)
@@ -161,25 +140,15 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a base model, exactly as its tokenizer.json says; see `tokenizer_files`.
-
-    Args:
-        source: name of a packaged model, hub id, local folder or `.gguf` file.
-        revision: commit or tag of a hub id.
-
-    Raises:
-        ModelError: there is none, it cannot be read, or it has no fast backend.
-    """
+    """Load a base model's tokenizer (source as there), exactly as its tokenizer.json says; see `read_tokenizer`."""
     return read_tokenizer(resolve_source(source), revision)
 
 
 def check_rows(source: str | Path, tokenizer: PreTrainedTokenizerFast, *, revision: str | None = None) -> None:
     """Refuse a tokenizer with more ids than the model of the same source has rows, without loading the weights.
 
-    A token that was added to a folder's tokenizer while the matrices were left as they were would have no row.
-
-    Raises:
-        ModelError: says how many rows and ids there are, and what to do.
+    A token that was added to a folder's tokenizer while the matrices were left as they were would have no row. The
+    ModelError says how many rows and ids there are, and what to do.
     """
     from transformers import AutoConfig
 
@@ -203,29 +172,22 @@ def untie(model: PreTrainedModel) -> PreTrainedModel:
     """Give the head its own copy of the weights if it shares them with the input embedding, in place.
 
     `from_pretrained(..., tie_word_embeddings=False)` would leave a random head, and a clone is tied again by later
-    calls unless the configuration says untied: hence both here.
-
-    Raises:
-        ModelError: the model has no linear head without a bias.
+    calls unless the configuration says untied: hence both here. ModelError without a linear head without a bias.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
         raise ModelError(f"{type(model).__name__}: expected an nn.Embedding and an nn.Linear head.")
     if head.bias is not None:
         raise ModelError(f"{type(model).__name__}: the head has a bias, which extra rows do not provide for.")
-    check_plain_head(head)
+    _check_plain_head(head)
     model.config.tie_word_embeddings = False
     if head.weight is embedding.weight or head.weight.data_ptr() == embedding.weight.data_ptr():
         head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
     return model
 
 
-def check_plain_head(head: nn.Module) -> None:
-    """Refuse a head that is more than a product with its rows: a plain one could not take its place.
-
-    Raises:
-        ModelError: the head's class computes in a way of its own (a normalised head, for example).
-    """
+def _check_plain_head(head: nn.Module) -> None:
+    """Refuse a head that is more than a product with its rows, which a plain one could not replace."""
     if type(head).forward is not nn.Linear.forward:
         raise ModelError(
             f"the head is a {type(head).__name__}, which computes logits in a way of its own; expected a plain "
@@ -234,11 +196,7 @@ def check_plain_head(head: nn.Module) -> None:
 
 
 def check_finite(model: nn.Module, source: str = "the model") -> None:
-    """Refuse weights that are infinite or NaN, before anything is computed from them.
-
-    Raises:
-        ModelError: names the first such tensor.
-    """
+    """Refuse weights that are infinite or NaN, before anything is computed from them; names the first such tensor."""
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise ModelError(
@@ -247,17 +205,10 @@ def check_finite(model: nn.Module, source: str = "the model") -> None:
             )
 
 
-def cache_argument(body: nn.Module) -> str:
-    """Name of the argument that takes keys and values, which transformers renamed between releases."""
-    names = inspect.signature(inspect.unwrap(body.forward)).parameters
-    return "cache" if "cache" in names else "past_key_values"
-
-
 def pick_device(device: str = "auto") -> torch.device:
     """Return a device: `auto` is CUDA or else the CPU; Apple's MPS only when asked for, since its losses differ.
 
-    Raises:
-        ModelError: no such device here.
+    ModelError where there is no such device.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -281,11 +232,7 @@ def avoid_cudnn_attention() -> None:
 
 
 def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch.dtype:
-    """Return a dtype: `auto` is bfloat16 on CUDA and float32 elsewhere.
-
-    Raises:
-        ModelError: an unknown name.
-    """
+    """Return a dtype: `auto` is bfloat16 on CUDA and float32 elsewhere; an unknown name raises ModelError."""
     if dtype == "auto":
         return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     if dtype not in {"float32", "bfloat16", "float16"}:
@@ -314,12 +261,8 @@ def with_extra_rows(
 ) -> PreTrainedModel:
     """Copy the model and put `N` new rows into both matrices, as a plain Hugging Face model.
 
-    Args:
-        base: the original model; it is left as it is.
-        input_rows: (N, D) rows of the input embedding.
-        head_rows: (N, D) rows of the head.
-        first_new_id: id of the first new token; `V` by default. Rows from there on that the original matrix has
-            are padding (reserved rows) and are overwritten.
+    The rows are (N, D) each. Those of the original matrix from `first_new_id` on (`V` by default) are padding
+    (reserved rows) and are overwritten.
 
     Returns:
         A trainable copy with max(V_rows, first_new_id + N) rows, untied, its configuration's `vocab_size` right.
@@ -335,7 +278,7 @@ def with_extra_rows(
         )
     if first < base.vocab_size:
         raise ModelError(f"first new id {first} is an id of the original tokenizer (V = {base.vocab_size}).")
-    check_plain_head(base.model.get_output_embeddings())
+    _check_plain_head(base.model.get_output_embeddings())
     model = copy.deepcopy(base.model).requires_grad_(True)
     new_input = _grown(base.input_rows, input_rows, first)
     new_head = _grown(base.head_rows, head_rows, first)

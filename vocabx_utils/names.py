@@ -24,11 +24,7 @@ def split_variant(name: str) -> tuple[str, list[str]]:
 
 
 def variant_label(name: str) -> str:
-    """Spell the name of a variant for a legend.
-
-    Args:
-        name: of notebook 03, such as `mean_kl_last`; of notebook 04, which adds `_no_a` or `_full`; or of notebook 05,
-            which writes `tuned_` before those of notebook 04.
+    """Spell the name of a variant, of any notebook, for a legend.
 
     Example:
         >>> variant_label("mean_kl_last"), variant_label("mean_ce_full")

@@ -81,11 +81,7 @@ def show_path(path: Path) -> str:
 
 
 def stage_name(stage: str) -> str:
-    """Return the full name of a stage given as `03`, `3` or `03_phase1_training`.
-
-    Raises:
-        ValueError: no stage has that name.
-    """
+    """Return the full name of a stage given as `03`, `3` or `03_phase1_training`; ValueError where none has it."""
     for name in STAGES:
         if stage in (name, name[:2], name[:2].removeprefix("0") or "0"):
             return name

@@ -48,12 +48,10 @@ def profile_names() -> list[str]:
 
 
 def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -> dict[str, Any]:
-    """Read a profile.
+    """Read a profile: `quick` (empty: the notebooks' own defaults), the name of a shipped one, or a YAML file.
 
-    Args:
-        name_or_path: `quick` (empty: the notebooks' own defaults), the name of a shipped profile, or a YAML file.
-        as_text: leave every value the text that stands there, for readers who know the types of the parameters;
-            otherwise numbers, `true`, `false` and `null` are recognised as in YAML 1.2.
+    Numbers, `true`, `false` and `null` are recognised as in YAML 1.2; `as_text` leaves every value the text that
+    stands there, for readers who know the types of the parameters.
 
     Returns:
         Shared parameters by name, and mappings under full notebook names such as `03_phase1_training`.
@@ -80,14 +78,8 @@ def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -
 def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:
     """Refuse shared parameters of a profile that are no setting of any stage, such as misspelt ones.
 
-    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this.
-
-    Args:
-        profile: result of `load_profile`.
-        source: where it was read from, for the message.
-
-    Raises:
-        ConfigError: names the parameter and the closest known one.
+    `vocabx run` checks all parameters against the notebooks; commands that read a profile without them call this. The
+    ConfigError names the parameter and the closest known one.
     """
     known = {field.name for stage in StageConfig.__subclasses__() for field in dataclasses.fields(stage)}
     for name, value in profile.items():
@@ -110,15 +102,6 @@ def _section_name(key: str, value: object, path: Path) -> str:
 
 
 def notebook_params(profile: Mapping[str, Any], stage: str, declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick from a profile what one notebook takes.
-
-    Args:
-        profile: result of `load_profile`.
-        stage: full notebook name.
-        declared: parameter names that the notebook declares.
-
-    Returns:
-        Parameters to inject: its own section over the shared ones that it declares.
-    """
+    """Pick from a profile what one notebook takes: its own section over the shared values that it declares."""
     shared = {k: v for k, v in profile.items() if not isinstance(v, Mapping) and k in declared}
     return shared | dict(profile.get(stage, {}))

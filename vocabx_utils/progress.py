@@ -29,15 +29,8 @@ def progress(
 ) -> Any:
     """Show the progress of a long loop: a bar on a terminal, a plain line every ten seconds elsewhere.
 
-    Args:
-        iterable: what to iterate over; leave out to call `update(n)` by hand.
-        total: number of units, if `iterable` has no length.
-        desc: what is being done.
-        unit: name of one unit.
-        delay: seconds before anything is shown, for work that is mostly short.
-
-    Returns:
-        A `tqdm` object (iterable, context manager, `update`, `set_postfix`).
+    Without an iterable the `tqdm` object that is returned is told by hand, `update(n)`. Nothing is shown for the first
+    `delay` seconds, for work that is mostly short.
     """
     named: dict[str, Any] = {"total": total, "desc": desc, "unit": unit, "delay": delay}
     if sys.stderr.isatty() and os.environ.get("VOCABX_PROGRESS") != "plain":

@@ -15,11 +15,8 @@ from vocabx_utils.intervals import CONFIDENCE, Floats, Interval, paired_values, 
 def bootstrap_mean(values: ArrayLike, *, draws: int = 1000, confidence: float = CONFIDENCE, seed: int = 0) -> Interval:
     """Return the mean of the finite values with a percentile bootstrap interval, for hundreds of tokens.
 
-    Returns:
-        The mean with its limits: all NaN where no value is finite; the limits equal the mean where one is.
-
-    Source:
-        Efron & Tibshirani, An Introduction to the Bootstrap, percentile method.
+    All is NaN where no value is finite; the limits equal the mean where one is. Source: Efron & Tibshirani, An
+    Introduction to the Bootstrap, percentile method.
     """
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
@@ -39,18 +36,13 @@ def paired_bootstrap(
     seed: int = 0,
     weights: ArrayLike | None = None,
 ) -> Interval:
-    """Return the mean difference first - second of a score, such as bits, with a studentised bootstrap interval.
+    """Return the mean difference first - second of a score of the same problems, with a studentised bootstrap interval.
 
     Each resample of the problems is measured in its own standard error (bootstrap-t), and the limits are nowhere
     closer than Student's. This keeps the coverage on a dozen texts, where the percentile method is too narrow.
     Verdicts have `statistics.paired_rate_difference`.
 
     Args:
-        first: one value per problem, (problems,).
-        second: values of the other model on the same problems in the same order.
-        confidence: coverage.
-        resamples: bootstrap samples of the problems.
-        seed: of the resampling.
         weights: positive weight per problem. With bits as values and bytes as weights the difference is that of the
             bits per byte of the whole corpus: sum(bits) / sum(bytes).
 
@@ -91,22 +83,12 @@ def paired_bootstrap(
 
 
 def rank_correlation(first: ArrayLike, second: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:
-    """Return Spearman's correlation with limits that hold for a handful of pairs.
+    """Return Spearman's correlation of pairs with limits that hold for a handful of them, each in [-1, 1].
 
     The limits are all true correlations under which the observed one is not in either tail. How the observed one is
     distributed under each is simulated for normal data of this size (seed 0), because the textbook formula, Fisher's
-    z, does not hold for ten pairs and less.
-
-    Args:
-        first: one value per item, (items,).
-        second: the other values of the same items.
-        confidence: coverage.
-
-    Returns:
-        The correlation with its limits, each in [-1, 1]; NaN with limits -1 and 1 where a side has one value only.
-
-    Raises:
-        ValueError: different lengths, fewer than three pairs, or values that are not finite.
+    z, does not hold for ten pairs and less. NaN with limits -1 and 1 where a side has one value only; ValueError for
+    different lengths, fewer than three pairs, or values that are not finite.
     """
     one, two = paired_values(first, second, minimum=3)
     require_fraction(confidence, "confidence")

@@ -42,9 +42,7 @@ def write_epoch(folder: str | Path, epoch: int, tensors: Mapping[str, torch.Tens
 def read_epoch(folder: str | Path, epoch: int | None = None) -> dict[str, torch.Tensor]:
     """Read the file of one epoch, of the last one by default, and compare it with its checksum.
 
-    Raises:
-        MissingStageError: there is no such file.
-        DamagedFileError: it is not what was written.
+    MissingStageError where there is none, DamagedFileError where it is not what was written.
     """
     files = epoch_files(folder)
     if not files or (epoch is not None and epoch not in files):
@@ -57,15 +55,10 @@ def read_epoch(folder: str | Path, epoch: int | None = None) -> dict[str, torch.
 
 @dataclass(frozen=True)
 class RowHistory:
-    """The rows of one phase-1 variant by epoch; a file is read when its rows are asked for.
+    """The rows of one phase-1 variant by epoch; a file is read when its rows are asked for."""
 
-    Attributes:
-        variant: its name, such as `mean_kl_last`.
-        files: path by epoch, ascending.
-    """
-
-    variant: str
-    files: Mapping[int, Path]
+    variant: str  # its name, such as `mean_kl_last`
+    files: Mapping[int, Path]  # path by epoch, ascending
 
     @property
     def epochs(self) -> tuple[int, ...]:
@@ -88,26 +81,14 @@ class RowHistory:
         return tuple(sorted(set(range(self.last + 1)) - set(self.epochs)))
 
     def file(self, epoch: int | None = None) -> Path:
-        """Return the path of one epoch, of the last one by default.
-
-        Raises:
-            ValueError: there is no file of that epoch.
-        """
+        """Return the path of one epoch, of the last one by default; ValueError where there is none."""
         wanted = self.last if epoch is None else epoch
         if wanted not in self.files:
             raise ValueError(f"{self.variant} has no checkpoint of epoch {wanted}; it has {list(self.epochs)}.")
         return self.files[wanted]
 
     def rows(self, epoch: int, matrix: Matrix = "input") -> torch.Tensor:
-        """Read the rows of one epoch, (N, D) float32 on the CPU.
-
-        Args:
-            epoch: one of `epochs`.
-            matrix: `input` (embedding) or `head`.
-
-        Raises:
-            ValueError: there is no such matrix, no file of that epoch, or the file is damaged.
-        """
+        """Read the rows of one epoch, (N, D) float32 on the CPU; ValueError where there is no such matrix or file."""
         return self._read(epoch, matrix, slice(None))
 
     def row(self, epoch: int, matrix: Matrix, token: int) -> torch.Tensor:
@@ -133,11 +114,7 @@ def _check_once(path: Path, changed: int) -> None:
 
 
 def read_history(run: Run, variant: str) -> RowHistory:
-    """Find the epochs of one variant of phase 1.
-
-    Raises:
-        MissingStageError: the variant does not exist or has no epoch.
-    """
+    """Find the epochs of one phase-1 variant; MissingStageError where the variant does not exist or has no epoch."""
     found = epoch_files(run.folder / "03_phase1_training" / variant / "rows")
     if not found:
         known = ", ".join(run.variants("03")) or "none"
@@ -149,11 +126,7 @@ def read_history(run: Run, variant: str) -> RowHistory:
 
 
 def read_histories(run: Run, variants: Iterable[str] | None = None) -> dict[str, RowHistory]:
-    """Find the epochs of several variants, of all finished ones if none are named.
-
-    Raises:
-        MissingStageError: there is nothing.
-    """
+    """Find the epochs of several variants, of all finished ones if none are named; MissingStageError without any."""
     names = tuple(variants) if variants is not None else run.variants("03")
     if not names:
         run.require("03", "*/provenance.json")  # never exists under that name: raises with the remedy
@@ -162,33 +135,24 @@ def read_histories(run: Run, variants: Iterable[str] | None = None) -> dict[str,
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A new token as a reader of rows needs it.
+    """A new token as a reader of rows needs it."""
 
-    Attributes:
-        id: id under the extended tokenizer (V or more).
-        text: what it decodes to.
-        subtokens: its ids under the original tokenizer, in order.
-        count: occurrences in the corpus it was chosen on.
-    """
-
-    id: int
-    text: str
-    subtokens: tuple[int, ...]
-    count: int
+    id: int  # id under the extended tokenizer (V or more)
+    text: str  # what it decodes to
+    subtokens: tuple[int, ...]  # its ids under the original tokenizer, in order
+    count: int  # occurrences in the corpus it was chosen on
 
 
 def read_tokens(run: Run) -> tuple[TokenInfo, ...]:
     """Read the new tokens of a run in the order of their ids, which is the order of the rows.
 
-    Raises:
-        MissingStageError: notebook 01 was not run.
-        ValueError: the file is not a table of new tokens, or its ids have gaps.
+    MissingStageError before notebook 01, ValueError where its file is no table of new tokens, or the ids have gaps.
     """
     path = run.require("01", "extension/tokens.json")
     content = read_json(path)
     entries = content.get("tokens", []) if isinstance(content, Mapping) else content
     try:
-        tokens = sorted((_parse_token(entry) for entry in entries), key=lambda token: token.id)
+        tokens = sorted(map(_parse_token, entries), key=lambda token: token.id)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{show_path(path)}: expected a list of tokens with id, text, subtokens and count ({error!r})."

@@ -48,11 +48,7 @@ class Run:
         return folder
 
     def require(self, stage: str, relative: str = "provenance.json") -> Path:
-        """Return the path of a file or folder that a stage made.
-
-        Raises:
-            MissingStageError: it is not there; the message says which notebook makes it and how to run that.
-        """
+        """Return the path of what a stage made; MissingStageError names the notebook to run where it is missing."""
         path = self.folder / stage_name(stage) / relative
         if not path.exists():
             raise MissingStageError(
@@ -78,12 +74,10 @@ def open_run(name: str) -> Run:
 
 
 def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Literal["new", "resume", "finished"]:
-    """Open a stage folder for work described by `key`, and keep other processes out of it until `finish`.
+    """Open a stage folder, made if missing, for work described by `key`, and keep others out of it until `finish`.
 
-    Args:
-        folder: where the work goes; made if it is missing.
-        key: settings and input fingerprints, JSON-ready. Two runs with equal keys give equal results.
-        writes: False in the processes of a group that leave writing, and the lock, to their first one.
+    The key is JSON-ready: settings and input fingerprints; two runs with equal keys give equal results. `writes` is
+    False in the processes of a group that leave writing, and the lock, to their first one.
 
     Returns:
         `new` (nothing there), `resume` (same key, unfinished) or `finished` (same key, sealed by `finish`).
@@ -123,11 +117,7 @@ def _state(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "fi
 
 
 def finish(folder: Path, **extra: Any) -> None:
-    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`; free its lock.
-
-    Raises:
-        BusyError: another process works in the folder.
-    """
+    """Seal a stage folder: write `provenance.json` with its key, versions, git revision and `extra`; free its lock."""
     key_path = folder / "key.json"
     with locks.writing(folder):
         write_json(
@@ -145,11 +135,7 @@ def finish(folder: Path, **extra: Any) -> None:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Read what `finish` wrote.
-
-    Raises:
-        MissingStageError: the folder holds no finished work.
-    """
+    """Read what `finish` wrote; MissingStageError where there is no finished work."""
     if not (folder / "provenance.json").exists():
         raise MissingStageError(f"{show_path(folder)} holds no finished work: provenance.json is missing.")
     return read_json(folder / "provenance.json")

@@ -18,15 +18,18 @@ class Settings:
     """Values that are checked against their annotations; subclasses add ranges in `__post_init__`."""
 
     def __post_init__(self) -> None:
-        check_types(self)
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not fits(value, hints[field.name]):
+                raise ConfigError(
+                    f"{field.name} is {value!r} ({type(value).__name__}); expected {spell(hints[field.name])}."
+                )
+            self.require(field.name, is_finite(value), "a finite number")
 
     @classmethod
     def from_params(cls, **params: Any) -> Self:
-        """Build the settings from notebook parameters.
-
-        Raises:
-            ConfigError: a name is unknown, or a value has the wrong type or range.
-        """
+        """Build the settings from notebook parameters; ConfigError for unknown names, wrong types and ranges."""
         unknown = sorted(set(params) - cls.field_names())
         if unknown:
             raise ConfigError(
@@ -40,36 +43,19 @@ class Settings:
         """Return the names of the settings."""
         return {field.name for field in dataclasses.fields(cls)}
 
+    def require(self, name: str, holds: bool, expected: str) -> None:
+        """Raise `ConfigError` that names the setting, what was given and what was expected."""
+        if not holds:
+            raise ConfigError(f"{name} is {getattr(self, name)!r}; expected {expected}.")
+
     def require_at_least(self, least: int, *names: str) -> None:
         """Refuse settings below a number."""
         for name in names:
-            require(getattr(self, name) >= least, name, getattr(self, name), f"{least} or more")
+            self.require(name, getattr(self, name) >= least, f"{least} or more")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON-ready values."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
-
-
-def require(holds: bool, name: str, value: object, expected: str) -> None:
-    """Raise `ConfigError` that names the setting, what was given and what was expected."""
-    if not holds:
-        raise ConfigError(f"{name} is {value!r}; expected {expected}.")
-
-
-def check_types(config: Settings) -> None:
-    """Check each field of a dataclass against its annotation; numbers must be finite.
-
-    Raises:
-        ConfigError: names the field, the value given and the type expected.
-    """
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not fits(value, hints[field.name]):
-            raise ConfigError(
-                f"{field.name} is {value!r} ({type(value).__name__}); expected {spell(hints[field.name])}."
-            )
-        require(is_finite(value), field.name, value, "a finite number")
 
 
 def is_finite(value: object) -> bool:

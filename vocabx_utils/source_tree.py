@@ -37,17 +37,11 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """A file of a source tree.
+    """A file of a source tree."""
 
-    Attributes:
-        path: relative to the tree; bytes of the name that are not UTF-8 are written as `\\xff`.
-        text: what it holds.
-        encoding: how its bytes were read, and what had to be guessed or replaced.
-    """
-
-    path: str
-    text: str
-    encoding: str = UTF8
+    path: str  # relative to the tree; bytes of the name that are not UTF-8 are written as `\\xff`
+    text: str  # what it holds
+    encoding: str = UTF8  # how its bytes were read, and what had to be guessed or replaced
 
     @property
     def n_bytes(self) -> int:
@@ -57,22 +51,12 @@ class Document:
 
 @dataclass(frozen=True)
 class SourceTree:
-    """What was read from a source tree, and what was not.
+    """What was read from a source tree, and what was not."""
 
-    Attributes:
-        documents: files read, folder by folder in order of name.
-        skipped: (path, reason) of each file and folder left out; a folder's path ends in `/`.
-        long_lines: number of lines dropped because they were too long to be written by hand.
-    """
-
-    documents: list[Document]
+    documents: list[Document]  # files read, folder by folder in order of name
+    # (path, reason) of each file and folder left out; a folder's path ends in `/`
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    long_lines: int = 0
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts alone."""
-        return [d.text for d in self.documents]
+    long_lines: int = 0  # number of lines dropped because they were too long to be written by hand
 
     @property
     def recoded(self) -> list[tuple[str, str]]:
@@ -95,7 +79,6 @@ def read_source_tree(
     cannot be read. How bytes become text is said at `decode`.
 
     Args:
-        folder: root of the tree.
         glob: which files, written as in a `.gitignore` file, several separated by commas; later ones win.
             `*.c` is any such file, `src/**/*.py` those below one folder, `!tests/` leaves a folder out.
         all_files: read what `.gitignore` names, and clutter, too.
@@ -135,17 +118,11 @@ def read_source_tree(
 
 
 def hold_out(documents: Sequence[Document], share: float) -> tuple[list[Document], list[Document]]:
-    """Split files into those to choose on and those to measure on.
+    """Split files into those to choose on and those to measure on, both in the order given.
 
     Files are drawn by a hash of their path, so that one file more or less changes little, as long as they fit into
-    the share. If that leaves less than half of it, the smallest other file is added.
-
-    Args:
-        documents: of a source tree.
-        share: of the bytes to measure on, from 0 to below 1.
-
-    Returns:
-        Both parts, in the order of `documents`; the second is empty for a share of 0 and for a single file.
+    the share of the bytes. If that leaves less than half of it, the smallest other file is added. Nothing is held out
+    for a share of 0 and of a single file.
     """
     sizes = [document.n_bytes for document in documents]
     target, held = share * sum(sizes), set[int]()

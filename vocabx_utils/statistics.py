@@ -2,7 +2,8 @@
 
 The thesis compares combined pass counts by a two-proportion z-test. All models answer the same problems, so the exact
 McNemar test and its interval, which use this pairing, stand beside it. Every interval holds for small samples: it is
-exact or made of score intervals.
+exact or made of score intervals. Paired verdicts are booleans of the same problems in the same order, (problems,).
+What cannot be (counts, coverages, lengths, verdicts other than 0 and 1) raises ValueError.
 """
 
 from __future__ import annotations
@@ -33,12 +34,8 @@ class Significance:
 def two_proportion_z_test(k1: int, n1: int, k2: int, n2: int) -> Significance:
     """Test whether two pass rates differ, with the pooled variance (thesis, table `combined_results`).
 
-    Returns:
-        z (positive where the first rate is higher) and the p-value. Two rates that are both 0 or both 1 have no
-        variance; they are equal, so z is 0 and p is 1.
-
-    Raises:
-        ValueError: a count is negative, or larger than its total, or a total is not positive.
+    z is positive where the first rate is higher. Two rates that are both 0 or both 1 have no variance; they are equal,
+    so z is 0 and p is 1.
     """
     _check_counts((k1, n1), (k2, n2))
     if k1 + k2 in (0, n1 + n2):
@@ -48,18 +45,7 @@ def two_proportion_z_test(k1: int, n1: int, k2: int, n2: int) -> Significance:
 
 
 def mcnemar_test(first: ArrayLike, second: ArrayLike) -> Significance:
-    """Test whether two models pass equally many of the same problems (exact McNemar test).
-
-    Args:
-        first: verdicts of the first model, boolean, (problems,).
-        second: verdicts of the second model on the same problems in the same order.
-
-    Returns:
-        The smaller of the two discordant counts, and the exact p-value.
-
-    Raises:
-        ValueError: the two have different lengths, no problem, or values other than 0 and 1.
-    """
+    """Test exactly (McNemar) whether two models pass equally many: smaller discordant count and p-value."""
     one, two = _verdicts(first, second)
     table = [[int(np.sum(a & b)) for b in (two, ~two)] for a in (one, ~one)]
     if table[0][1] + table[1][0] == 0:
@@ -73,9 +59,6 @@ def holm(p_values: Sequence[float]) -> Floats:
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
-
-    Raises:
-        ValueError: a value lies outside [0, 1] or is not a number.
     """
     values = np.asarray(p_values, dtype=np.float64)
     if not np.all((values >= 0) & (values <= 1)):
@@ -84,20 +67,12 @@ def holm(p_values: Sequence[float]) -> Floats:
 
 
 def wilson_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the pass rate with its Wilson interval.
-
-    Raises:
-        ValueError: impossible counts or coverage.
-    """
+    """Return the pass rate with its Wilson interval."""
     return _share(k, n, confidence, "wilson")
 
 
 def exact_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return the share with its exact (Clopper-Pearson) interval; without a trial it lies anywhere between 0 and 1.
-
-    Raises:
-        ValueError: impossible counts or coverage.
-    """
+    """Return a share with its exact (Clopper-Pearson) interval; without a trial it lies anywhere between 0 and 1."""
     require_fraction(confidence, "confidence")
     return Interval(math.nan, 0.0, 1.0) if k == n == 0 else _share(k, n, confidence, "beta")
 
@@ -113,9 +88,6 @@ def difference_interval(k1: int, n1: int, k2: int, n2: int, confidence: float = 
     """Return the difference k1/n1 - k2/n2 of two pass rates with Newcombe's interval, for counts alone.
 
     The limits ignore that both answered the same problems.
-
-    Raises:
-        ValueError: impossible counts or coverage.
     """
     _check_counts((k1, n1), (k2, n2))
     require_fraction(confidence, "confidence")
@@ -129,14 +101,6 @@ def paired_rate_difference(first: ArrayLike, second: ArrayLike, *, confidence: f
     The difference is the share of problems with different verdicts, times how unevenly they split. Both factors have
     an exact (Clopper-Pearson) interval, and the limits are their extreme products: they exclude 0 exactly where
     `mcnemar_test` gives a p-value below 1 - confidence, and stay apart where no verdict differs.
-
-    Args:
-        first: verdicts of the first model, boolean, (problems,).
-        second: verdicts of the second model on the same problems in the same order.
-        confidence: coverage.
-
-    Raises:
-        ValueError: different lengths, no problem, values other than 0 and 1, or impossible coverage.
     """
     one, two = _verdicts(first, second)
     only_one, only_two = int(np.sum(one & ~two)), int(np.sum(two & ~one))
@@ -154,14 +118,6 @@ def rate_contrast(
     With signs (1, -1) these are Newcombe's limits, see `difference_interval`; an interaction has (1, -1, -1, 1). The
     limits ignore that all answered the same problems.
 
-    Args:
-        counts: passed and all problems of each model.
-        signs: 1 or -1 for each.
-        confidence: coverage.
-
-    Raises:
-        ValueError: impossible counts, coverage or signs.
-
     Source:
         Zou & Donner 2008, Construction of confidence limits about effect measures (MOVER).
     """
@@ -178,9 +134,6 @@ def rate_contrast(
 def pass_at_k(answers: int, passed: int, k: int) -> float:
     """Estimate pass@k of one problem without bias: the chance that one of k of the drawn answers passes.
 
-    Raises:
-        ValueError: impossible numbers.
-
     Source:
         Chen et al. 2021, equation 1.
     """
@@ -192,24 +145,12 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
 def smallest_detectable_difference(
     rate: float, n: int, *, power: float = 0.8, alpha: float = 0.05, discordant: float | None = None
 ) -> float:
-    """Return the smallest gain in pass rate that the reported two-sided test on n problems finds with this power.
+    """Return the smallest gain over a pass rate that the reported two-sided test on n problems finds with this power.
 
     Without `discordant` the test is the thesis's two-proportion z-test (two independent groups of n). With it the
     test is the exact McNemar test on n pairs, of which the share `discordant` has different verdicts on average.
-    The power is summed over all outcomes, without an approximation.
-
-    Args:
-        rate: pass rate of the reference model, in [0, 1).
-        n: problems answered by each model.
-        power: probability with which the difference is to be found.
-        alpha: two-sided level of significance.
-        discordant: share of problems that exactly one of the two models passes, in (0, 1].
-
-    Returns:
-        Difference in pass rate, in (0, 1]; NaN where even the largest possible one is not detectable.
-
-    Raises:
-        ValueError: an argument out of range.
+    The power is summed over all outcomes, without an approximation. NaN where even the largest possible gain is not
+    detectable.
     """
     if not 0 <= rate < 1 or n < 2:
         raise ValueError(f"expected a rate in [0, 1) and at least 2 problems, got rate={rate}, n={n}")

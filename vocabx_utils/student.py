@@ -9,6 +9,7 @@ Shapes: V ids of the original tokenizer, N new tokens, D model width, B texts, T
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from torch.nn import functional
 from transformers import Cache, PreTrainedModel
 
 from vocabx_utils.batching import like_length, pad
-from vocabx_utils.models import cache_argument
 
 # Configuration names that speak of logits but leave the output logits alone.
 _HARMLESS = {"attn_logit_softcapping", "attention_logit_cap", "router_aux_loss_coef", "output_router_logits"}
@@ -100,10 +100,9 @@ class Student(nn.Module):
         return torch.cat([self.head, self.head_rows.to(self.head.dtype)]) if len(self.head_rows) else self.head
 
     def embed(self, ids: Tensor, new_at: Tensor | None = None) -> Tensor:
-        """Look up embeddings of ids below V + N, scaled as the family scales its own.
+        """Look up embeddings of ids (B, T) below V + N, scaled as the family scales its own.
 
         Args:
-            ids: (B, T) token ids.
             new_at: flat positions of the new tokens in `ids`; found here unless given (giving them saves a
                 synchronisation on a GPU).
 
@@ -132,10 +131,9 @@ class Student(nn.Module):
         new_at: Tensor | None = None,
         cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the blocks once.
+        """Run the blocks once over ids (B, T) below V + N.
 
         Args:
-            ids: (B, T) token ids below V + N.
             attention_mask: (B, T), 1 at real tokens; needed for left padding only, since no real token looks at what
                 follows it. With a cache it covers the tokens in there too.
             layer: which hidden state to return beside the last: -1 the last (after the final norm), otherwise an
@@ -183,15 +181,10 @@ class Student(nn.Module):
 
     @torch.no_grad()
     def encode(self, sequences: Sequence[Sequence[int]], *, layers: bool = False, batch_size: int = 8) -> list[Tensor]:
-        """Read texts and return their hidden states.
-
-        Args:
-            sequences: ids below V + N of each text.
-            layers: return all layers, the embedding first, instead of the last one.
-            batch_size: texts in one forward pass.
+        """Read texts of ids below V + N and return their hidden states in the model's dtype.
 
         Returns:
-            One tensor for each text: (T, D), after the final norm, or (L + 1, T, D), in the model's dtype.
+            For each text (T, D), after the final norm, or with `layers` (L + 1, T, D), the embedding first.
 
         Raises:
             ValueError: a text is empty or holds an id without a row.
@@ -209,10 +202,7 @@ class Student(nn.Module):
     ) -> list[float]:
         """Score texts: the sum of -log p over the tokens of each from `starts` on, in nats, over V + N in float32.
 
-        Args:
-            sequences: ids below V + N of each text.
-            starts: index of the first scored token of each, at least 1, which is the default.
-            batch_tokens: tokens of one forward pass, padding included.
+        The first scored token of a text has index 1 at least, which is the default; `batch_tokens` count padding too.
 
         Raises:
             ValueError: a text is empty or holds an id without a row.
@@ -240,11 +230,7 @@ class Student(nn.Module):
             yield batch, self._run(*pad([sequences[at] for at in batch]), layers)
 
     def final_norm(self, states: Tensor) -> Tensor:
-        """Apply the norm behind the last block: the last module of that kind that the decoder itself holds.
-
-        Raises:
-            UnsupportedModelError: the decoder holds none.
-        """
+        """Apply the norm behind the last block: the last module of that kind that the decoder itself holds."""
         decoder: Any = self.model.get_decoder()
         norms = [module for module in decoder.children() if "norm" in type(module).__name__.lower()]
         if not norms:
@@ -265,6 +251,12 @@ class Student(nn.Module):
                 f"model type {self.model.config.model_type!r}: head products differ from the model's own "
                 "logits, so its losses cannot be computed in chunks"
             )
+
+
+def cache_argument(body: nn.Module) -> str:
+    """Name the argument that takes keys and values, which transformers renamed between releases."""
+    names = inspect.signature(inspect.unwrap(body.forward)).parameters
+    return "cache" if "cache" in names else "past_key_values"
 
 
 def logits(hidden: Tensor, head: Tensor, transform: LogitTransform) -> Tensor:
@@ -304,8 +296,7 @@ class LogitTransform:
 def logit_transform(config: Any) -> LogitTransform:
     """Read a family's logit scaling and capping from its configuration, a `PretrainedConfig`.
 
-    Raises:
-        UnsupportedModelError: the configuration names a treatment of logits that is not known here.
+    UnsupportedModelError where that names a treatment of logits that is not known here.
     """
     known = {"final_logit_softcapping", "logit_scale", "logits_scaling"}
     for name, value in config.to_dict().items():

@@ -23,23 +23,17 @@ NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numb
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One row of the results table (`tab:combined_results`).
+    """One row of the results table (`tab:combined_results`)."""
 
-    Attributes:
-        variant: name of the phase-1 variant in this project, or `base`.
-        recipe: fine-tuning of the blocks: `none`, `lora`, or `full` (sequential).
-        bigcodebench, ds1000: problems passed.
-        p_value: two-sided two-proportion z-test on combined counts against the reference row, as printed (three
-            decimals); None for the reference.
-        p_is_bound: the table prints "< p" instead of p.
-    """
-
-    variant: str
-    recipe: Literal["none", "lora", "full"]
+    variant: str  # name of the phase-1 variant in this project, or `base`
+    recipe: Literal["none", "lora", "full"]  # fine-tuning of the blocks: `none`, `lora`, or `full` (sequential)
+    # problems passed
     bigcodebench: int
     ds1000: int
+    # two-sided two-proportion z-test on combined counts against the reference row, as printed (three decimals);
+    # None for the reference
     p_value: float | None
-    p_is_bound: bool = False
+    p_is_bound: bool = False  # the table prints "< p" instead of p
 
     @property
     def combined(self) -> int:
@@ -72,19 +66,14 @@ AXES = {axes["label"]: AxisLimits(**axes | {side: tuple(axes[side]) for side in 
 
 @dataclass(frozen=True)
 class CosineCurve:
-    """Mean cosine of the new rows to one of their subtokens, by epoch of phase 1, from random initial rows.
-
-    Attributes:
-        objective: loss of the *input* rows. Head rows learn by cross-entropy in both cases.
-        position: which subtoken; `intermediate` is the mean over inner subtokens (tokens of three or more).
-        cosine: one value for each epoch, epoch 0 (before training) first.
-    """
+    """Mean cosine of the new rows to one of their subtokens, by epoch of phase 1, from random initial rows."""
 
     label: str
     matrix: Literal["input", "head"]
-    objective: Literal["kl", "ce"]
+    objective: Literal["kl", "ce"]  # loss of the *input* rows. Head rows learn by cross-entropy in both cases.
+    # which subtoken; `intermediate` is the mean over inner subtokens (tokens of three or more)
     position: Literal["first", "intermediate", "last"]
-    cosine: tuple[float, ...]
+    cosine: tuple[float, ...]  # one value for each epoch, epoch 0 (before training) first
 
     @property
     def epochs(self) -> tuple[int, ...]:

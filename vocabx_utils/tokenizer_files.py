@@ -29,19 +29,10 @@ _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "model_input
 
 
 def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a folder or hub id.
+    """Load the tokenizer of a folder or hub id with the backend of its tokenizer.json.
 
-    Args:
-        source: folder or hub id.
-        revision: commit or tag of a hub id.
-
-    Returns:
-        A tokenizer whose backend is that of tokenizer.json. Without such a file, what transformers builds from
-        `vocab.json` and `merges.txt`.
-
-    Raises:
-        ModelError: there is no tokenizer, it cannot be read, it has no fast backend, or only a SentencePiece model
-            file says how it cuts text.
+    Without such a file it is what transformers builds from `vocab.json` and `merges.txt`. ModelError where there is no
+    tokenizer, it cannot be read, has no fast backend, or only a SentencePiece model file says how it cuts text.
     """
     from transformers import AutoTokenizer
 
@@ -62,19 +53,10 @@ def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokeni
 
 
 def plain_tokenizer(like: Any, file: Path) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with the backend of a file and everything else like another tokenizer.
+    """Make a tokenizer with the backend of a file and special tokens, chat template and settings of another one.
 
-    Args:
-        like: whose special tokens, chat template and settings are carried over.
-        file: the tokenizer.json.
-
-    Returns:
-        A `PreTrainedTokenizerFast`, whatever the class of `like`. Decoding never drops spaces before signs, which
-        code needs. A role whose token the file does not hold is left out with a warning: to enter the token would
-        give it an id that the model has no row for.
-
-    Raises:
-        ModelError: the file cannot be read.
+    Decoding never drops spaces before signs, which code needs. A role whose token the file does not hold is left out
+    with a warning: to enter the token would give it an id that the model has no row for.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -144,17 +126,10 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: str) -> None:
-    """Refuse a base model whose tokenizer is not the one that an extension was made for.
+    """Refuse a base model whose tokenizer is not the one that an extension (`made`, for the message) was made for.
 
-    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text.
-
-    Args:
-        base: the model that would read the ids.
-        original: the tokenizer that was extended.
-        made: what the extension belongs to, for the message.
-
-    Raises:
-        ModelError: they differ; names both.
+    Equal V is not enough: Llama 2 and Mistral 7B have 32,000 ids each, and other ones for the same text. The
+    ModelError names both.
     """
     stored, own = tokenizer_digest(original), tokenizer_digest(base.tokenizer)
     if stored != own:
@@ -166,12 +141,7 @@ def require_tokenizer(base: BaseModel, original: PreTrainedTokenizerFast, made: 
 
 
 def require_run_tokenizer(base: BaseModel, run: Run) -> None:
-    """Refuse a base model whose tokenizer is not the one that notebook 01 of a run extended.
-
-    Raises:
-        MissingStageError: notebook 01 has not run.
-        ModelError: they differ; names both.
-    """
+    """Refuse a base model whose tokenizer is not that which notebook 01 of a run extended; see `require_tokenizer`."""
     original = read_tokenizer(str(run.require("01", "extension/original")))
     require_tokenizer(base, original, extension_name(run))
 

@@ -349,7 +349,8 @@ def compare(benchmark: str, mode: str, share: float, workers: int) -> dict[str, 
     clean, clean_seconds = measure(jobs, environment, mode == "forked", workers)
     among = mixed(jobs, benchmark)
     found, seconds = measure(among, environment, mode == "forked", workers)
-    differing = [name for name, status in clean.items() if found[name] != status]
+    # in the order of the problems: `clean` has that in which the workers finished
+    differing = [job.task_id for job in jobs if found[job.task_id] != clean[job.task_id]]
     return {
         "benchmark": benchmark,
         "mode": mode,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tiny import byte_level_bpe, tiny_decoder
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils.evaluation import benchmarks
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.results import Result
 
@@ -54,8 +56,7 @@ def sentence_piece() -> PreTrainedTokenizerFast:
     special = ["<unk>", "<|begin|>", "<|end|>", *(f"<0x{i:02X}>" for i in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=440, special_tokens=special, show_progress=False)
     backend.train_from_iterator([text.replace(" ", "▁") for text in CODE * 4], trainer)
-    tokenizer = _finish(backend, bos=True)
-    return tokenizer
+    return _finish(backend, bos=True)
 
 
 def tiny_model(family: str, rows: int) -> Any:
@@ -66,96 +67,41 @@ def tiny_model(family: str, rows: int) -> Any:
 
 def humaneval_problem(number: int = 0, body: str = "    return a + b\n") -> Problem:
     start = 'from typing import List\n\n\ndef add(a, b):\n    """ Add two numbers.\n    >>> add(1, 2)\n    3\n    """\n'
-    return Problem(
-        f"HumanEval/{number}",
-        "humaneval",
-        start,
-        start,
-        start,
-        body,
-        "def check(candidate):\n    assert candidate(1, 2) == 3\n",
-        "add",
-        "humaneval",
-    )
+    test = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+    row = {"task_id": f"HumanEval/{number}", "prompt": start, "canonical_solution": body, "test": test}
+    return benchmarks._humaneval({**row, "entry_point": "add"})
 
 
 def ds1000_problem(inside: bool = False) -> Problem:
-    head = "Problem:\nHow long is x?\nA:\n<code>\nimport numpy as np\nx = np.arange(3)\n"
+    prompt = "Problem:\nHow long is x?\nA:\n<code>\nimport numpy as np\nx = np.arange(3)\n"
     if inside:
-        prompt = (
-            head + "def f(x):\n    # return the solution in this function\n    # result = f(x)\n    ### BEGIN SOLUTION"
-        )
+        prompt += "def f(x):\n    # return the solution in this function\n    # result = f(x)\n    ### BEGIN SOLUTION"
     else:
-        prompt = head + "</code>\nresult = ... # put solution in this variable\nBEGIN SOLUTION\n<code>\n"
-    complete = prompt if prompt.endswith("\n") else prompt + "\n"
+        prompt += "</code>\nresult = ... # put solution in this variable\nBEGIN SOLUTION\n<code>\n"
     reference = "    result = len(x)\n\n    return result\n" if inside else "result = len(x)\n"
-    return Problem(
-        "DS-1000/0",
-        "ds1000",
-        prompt,
-        complete,
-        "",
-        reference,
-        "def test_execution(code): ...",
-        "",
-        "Numpy",
-        {"library": "Numpy"},
-    )
+    row = {"prompt": prompt, "reference_code": reference, "code_context": "def test_execution(code): ..."}
+    return benchmarks._ds1000({**row, "metadata": {"problem_id": 0, "library": "Numpy"}})
 
 
 def mbpp_problem(number: int = 11) -> Problem:
-    tests = ["assert twice(2) == 4", "assert twice(0) == 0"]
-    text = "Write a function that doubles a number."
-    return Problem(
-        f"Mbpp/{number}",
-        "mbpp",
-        text,
-        '"""\n' + "\n".join([text, *tests]) + '\n"""\n',
-        "",
-        "def twice(x):\n    return 2 * x",
-        "\n".join(tests),
-        "twice",
-        "mbpp",
-        {"test_list": tests, "test_setup_code": "", "split": "test"},
-    )
+    text, code = "Write a function that doubles a number.", "def twice(x):\n    return 2 * x"
+    tests = {"test_list": ["assert twice(2) == 4", "assert twice(0) == 0"], "test_setup_code": ""}
+    return benchmarks._mbpp({"task_id": number, "text": text, "code": code, **tests})
 
 
 def bigcodebench_problem() -> Problem:
     start = "import math\ndef task_func(x):\n"
-    complete = 'import math\n\ndef task_func(x):\n    """\n    Return the root.\n    """\n'
-    return Problem(
-        "BigCodeBench/0",
-        "bigcodebench",
-        f"Return the root.\nYou should write self-contained code starting with:\n```\n{start}```",
-        complete,
-        start,
-        "    return math.sqrt(x)",
-        "import unittest\nclass TestCases(unittest.TestCase):\n    def test_one(self):\n"
-        "        self.assertEqual(task_func(4), 2)\n",
-        "task_func",
-        "bigcodebench",
-        {"libs": ["math"]},
-    )
+    asked = f"Return the root.\nYou should write self-contained code starting with:\n```\n{start}```"
+    complete = 'import math\n\ndef task_func(x):\n    """\n    Return the root.\n    """'
+    test = "import unittest\nclass TestCases(unittest.TestCase):\n    def test_one(self):\n"
+    test += "        self.assertEqual(task_func(4), 2)\n"
+    row = {"task_id": "BigCodeBench/0", "instruct_prompt": asked, "complete_prompt": complete, "code_prompt": start}
+    answer = {"canonical_solution": "    return math.sqrt(x)", "test": test, "entry_point": "task_func"}
+    return benchmarks._bigcodebench({**row, **answer, "libs": ["math"]})
 
 
-def result(task: str, passed: bool = False, **changes: object) -> Result:
+def result(task: str, passed: bool = False, **changes: Any) -> Result:
     """Make the result of one answer."""
-    values: dict[str, object] = {
-        "task_id": task,
-        "sample": 0,
-        "status": "pass" if passed else "fail",
-        "reason": "" if passed else "assert",
-        "exception": "",
-        "details": {},
-        "tests_run": 1,
-        "tests_expected": 1,
-        "seconds": 0.1,
-        "rss_mb": 20,
-        "attempts": 1,
-        "timeout_s": 5.0,
-        "key": "k",
-        "backend": "bwrap",
-        "environment": "plain",
-        "env_hash": "e",
-    }
-    return Result(**(values | changes))  # type: ignore[arg-type]
+    status: tuple[Any, str] = ("pass", "") if passed else ("fail", "assert")
+    made = Result(task, 0, *status, "", {}, 1, 1, 0.1, 20, 1, 5.0, "k", "bwrap", "plain", "e")
+    return dataclasses.replace(made, **changes)

@@ -7,29 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that holds a right answer.
-
-    Attributes:
-        name: `form/solution`.
-        entry_point: The function that is asked for.
-        text: What the model says.
-        check: An expression that is true of right answers.
-    """
+    """A reply, named `form/solution`, that holds a right answer."""
 
     name: str
-    entry_point: str
-    text: str
-    check: str
+    entry_point: str  # the function that is asked for
+    text: str  # what the model says
+    check: str  # an expression that is true of right answers
 
 
 # name of the function: a right solution, a wrong one, an expression that holds, a call to show
 SOLUTIONS: dict[str, tuple[str, str, str, str]] = {
-    "add": (
-        "def add(a, b):\n    return a + b",
-        "def add(a, b):\n    return a - b",
-        "add(1, 2) == 3",
-        "add(1, 2)",
-    ),
+    "add": ("def add(a, b):\n    return a + b", "def add(a, b):\n    return a - b", "add(1, 2) == 3", "add(1, 2)"),
     "area": (
         "import math\n\nUNIT = 1.0\n\ndef square(r):\n    return r * r\n\n"
         "def area(r):\n    return math.pi * square(r) * UNIT",
@@ -126,10 +114,7 @@ def made_up_replies() -> list[Reply]:
     """Return all replies."""
     return [
         Reply(
-            f"{form}/{name}",
-            name,
-            template.format(code=right, wrong=wrong, call=call, inside=_indented(right)),
-            check,
+            f"{form}/{name}", name, template.format(code=right, wrong=wrong, call=call, inside=_indented(right)), check
         )
         for form, template in FORMS.items()
         for name, (right, wrong, check, call) in SOLUTIONS.items()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vocabx_utils import files
-from vocabx_utils.evaluation.results import Result, read_measured
+from evaluation.evaluation_parts import result
 
-RESULT = Result("x/0", 0, "pass", "", "", {}, 1, 1, 0.1, 10, 1, 3.0, "key", "bwrap", "humaneval", "hash")
+from vocabx_utils import files
+from vocabx_utils.evaluation.results import read_measured
 
 
 def test_stored_evaluations_are_read_by_model_and_variant(tmp_path: Path) -> None:
@@ -15,6 +15,6 @@ def test_stored_evaluations_are_read_by_model_and_variant(tmp_path: Path) -> Non
     for variant in ("base", "mean_ce"):
         for name in ("humaneval", "mbpp"):
             path = tmp_path / "Model-1B" / variant / f"results_{name}.jsonl"
-            files.write_jsonl(path, [RESULT.to_dict() | {"task_id": f"{name}/0"}])
+            files.write_jsonl(path, [result(f"{name}/0").to_dict()])
     found = read_measured(tmp_path)
     assert {variant: len(rows) for variant, rows in found["Model-1B"].items()} == {"base": 2, "mean_ce": 2}

@@ -6,13 +6,7 @@ import pytest
 from evaluation.evaluation_parts import result
 
 from vocabx_utils.evaluation.results import Result
-from vocabx_utils.evaluation.scoring import (
-    ResultsError,
-    comparison_table,
-    count_passes,
-    mean_pass_at_k,
-    results_table,
-)
+from vocabx_utils.evaluation.scoring import ResultsError, comparison_table, count_passes, mean_pass_at_k, results_table
 
 
 def thesis_results(bigcodebench: int, ds1000: int) -> list[Result]:

@@ -15,10 +15,7 @@ USED = "import math\n\nLIMIT = 3\n\ndef half(x):\n    return x / 2\n\ndef f(n, d
         (f"{USED}\n\n# Example usage\ndf = open('data.csv')\nprint(f(df))", USED),
         (f"{USED}\n\nif __name__ == '__main__':\n    f(2)", USED),
         ("def f(n):\n    return g(n)\n\ndef g(n):\n    return K\n\nK = 1\nprint(f(2))", None),
-        (
-            "def f(n):\n    return h(n)\n\ntry:\n    from fast import h\nexcept ImportError:\n    h = abs\nf(1)",
-            None,
-        ),
+        ("def f(n):\n    return h(n)\n\ntry:\n    from fast import h\nexcept ImportError:\n    h = abs\nf(1)", None),
         ("class f:\n    b = c\n\nprint(f)", "class f:\n    b = c"),
         ("def keep(g):\n    return g\n\n@keep\ndef f(n):\n    return n\n\nf(1)", None),
         ("def other(n):\n    return n\n\nprint(other(1))", "def other(n):\n    return n\n\nprint(other(1))"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from alignment_tokenizers import with_added
+from fixtures.alignment_tokenizers import with_added
 
 from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
@@ -37,7 +37,7 @@ def test_figures_save_as_svg_and_pdf(tmp_path):
     np.testing.assert_allclose(heights, losses)
     assert any("100 x 8" in text.get_text() for text in panels[2].texts)
     with pytest.raises(ValueError, match="one for each pair"):
-        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2)
+        draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2, kl=losses)
 
 
 def test_characters_the_font_lacks_become_code_points():

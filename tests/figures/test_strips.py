@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from alignment_tokenizers import FAMILIES, make_tokenizer, with_added, with_merges
+from fixtures.alignment_tokenizers import FAMILIES, make_tokenizer, with_added, with_merges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

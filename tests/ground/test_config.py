@@ -1,11 +1,10 @@
-"""Settings: names, types, ranges; profiles."""
+"""Settings: names, types, ranges."""
 
 import dataclasses
 
 import pytest
 
-from vocabx_utils import profiles
-from vocabx_utils.config import StageConfig
+from vocabx_utils.config import FineTuneConfig, Phase1Config, StageConfig
 from vocabx_utils.settings import ConfigError
 
 
@@ -41,28 +40,9 @@ def test_wrong_parameters_are_named(params, message):
         Example.from_params(**params)
 
 
-def test_profile_sections_override_shared_values(tmp_path):
-    path = tmp_path / "p.yaml"
-    path.write_text('seed: 1\nother: 2\n"03":\n  seed: 5\n  epochs: 3\n')
-    profile = profiles.load_profile(path)
-    assert profile["03_phase1_training"] == {"seed": 5, "epochs": 3}
-    declared = {"seed": 0, "epochs": 1}
-    assert profiles.notebook_params(profile, "03_phase1_training", declared) == {"seed": 5, "epochs": 3}
-    assert profiles.notebook_params(profile, "01_tokenizer_extension", {"seed": 0}) == {"seed": 1}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("- 1\n- 2\n", "expected a mapping"), ("a: [1\n", "is not YAML"), ("phase9:\n  a: 1\n", "names no notebook")],
-)
-def test_bad_profiles_are_refused(tmp_path, content, message):
-    path = tmp_path / "p.yaml"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match=message):
-        profiles.load_profile(path)
-
-
-def test_unknown_profile_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"No profile 'gpus'. Known: quick"):
-        profiles.load_profile("gpus")
-    assert profiles.load_profile("quick") == {}
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_settings_refuse_numbers_that_are_not_finite(value):
+    with pytest.raises(ConfigError, match="finite"):
+        Phase1Config(learning_rate=value)
+    with pytest.raises(ConfigError, match="finite"):
+        FineTuneConfig(clip_norm=value)

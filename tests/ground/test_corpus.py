@@ -1,5 +1,6 @@
 """Instruction pairs: sources, rendering, splits."""
 
+import gzip
 import json
 
 import pytest
@@ -32,6 +33,12 @@ def test_missing_package_is_named():
         corpus.pairs_from_packages(["no_such_package"])
 
 
+def _jsonl(tmp_path, data, suffix=".jsonl"):
+    path = tmp_path / f"pairs{suffix}"
+    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    return path
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 @pytest.mark.parametrize(
     ("lines", "message"),
@@ -43,21 +50,9 @@ def test_missing_package_is_named():
     ],
 )
 def test_bad_json_lines_name_the_line(tmp_path, suffix, lines, message):
-    import gzip
-
-    path = tmp_path / f"pairs{suffix}"
     data = "".join(line + "\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
     with pytest.raises(CorpusError, match=message):
-        corpus.pairs_from_jsonl(path)
-
-
-def _jsonl(tmp_path, data, suffix=".jsonl"):
-    import gzip
-
-    path = tmp_path / f"pairs{suffix}"
-    path.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
-    return path
+        corpus.pairs_from_jsonl(_jsonl(tmp_path, data, suffix))
 
 
 ROW = b'{"query": "q", "answer": "a"}\n'

@@ -6,10 +6,9 @@ import dataclasses
 import pytest
 import torch
 from tiny import byte_level_bpe, tiny_decoder
-from tokenizers import pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from vocabx_utils import fetch, models, tokenizer_files
+from vocabx_utils import fetch, models
 from vocabx_utils.models import ModelError
 
 
@@ -32,17 +31,6 @@ def test_cudnn_attention_is_off_wherever_the_model_is_loaded(tiny_folder):
 def test_vocab_size_counts_ids_not_rows(tiny_base):
     assert tiny_base.vocab_size == max(tiny_base.tokenizer.get_vocab().values()) + 1
     assert tiny_base.rows == tiny_base.vocab_size + 16
-
-
-def test_b37_added_tokens_count(tiny_folder):
-    """transformers' own vocab_size leaves added tokens out (case B37)."""
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    before = tokenizer_files.original_vocab_size(tokenizer)
-    tokenizer.add_tokens(["groupby_x"])
-    assert (
-        tokenizer_files.original_vocab_size(tokenizer) == before + 1 == tokenizer.convert_tokens_to_ids("groupby_x") + 1
-    )
-    assert tokenizer.vocab_size == before
 
 
 def test_b29_extra_rows_fill_padding_and_never_shrink(tiny_base):
@@ -152,14 +140,3 @@ def test_a_head_that_computes_in_a_way_of_its_own_is_refused(tiny_base):
     rows = torch.zeros(2, tiny_base.width)
     with pytest.raises(models.ModelError, match="NormHead"):
         models.with_extra_rows(dataclasses.replace(tiny_base, model=model), rows, rows)
-
-
-def test_the_digest_of_a_tokenizer_survives_saving_and_sees_a_changed_rule(tiny_base, tmp_path):
-    tokenizer = tiny_base.tokenizer
-    tokenizer.save_pretrained(tmp_path)
-    before = tokenizer_files.tokenizer_digest(tokenizer)
-    again = models.load_tokenizer(tmp_path)
-    again(["a", "b c"], padding=True, truncation=True, max_length=4)  # a caller's settings
-    assert tokenizer_files.tokenizer_digest(again) == before
-    again.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    assert tokenizer_files.tokenizer_digest(again) != before

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_tokenizers import small_tokenizers
+from fixtures.small_tokenizers import small_tokenizers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
 from vocabx_utils.models import ModelError, load_tokenizer
+from vocabx_utils.tokenizer_files import original_vocab_size, tokenizer_digest
 from vocabx_utils.vocabulary.encoding import encode_all
 
 TEXTS = ["    return x", " hello", "hello", "def f(x):\n\tif x:\n\t\treturn  1\r\n", "don't I'LL"]
@@ -87,3 +88,23 @@ def test_what_is_rebuilt_from_a_sentencepiece_model_is_refused(
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: rebuilt)
     with pytest.raises(ModelError, match=r"bare holds no tokenizer\.json"):
         load_tokenizer(tmp_path / "bare")
+
+
+def test_b37_added_tokens_count(tiny_folder: Path) -> None:
+    """transformers' own vocab_size leaves added tokens out (case B37)."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    before = original_vocab_size(tokenizer)
+    tokenizer.add_tokens(["groupby_x"])
+    assert original_vocab_size(tokenizer) == before + 1 == tokenizer.convert_tokens_to_ids("groupby_x") + 1
+    assert tokenizer.vocab_size == before
+
+
+def test_the_digest_of_a_tokenizer_survives_saving_and_sees_a_changed_rule(tiny_base: Any, tmp_path: Path) -> None:
+    tokenizer = tiny_base.tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    before = tokenizer_digest(tokenizer)
+    again = load_tokenizer(tmp_path)
+    again(["a", "b c"], padding=True, truncation=True, max_length=4)  # a caller's settings
+    assert tokenizer_digest(again) == before
+    again.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert tokenizer_digest(again) != before

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from alignment_tokenizers import FAMILIES as KINDS
-from alignment_tokenizers import LINES, make_tokenizer
 from click.testing import CliRunner
+from fixtures.alignment_tokenizers import FAMILIES as KINDS
+from fixtures.alignment_tokenizers import LINES, make_tokenizer
 from matrix import stranger
 from matrix.matrix_environments import PINS, NoIndexError, environment
 from matrix.matrix_models import CASES, LENGTH, tiny_model

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.benchmarks import Problem, _mbpp
 from vocabx_utils.evaluation.environments import (
     Environment,
     EnvironmentMissingError,
@@ -45,17 +45,8 @@ def make_problem() -> Callable[..., Problem]:
 
     def make(number: int) -> Problem:
         tests = [f"assert add_{number}(1) == {1 + number}", f"assert add_{number}(-{number}) == 0"]
-        return Problem(
-            task_id=f"Mbpp/{number}",
-            benchmark="mbpp",
-            prompt=f"Add {number}.",
-            complete_prompt="",
-            code_start="",
-            reference=f"def add_{number}(x):\n    return x + {number}\n",
-            test="\n".join(tests),
-            entry_point=f"add_{number}",
-            library="mbpp",
-            metadata={"test_list": tests, "test_setup_code": "", "split": "test"},
-        )
+        code = f"def add_{number}(x):\n    return x + {number}\n"
+        row = {"task_id": number, "text": f"Add {number}.", "code": code}
+        return _mbpp({**row, "test_list": tests, "test_setup_code": ""})
 
     return make

@@ -19,12 +19,7 @@ from vocabx_utils.evaluation.environments import Environment
 from vocabx_utils.evaluation.execution import execute, run_jobs
 from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewrap
 from vocabx_utils.evaluation.outcomes import Outcome
-from vocabx_utils.evaluation.results import (
-    ResultsFile,
-    ResultsMismatchError,
-    read_results,
-    write_official,
-)
+from vocabx_utils.evaluation.results import ResultsFile, ResultsMismatchError, read_results, write_official
 from vocabx_utils.evaluation.samples import Sample, match_samples, read_samples
 from vocabx_utils.evaluation.sandbox import Sandbox
 
@@ -96,10 +91,7 @@ def test_execute_files_one_line_per_answer(fast: bool, problems, samples, tmp_pa
     rows = execute(samples, problems, out, fast=fast)
     assert [row.task_id for row in rows] == [problem.task_id for problem in problems]
     assert [row.status for row in rows] == ["pass", "fail", "fail", "pass", "pass", "pass"]
-    assert [(row.reason, row.exception) for row in rows[1:3]] == [
-        ("assert", "AssertionError"),
-        ("error", "NameError"),
-    ]
+    assert [(row.reason, row.exception) for row in rows[1:3]] == [("assert", "AssertionError"), ("error", "NameError")]
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert {line["backend"].split()[0] for line in lines} == {"bwrap"}
     assert {line["env_hash"] for line in lines} == {plain.hash}
@@ -281,12 +273,7 @@ def test_official_shapes(problems, samples, tmp_path, plain) -> None:
     table = json.loads(written.read_text())
     assert set(table) == {"date", "eval"}
     assert table["eval"]["Mbpp/12"] == [
-        {
-            "task_id": "Mbpp/12",
-            "solution": samples[1]["solution"],
-            "status": "fail",
-            "details": {"test_main": "x"},
-        }
+        {"task_id": "Mbpp/12", "solution": samples[1]["solution"], "status": "fail", "details": {"test_main": "x"}}
     ]
 
 

@@ -173,11 +173,7 @@ def test_what_is_not_plain_is_refused() -> None:
         ("def f(x):\n    while True: pass", "assert f(1) == 1", "timeout"),
         ("import os\nos._exit(0)", "assert f(1) == 1", "fail"),
         ("def f(x): x.sort()", "a = [3, 1]\nf(a)\nassert a == [1, 3]", "pass"),
-        (
-            "def f(x): x[0].append(2); x.pop()",
-            "a = [b := [1], 5]\nf(a)\nassert a == [[1, 2]] and b is a[0]",
-            "pass",
-        ),
+        ("def f(x): x[0].append(2); x.pop()", "a = [b := [1], 5]\nf(a)\nassert a == [[1, 2]] and b is a[0]", "pass"),
         ("def f(x): pass", "a = [3, 1]\nf(a)\nassert a == [1, 3]", "fail"),
         ("def f(**o): o['x'].add(3)", "a = {1}\nf(x=a)\nassert a == {1, 3}", "pass"),
         ("def f(x): yield from range(x)", "assert list(f(3)) == [0, 1, 2] and sum(f(3)) == 3", "pass"),

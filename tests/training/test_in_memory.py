@@ -156,6 +156,10 @@ def test_what_does_not_fit_is_refused() -> None:
         learn_rows(model, tokenizer, words(), ["x = 1\n", "y = 2\n"], window=0)
     with pytest.raises(ModelError, match="the extension extends another tokenizer"):
         learn_rows(tiny_decoder(400), tokenizers().extended, add_tokens(tokenizer, [" ravel"]), texts())
+    with pytest.raises(ValueError, match="one string of 9 characters; expected a list"):
+        learn_rows(model, tokenizer, words(), texts(), validation_texts="groupby x")
+    with pytest.raises(ValueError, match="one string of 9 characters; expected a list"):
+        fine_tune(tiny_model(), "groupby x")
     with pytest.raises(ConfigError, match="epoch_count"):
         learn_rows(model, tokenizer, words(), texts(), epoch_count=3)
     with pytest.raises(ValueError, match="objective 'kl_middle'"):

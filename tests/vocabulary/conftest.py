@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_tokenizers import FAMILIES, npm_tokenizer, small_tokenizers, source
+from fixtures.small_tokenizers import FAMILIES, npm_tokenizer, small_tokenizers, source
 from transformers import PreTrainedTokenizerFast
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from alignment_tokenizers import FAMILIES, LINES, counted_ends, make_tokenizer, with_added, with_merges
+from fixtures.alignment_tokenizers import FAMILIES, LINES, counted_ends, make_tokenizer, with_added, with_merges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer

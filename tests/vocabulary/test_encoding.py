@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from alignment_tokenizers import make_tokenizer, with_added
+from fixtures.alignment_tokenizers import make_tokenizer, with_added
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers

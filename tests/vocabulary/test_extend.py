@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.small_tokenizers import rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import rules
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

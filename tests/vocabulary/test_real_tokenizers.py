@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alignment_tokenizers import counted_ends
-from small_tokenizers import rules
+from fixtures.alignment_tokenizers import counted_ends
+from fixtures.small_tokenizers import rules
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from vocabulary.probe import probe

@@ -27,17 +27,12 @@ _KEPT_BYTES = 1 << 28
 
 @dataclass(frozen=True, eq=False)
 class PairedText:
-    """One text under both tokenizers, with the positions at which both have read the same bytes.
+    """One text under both tokenizers, with the positions at which both have read the same bytes."""
 
-    Attributes:
-        original_ids: To ids for the teacher.
-        extended_ids: Te ids for the student.
-        pairs: (P, 2) int64 positions (original, extended), ascending in both columns; the `boundaries` of
-            `vocabulary.alignment.align_text`.
-    """
-
-    original_ids: tuple[int, ...]
-    extended_ids: tuple[int, ...]
+    original_ids: tuple[int, ...]  # To ids for the teacher
+    extended_ids: tuple[int, ...]  # Te ids for the student
+    # (P, 2) int64 positions (original, extended), ascending in both columns; the `boundaries` of
+    # `vocabulary.alignment.align_text`
     pairs: np.ndarray
 
     @property
@@ -49,10 +44,9 @@ class PairedText:
     def __post_init__(self) -> None:
         if self.pairs.ndim != 2 or self.pairs.shape[1] != 2:
             raise ValueError(f"pairs are {self.pairs.shape}; expected (P, 2).")
-        if len(self.pairs) and (self.pairs.max(0) >= (len(self.original_ids), len(self.extended_ids))).any():
-            raise ValueError(
-                f"A pair lies outside the text ({len(self.original_ids)} and {len(self.extended_ids)} tokens)."
-            )
+        sizes = len(self.original_ids), len(self.extended_ids)
+        if len(self.pairs) and (self.pairs.max(0) >= sizes).any():
+            raise ValueError(f"A pair lies outside the text ({sizes[0]} and {sizes[1]} tokens).")
 
     def since_new(self, first_new_id: int) -> np.ndarray:
         """Student tokens since the last new one at each pair, (P,) int64: 0 at a new token, −1 before the first."""
@@ -66,19 +60,11 @@ class PairedText:
 def windows(
     text: PairedText, first_new_id: int, *, before: int = 24, after: int = 24, limit: int | None = None
 ) -> Iterator[PairedText]:
-    """Cut a text to windows around its new tokens; windows do not overlap.
+    """Cut a text to windows around its new tokens, in their order; windows do not overlap.
 
-    Both ends lie where both tokenizations have read the same text, so that a window is a text of its own.
-
-    Args:
-        text: the whole text.
-        first_new_id: V.
-        before: paired positions kept before a new token.
-        after: paired positions kept from it on; new tokens in that range get no window of their own.
-        limit: at most so many windows.
-
-    Yields:
-        Windows in the order of the text. A new token without a paired position gives none.
+    Both ends lie where both tokenizations have read the same text, so that a window is a text of its own: `before`
+    paired positions before a new token, and `after` from it on. New tokens in that range get no window of their own,
+    and those without a paired position none at all.
     """
     new = np.flatnonzero(np.asarray(text.extended_ids)[text.pairs[:, 1]] >= first_new_id)
     covered, made = 0, 0
@@ -101,12 +87,6 @@ class KLMeter:
     """Measures the KL divergence of the student for any input rows on fixed texts; the teacher runs once.
 
     Only positions from the first new token of a text on count: before it both read the same ids and KL is 0.
-
-    Args:
-        base: the frozen model.
-        texts: what both read; those without a new token contribute nothing.
-        first_new_id: V.
-        batch_size: texts in one forward pass.
 
     Raises:
         ValueError: no text has a paired position at or after a new token.
@@ -154,19 +134,17 @@ class KLMeter:
         return np.array([part.sum() for part in np.split(self.per_position(input_rows), ends[:-1])])
 
     def table(self, input_rows: Tensor) -> pd.DataFrame:
-        """Return KL by position with what stands there.
+        """Return KL (nats) by position with what stands there.
 
-        Returns:
-            text (index), original and extended (positions), token (the student's id), merged (bool), since_new
-            (student tokens since the last new one), kl (nats).
+        Columns: text (index), original and extended (positions), token (the student's id), merged (bool), since_new
+        (student tokens since the last new one), kl.
         """
         parts = []
         for at, (text, use) in enumerate(zip(self.texts, self._used, strict=True)):
-            part = pd.DataFrame(text.pairs[use], columns=["original", "extended"])
+            token = np.asarray(text.extended_ids)[text.pairs[use, 1]]
+            columns = {"token": token, "merged": text.merged[use], "since_new": text.since_new(self._first)[use]}
+            part = pd.DataFrame(text.pairs[use], columns=["original", "extended"]).assign(**columns)
             part.insert(0, "text", at)
-            part["token"] = np.asarray(text.extended_ids)[text.pairs[use, 1]]
-            part["merged"] = text.merged[use]
-            part["since_new"] = text.since_new(self._first)[use]
             parts.append(part)
         return pd.concat(parts, ignore_index=True).assign(kl=self.per_position(input_rows))
 
@@ -175,13 +153,6 @@ def hidden_similarity(
     base: BaseModel, texts: Sequence[PairedText], input_rows: Tensor, first_new_id: int, batch_size: int = 8
 ) -> pd.DataFrame:
     """Compare hidden states of student and teacher by layer, at boundaries of merged spans and after them.
-
-    Args:
-        base: the frozen model.
-        texts: what both read.
-        input_rows: (N, D) input rows of the new tokens.
-        first_new_id: V.
-        batch_size: texts in one forward pass.
 
     Returns:
         One row for each layer (0: embedding) and place (`boundary`, `1 after`, `2-4 after`, `5+ after`): mean cosine,
@@ -213,20 +184,12 @@ def logit_lens(
 
     Every layer's state goes through the model's final norm and its original head (nostalgebraist's logit lens, 2020).
 
-    Args:
-        base: the frozen model.
-        text: a text with a merged span.
-        pair: index into `text.pairs` of a new token.
-        input_rows: (N, D) input rows of the new tokens.
-        first_new_id: V.
-        k: tokens listed at each layer.
-
     Returns:
         One row for each layer and reader (`teacher 1` … for the subtokens, `student`): `top` (k token strings),
         `probability` of the first of them, `kl` from the teacher's final prediction after the span (nats).
 
     Raises:
-        ValueError: there is no new token at that pair.
+        ValueError: there is no new token at that index of `text.pairs`.
     """
     i, j = (int(at) for at in text.pairs[pair])
     if text.extended_ids[j] < first_new_id:

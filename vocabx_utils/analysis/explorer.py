@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,7 @@ from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """A place where a new token stands: the text before, the token, the text behind."""
 
     text: int
@@ -35,48 +35,29 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class TokenView:
-    """Everything the explorer shows about one token at one epoch.
-
-    Attributes:
-        token: the token.
-        variant: of phase 1.
-        epoch: of the checkpoint.
-        matrix: `input` or `head`.
-        subtokens: id, text, cosine, norm of each subtoken's row.
-        cosines: position, epoch, cosine: the token's course over all epochs.
-        neighbours: rank, id, text, cosine among the original rows.
-        new_neighbours: the same among the other new rows.
-        occurrences: places in the given texts.
-        kl: KL by position around the token (columns of `KLMeter.table`), empty if none was given.
-        points: for a map: x, y, kind, label, token.
-        norm: of the row.
-        remarks: what could not be shown, in words.
-    """
+    """Everything the explorer shows about one token at one epoch."""
 
     token: TokenInfo
     variant: str
     epoch: int
     matrix: Matrix
-    subtokens: pd.DataFrame
-    cosines: pd.DataFrame
-    neighbours: pd.DataFrame
-    new_neighbours: pd.DataFrame
-    occurrences: tuple[Occurrence, ...]
-    kl: pd.DataFrame
-    points: pd.DataFrame
+    subtokens: pd.DataFrame  # id, text, cosine, norm of each subtoken's row
+    cosines: pd.DataFrame  # position, epoch, cosine: the token's course over all epochs
+    neighbours: pd.DataFrame  # rank, id, text, cosine among the original rows
+    new_neighbours: pd.DataFrame  # the same among the other new rows
+    occurrences: tuple[Occurrence, ...]  # places in the given texts
+    kl: pd.DataFrame  # KL by position around the token (columns of `KLMeter.table`), empty if none was given
+    points: pd.DataFrame  # for a map: x, y, kind, label, token
     norm: float
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # what could not be shown, in words
 
 
 class Explorer:
     """Holds a run's rows and answers for one token at a time.
 
     Args:
-        tokens: the N new tokens in the order of the rows.
-        histories: rows by variant.
         original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
         decode: extended ids to text.
-        texts: where to look for occurrences.
         kl_tables: results of `KLMeter.table` on `texts`, by variant and epoch.
 
     Raises:
@@ -106,25 +87,14 @@ class Explorer:
         self._basis = lru_cache(maxsize=8)(self._principal_basis)
 
     def search(self, words: str, limit: int = 50) -> list[int]:
-        """Find tokens by a part of their text (letter case ignored), those that begin with it first; "" finds all.
-
-        Returns:
-            Indices into `tokens`, at most `limit`.
-        """
+        """Find indices of tokens by a part of their text (case ignored), first those that begin so; "" finds all."""
         wanted = words.casefold()
         found = [at for at, token in enumerate(self.tokens) if wanted in token.text.casefold()]
         found.sort(key=lambda at: (not self.tokens[at].text.casefold().strip().startswith(wanted.strip()), at))
         return found[:limit]
 
     def view(self, variant: str, token: int, epoch: int, matrix: Matrix = "input", k: int = 8) -> TokenView:
-        """Answer for one token.
-
-        Args:
-            variant: of phase 1.
-            token: index into `tokens`.
-            epoch: a checkpoint; without one the nearest earlier one is shown and the remarks say so.
-            matrix: `input` or `head`.
-            k: neighbours listed.
+        """Answer for the token at one index of `tokens`; without this epoch the nearest earlier one is shown, and said.
 
         Raises:
             ValueError: there is no such variant or token.
@@ -144,10 +114,10 @@ class Explorer:
             ),
         }
         return TokenView(
-            token=info,
-            variant=variant,
-            epoch=shown,
-            matrix=matrix,
+            info,
+            variant,
+            shown,
+            matrix,
             subtokens=self._subtoken_table(row, info, matrix),
             cosines=self._course(variant, token, matrix),
             neighbours=self._neighbours(row, matrix, k),
@@ -226,12 +196,11 @@ class Explorer:
         rows = self.rows(variant, self._history(variant).last, matrix)
         rows = rows[torch.isfinite(rows).all(dim=1)]
         centre = rows.mean(0) if len(rows) else torch.zeros(self._original[matrix].shape[1])
+        rank, directions = min(2, *rows.shape), rows.new_zeros(len(centre), 0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            rank = min(2, *rows.shape)
-            directions = (
-                torch.pca_lowrank(rows - centre, q=rank, center=False)[2] if rank else rows.new_zeros(len(centre), 0)
-            )
+            if rank:
+                directions = torch.pca_lowrank(rows - centre, q=rank, center=False)[2]
         directions = directions * directions.sum(0).sign()
         return centre, torch.nn.functional.pad(directions, (0, 2 - rank))
 
@@ -241,15 +210,11 @@ class Explorer:
         rows = torch.cat([self.rows(variant, epoch, matrix), self._original[matrix][ids]])
         places = torch.nan_to_num((rows - centre) @ directions).numpy()
         n = len(self.tokens)
-        return pd.DataFrame(
-            {
-                "x": places[:, 0],
-                "y": places[:, 1],
-                "kind": ["new"] * n + ["subtoken"] * len(ids),
-                "label": [t.text for t in self.tokens] + [self._decode([i]) for i in ids],
-                "token": [*range(n), *[token] * len(ids)],
-            }
-        )
+        points = pd.DataFrame(places, columns=["x", "y"])
+        points["kind"] = ["new"] * n + ["subtoken"] * len(ids)
+        points["label"] = [t.text for t in self.tokens] + [self._decode([i]) for i in ids]
+        points["token"] = [*range(n), *[token] * len(ids)]
+        return points
 
 
 def _ranked(rows: Sequence[tuple[int, str, float]]) -> pd.DataFrame:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from vocabx_utils.analysis.explorer import Explorer, TokenView
 from vocabx_utils.names import variant_label
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _DEEP = (1, 60, 120)
 """Colour of the largest KL in a strip; smaller ones are mixed with white, opaque, so that contrast can be checked."""
@@ -29,25 +26,23 @@ _STYLE = (
 
 
 def view_html(view: TokenView) -> str:
-    """Lay a view out as one HTML fragment: tables, a strip of KL by position, and the map as SVG.
+    """Lay an `Explorer.view` out as one HTML fragment: tables, a strip of KL by position, and the map as SVG.
 
-    Args:
-        view: result of `Explorer.view`.
-
-    Returns:
-        HTML without scripts or outside references; texts of tokens are escaped.
+    It has no scripts or outside references; texts of tokens are escaped.
     """
-    parts = [
-        _head(view),
-        _section("subtokens", _table(view.subtokens, ("text", "id", "cosine", "norm"))),
-        _section("cosine by epoch", _table(_course(view.cosines))),
-        _section("nearest original rows", _table(view.neighbours, ("rank", "text", "cosine"))),
-        _section("nearest new rows", _table(view.new_neighbours, ("rank", "text", "cosine"))),
-        _section("where it occurs", _occurrences(view)),
-        _section("KL by position (nats)", _kl_strip(view.kl)),
-        _section("map of the new rows", _map_svg(view.points)),
-    ]
-    return f'{_STYLE}<div class="vx">{"".join(parts)}</div>'
+    wide = view.cosines.pivot(index="position", columns="epoch", values="cosine")
+    course = wide.loc[list(dict.fromkeys(view.cosines["position"]))].rename(columns=str).reset_index()
+    parts = {
+        "subtokens": _table(view.subtokens, ("text", "id", "cosine", "norm")),
+        "cosine by epoch": _table(course),
+        "nearest original rows": _table(view.neighbours, ("rank", "text", "cosine")),
+        "nearest new rows": _table(view.new_neighbours, ("rank", "text", "cosine")),
+        "where it occurs": _occurrences(view),
+        "KL by position (nats)": _kl_strip(view.kl),
+        "map of the new rows": _map_svg(view.points),
+    }
+    sections = "".join(f"<div><h4>{title}</h4>{body}</div>" for title, body in parts.items())
+    return f'{_STYLE}<div class="vx">{_head(view)}{sections}</div>'
 
 
 def _head(view: TokenView) -> str:
@@ -57,22 +52,11 @@ def _head(view: TokenView) -> str:
         *view.remarks,
     )
     lines = "<br>".join(html.escape(fact) for fact in facts)
-    return f'<div style="flex-basis:100%"><b>{_code(view.token.text)}</b> {lines}</div>'
+    return f'<div style="flex-basis:100%"><b><code>{_escaped(view.token.text)}</code></b> {lines}</div>'
 
 
-def _section(title: str, body: str) -> str:
-    return f"<div><h4>{title}</h4>{body}</div>"
-
-
-def _code(text: str) -> str:
-    return f"<code>{html.escape(repr(text)[1:-1])}</code>"
-
-
-def _course(cosines: pd.DataFrame) -> pd.DataFrame:
-    wide = cosines.pivot(index="position", columns="epoch", values="cosine").loc[
-        list(dict.fromkeys(cosines["position"]))
-    ]
-    return wide.rename(columns=str).reset_index()
+def _escaped(text: object) -> str:
+    return html.escape(repr(text)[1:-1])
 
 
 def _table(table: pd.DataFrame, columns: Sequence[str] | None = None) -> str:
@@ -80,15 +64,14 @@ def _table(table: pd.DataFrame, columns: Sequence[str] | None = None) -> str:
     if table.empty:
         return "<em>nothing to show</em>"
     head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
-    rows = "".join(
-        "<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in table[names].itertuples(index=False)
-    )
+    lines = table[names].itertuples(index=False)
+    rows = "".join(f"<tr>{''.join(map(_cell, line))}</tr>" for line in lines)
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, str):
-        return f'<td class="t">{_code(value)}</td>'
+        return f'<td class="t"><code>{_escaped(value)}</code></td>'
     if isinstance(value, float | np.floating):
         return f"<td>{value:.3f}</td>" if np.isfinite(value) else "<td>–</td>"
     return f"<td>{value}</td>"
@@ -97,10 +80,7 @@ def _cell(value: Any) -> str:
 def _occurrences(view: TokenView) -> str:
     if not view.occurrences:
         return "<em>not in the texts at hand</em>"
-    lines = [
-        f"{html.escape(repr(o.before)[1:-1])}<b>{html.escape(repr(o.token)[1:-1])}</b>{html.escape(repr(o.behind)[1:-1])}"
-        for o in view.occurrences
-    ]
+    lines = [f"{_escaped(o.before)}<b>{_escaped(o.token)}</b>{_escaped(o.behind)}" for o in view.occurrences]
     return "<br>".join(f'<code style="white-space:pre-wrap">{line}</code>' for line in lines)
 
 
@@ -116,7 +96,7 @@ def _kl_strip(kl: pd.DataFrame) -> str:
         color = "rgb({},{},{})".format(*mixed)
         cells.append(
             f'<td style="background:{color};color:{ink};text-align:center"><span style="white-space:pre">'
-            f"{html.escape(repr(row.shown)[1:-1])}</span><br>{row.kl:.3f}</td>"
+            f"{_escaped(row.shown)}</span><br>{row.kl:.3f}</td>"
         )
     return f"<table><tr>{''.join(cells)}</tr></table>"
 
@@ -135,8 +115,12 @@ def _map_svg(points: pd.DataFrame, width: int = 320, height: int = 240) -> str:
     dots = "".join(f'<circle cx="{a:.0f}" cy="{b:.0f}" r="2.5"/>' for a, b in zip(x[new], y[new], strict=True))
     marks = []
     for at in [chosen, *np.flatnonzero(~new).tolist()]:
-        label = html.escape(repr(points["label"].iloc[at])[1:-1])
-        marks.append(_mark(x[at], y[at], bool(new[at])))
+        if new[at]:
+            marks.append(f'<circle cx="{x[at]:.0f}" cy="{y[at]:.0f}" r="6" fill="{_THIS}"/>')
+        else:
+            corner = f'x="{x[at] - 5:.0f}" y="{y[at] - 5:.0f}"'
+            marks.append(f'<rect {corner} width="10" height="10" fill="{_SUBTOKEN}"/>')
+        label = _escaped(points["label"].iloc[at])
         marks.append(f'<text x="{x[at] + 8:.0f}" y="{y[at] + 4:.0f}" font-size="11">{label}</text>')
     title = f"two principal directions of {int(new.sum())} new rows; circle: this token; squares: its subtokens"
     return (
@@ -146,30 +130,17 @@ def _map_svg(points: pd.DataFrame, width: int = 320, height: int = 240) -> str:
     )
 
 
-def _mark(x: float, y: float, new: bool) -> str:
-    if new:
-        return f'<circle cx="{x:.0f}" cy="{y:.0f}" r="6" fill="{_THIS}"/>'
-    return f'<rect x="{x - 5:.0f}" y="{y - 5:.0f}" width="10" height="10" fill="{_SUBTOKEN}"/>'
-
-
 def _scaled(values: np.ndarray, size: int) -> np.ndarray:
     low, high = values.min(), values.max()
     return (values - low) / (high - low if high > low else 1) * size
 
 
 def explorer_widget(load: Callable[[str], Explorer], runs: Sequence[str], token: int = 0) -> Any:
-    """Build the interactive explorer.
+    """Build the interactive explorer, an ipywidgets box: choices, search, epoch, and the view below them.
 
     Args:
         load: returns the explorer of a run by name; called when a run is chosen.
-        runs: names to choose from; the first one is loaded now.
-        token: index of the token shown first.
-
-    Returns:
-        An ipywidgets box: run, variant, matrix, search box, token, epoch, and the view below them.
-
-    Raises:
-        ValueError: no run is named.
+        runs: names to choose from, at least one; the first one is loaded now.
     """
     if not runs:
         raise ValueError("No run to explore; name at least one.")
@@ -191,15 +162,10 @@ class _Panel:
         self.token = w.Dropdown(description="token", layout=wide)
         self.epoch = w.IntSlider(min=0, max=0, description="epoch", continuous_update=False, layout=wide)
         self.out = w.HTML()
-        for widget, reaction in (
-            (self.run, self._open),
-            (self.search, self._find),
-            (self.variant, self._show),
-            (self.matrix, self._show),
-            (self.token, self._show),
-            (self.epoch, self._show),
-        ):
-            widget.observe(reaction, names="value")
+        self.run.observe(self._open, names="value")
+        self.search.observe(self._find, names="value")
+        for widget in (self.variant, self.matrix, self.token, self.epoch):
+            widget.observe(self._show, names="value")
         rows = [w.HBox([self.run, self.variant]), w.HBox([self.search, self.token]), w.HBox([self.epoch, self.matrix])]
         self.box = w.VBox([*rows, self.out])
         self._open()

@@ -35,12 +35,9 @@ def participation_ratio(delta: Tensor) -> np.ndarray:
 
 
 def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Return the share of each change (N, D) that its k largest coordinates hold, (N, len(ks)) in 0 to 1.
+    """Return the share of each change (N, D) that its k largest coordinates hold, (N, len(ks)), NaN for a zero change.
 
-    Args:
-        delta: the changes; a zero one has NaN for a share.
-        ks: numbers of coordinates.
-        power: 2 for energy (squares), 1 for absolute values.
+    Shares lie in 0 to 1; `power` 2 takes those of energy (squares), 1 of absolute values.
 
     Raises:
         ValueError: a k is outside 0 to D.
@@ -52,13 +49,10 @@ def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> n
 
 
 def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Return the top-k share if the D coordinates were independent and normal: the yardstick for `top_k_share`.
+    """Return top-k shares, (len(ks),), if coordinates were independent and normal: a yardstick for `top_k_share`.
 
     It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D) quantile of the normal,
     k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.
-
-    Returns:
-        (len(ks),) float64.
     """
     _check_ks(ks, width)
     share = np.asarray(ks, dtype=float) / width
@@ -139,13 +133,9 @@ def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int 
     """Undo the learned change except for k of its dimensions: 0 gives the start (N, D), D the end.
 
     Args:
-        start: initial rows.
-        end: trained rows.
-        k: dimensions kept.
         keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for each row;
             `principal`, the projection onto the k top principal directions of all changes. There are at most
             min(N, D) of those, and they are shared, so k of them say more than k coordinates of each row.
-        seed: of the random coordinates.
 
     Raises:
         ValueError: the shapes differ, k is outside 0 to D, or `keep` is unknown.
@@ -170,22 +160,16 @@ def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int 
 
 @dataclass(frozen=True)
 class CausalTest:
-    """Result of the causal test.
+    """Result of the causal test."""
 
-    Attributes:
-        table: keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens), recovered (share
-            of the KL improvement that is back; NaN where training changed nothing).
-        kl_start: KL with the initial rows.
-        kl_end: KL with the trained rows.
-        width: D.
-        text_kl: sums of KL of each text, (texts,), by k of the largest coordinates; 0 is the start, D the end. Empty
-            where the texts were not measured apart.
-    """
-
+    # keep, k, draw, kl (nats per position), energy (share of |Δe|² kept, mean over tokens), recovered (share of the KL
+    # improvement that is back; NaN where training changed nothing)
     table: pd.DataFrame
-    kl_start: float
-    kl_end: float
-    width: int
+    kl_start: float  # KL with the initial rows
+    kl_end: float  # KL with the trained rows
+    width: int  # D
+    # sums of KL of each text, (texts,), by k of the largest coordinates; 0 is the start, D the end. Empty where the
+    # texts were not measured apart.
     text_kl: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     def coordinates_needed(self, share: float = 0.9, keep: Keep = "top") -> int | None:
@@ -206,22 +190,15 @@ def causal_sweep(
     seed: int = 0,
     by_text: Callable[[Tensor], np.ndarray] | None = None,
 ) -> CausalTest:
-    """Keep k dimensions of the learned change, k swept, and measure each time.
+    """Keep k dimensions of the learned change, k swept, and measure each time (thesis, end of appendix A, claim C6).
 
-    It takes eight arguments: two ways to measure, two ends, and what is swept.
+    It takes eight arguments: two ways to measure, two ends (N, D), and what is swept.
 
     Args:
         measure: KL divergence (nats per position) of the student with given input rows (N, D).
-        start: (N, D) initial rows.
-        end: (N, D) trained rows.
         ks: dimensions kept. 0 and D are measured once and need not be in it.
-        keeps: ways to choose the dimensions, see `keep_part`.
-        draws: repetitions for `random`.
-        seed: of the first random choice.
+        keeps: ways to choose the dimensions, see `keep_part`; `random` is drawn `draws` times.
         by_text: sums of KL of each text with given input rows, for intervals.
-
-    Source:
-        Tests the closing claim of the thesis's appendix A (claim C6) by intervention.
     """
     swept = sorted(set(ks))
     kl_start, kl_end = measure(start), measure(end)

@@ -15,15 +15,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
+
+import nbformat
+from jinja2 import Environment, pass_context
+from latex2mathml.converter import convert
+from nbconvert import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell, new_notebook
+from pygments.formatters import HtmlFormatter
 
 from vocabx_utils.files import write_text
 from vocabx_utils.paths import STAGES, project_root, show_path
 from vocabx_utils.runs import MissingStageError, Run
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 _OUTSIDE = ("http://", "https://", "mailto:", "data:")
 
@@ -34,21 +40,13 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class Page:
-    """One page of the site.
+    """One page of the site."""
 
-    Attributes:
-        title: first heading of the notebook or document.
-        lead: HTML of the first sentence below it.
-        source: file it was made from.
-        body: HTML of the cells.
-        sections: (anchor, text) of its second-level headings.
-    """
-
-    title: str
-    lead: str
-    source: Path
-    body: str
-    sections: tuple[tuple[str, str], ...]
+    title: str  # first heading of the notebook or document
+    lead: str  # HTML of the first sentence below it
+    source: Path  # file it was made from
+    body: str  # HTML of the cells
+    sections: tuple[tuple[str, str], ...]  # (anchor, text) of its second-level headings
 
     @property
     def name(self) -> str:
@@ -57,29 +55,21 @@ class Page:
 
 
 def build_report(run: Run, folder: Path, extra: Sequence[Path] = ()) -> list[Path]:
-    """Build the site of a run.
-
-    Args:
-        run: a run with executed notebooks in its folder.
-        folder: where the site goes; `index.html` is its first page.
-        extra: Markdown files that become pages too, such as the glossary.
-
-    Returns:
-        The files written, `index.html` first.
+    """Build the site of a run in a folder, Markdown files such as the glossary included; `index.html` comes first.
 
     Raises:
         MissingStageError: the run holds no executed notebook.
         ReportError: a notebook cannot be read.
     """
-    from jinja2 import Environment
-
     sources = [path for stage in STAGES for path in sorted(run.folder.glob(f"{stage}.ipynb"))]
     if not sources:
         raise MissingStageError(
             f"{show_path(run.folder)} holds no executed notebook. `vocabx run --run-name {run.name}` makes them."
         )
     pages = [_page(path, _read_notebook(path)) for path in sources]
-    pages += [_page(path, _as_notebook(path)) for path in extra if path.is_file()]
+    for path in filter(Path.is_file, extra):
+        text = new_markdown_cell(path.read_text(encoding="utf-8"), id="text")
+        pages.append(_page(path, new_notebook(cells=[text])))
     names = {page.source.name: f"{page.name}.html" for page in pages}
     frame = Environment(autoescape=True).from_string(_resource("report.html.j2")).render
     missing = [stage for stage in STAGES if stage not in {page.name for page in pages}]
@@ -99,7 +89,6 @@ def _resource(name: str) -> str:
 
 def _code_style() -> str:
     """The colours of code: one style of pygments for light mode, one for dark mode."""
-    from pygments.formatters import HtmlFormatter
 
     def rules(style: str) -> str:
         lines = HtmlFormatter(style=style).get_style_defs(".highlight").splitlines()
@@ -108,29 +97,19 @@ def _code_style() -> str:
     return f"{rules('xcode')}\n@media (prefers-color-scheme:dark){{\n{rules('github-dark')}\n}}\n"
 
 
-# --- pages ---------------------------------------------------------------------------------------------------
-
-
 def _read_notebook(path: Path) -> NotebookNode:
-    import nbformat
-
     try:
         return nbformat.read(path, as_version=4)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, OSError) as error:
         raise ReportError(f"{show_path(path)} cannot be read as a notebook: {error}") from error
 
 
-def _as_notebook(path: Path) -> NotebookNode:
-    from nbformat.v4 import new_markdown_cell, new_notebook
-
-    return new_notebook(cells=[new_markdown_cell(path.read_text(encoding="utf-8"), id="text")])
-
-
 def _page(path: Path, notebook: NotebookNode) -> Page:
     text = "".join(cell["source"] for cell in notebook.cells[:1] if cell["cell_type"] == "markdown")
     heading = next((line.strip() for line in text.splitlines() if line.strip()), "")
     title = heading.lstrip("# ") if heading.startswith("#") else path.stem
-    body, _ = _exporter().from_notebook_node(_without_widgets(notebook))
+    exporter = _Exporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    body, _ = exporter.from_notebook_node(_without_widgets(notebook))
     body = re.sub(r'(<h\d id=")([^"]+)(")', lambda m: m[1] + m[2].lower() + m[3], body)
     sections = re.findall(r'<h2 id="([^"]+)"[^>]*>(.*?)(?:<a class="anchor-link"[^>]*>.*?</a>)?</h2>', body, re.DOTALL)
     lead = _render_markdown(_first_sentence(text))
@@ -166,48 +145,36 @@ def _without_widgets(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def _exporter() -> Any:
-    from jinja2 import pass_context
-    from nbconvert import HTMLExporter
+class _Exporter(HTMLExporter):
+    """Basic cells, with our Markdown."""
 
-    class Exporter(HTMLExporter):
-        """Basic cells, with our Markdown."""
+    @pass_context
+    def markdown2html(self, context: Any, source: str) -> str:
+        return _render_markdown(source, getattr(context.get("cell", {}), "attachments", {}))
 
-        @pass_context
-        def markdown2html(self, context: Any, source: str) -> str:
-            return _render_markdown(source, getattr(context.get("cell", {}), "attachments", {}))
 
-    return Exporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+class _Renderer(IPythonRenderer):
+    """Equations as MathML; what cannot be converted stays readable as its source."""
+
+    def block_math(self, body: str) -> str:
+        return f'<div class="equation">{_mathml(body, "block")}</div>'
+
+    def inline_math(self, body: str) -> str:
+        return _mathml(body, "inline")
+
+    def latex_environment(self, name: str, body: str) -> str:
+        return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
 
 
 def _render_markdown(source: str, attachments: Any = None) -> str:
-    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-
-    class Renderer(IPythonRenderer):
-        """Equations as MathML; what cannot be converted stays readable as its source."""
-
-        def block_math(self, body: str) -> str:
-            return f'<div class="equation">{_mathml(body, "block")}</div>'
-
-        def inline_math(self, body: str) -> str:
-            return _mathml(body, "inline")
-
-        def latex_environment(self, name: str, body: str) -> str:
-            return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
-
-    return str(MarkdownWithMath(renderer=Renderer(escape=False, attachments=attachments)).render(source))
+    return str(MarkdownWithMath(renderer=_Renderer(escape=False, attachments=attachments)).render(source))
 
 
 def _mathml(body: str, display: str) -> str:
-    from latex2mathml.converter import convert
-
     try:
         return str(convert(body.strip(), display=display))
     except Exception:  # the converter raises its own and plain errors on input it does not know
         return f"<code>{html.escape(body.strip())}</code>"
-
-
-# --- links and images ------------------------------------------------------------------------------------------
 
 
 def _settle_links(body: str, folder: Path, names: dict[str, str]) -> str:
@@ -225,9 +192,8 @@ def _settle_link(match: re.Match[str], names: dict[str, str]) -> str:
     if page is None:
         return f'<span class="file" title="{html.escape(target)}">{words}</span>'
     # JupyterLab keeps capitals in anchors and GitHub does not; here both forms find the heading
-    attributes = match[0][: match[0].index(">")].replace(
-        f'"{target}"', f'"{page}{"#" + anchor.lower() if anchor else ""}"'
-    )
+    place = f"#{anchor.lower()}" if anchor else ""
+    attributes = match[0][: match[0].index(">")].replace(f'"{target}"', f'"{page}{place}"')
     return f"{attributes}>{words}</a>"
 
 

@@ -50,7 +50,6 @@ def subtoken_cosines(
         rows: (N, D) new rows.
         matrix: (V or more, D) original rows of the same matrix.
         subtokens: N sequences of original ids.
-        intermediate: what is averaged over them.
 
     Returns:
         `first`, `intermediate`, `last`: (N,) float64 each; intermediate is NaN below three subtokens.
@@ -102,18 +101,9 @@ def _check_rows(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]]
 
 
 def cosines_by_epoch(
-    histories: Iterable[RowHistory],
-    tokens: Sequence[TokenInfo],
-    original: Mapping[Matrix, Tensor],
-    intermediate: Intermediate = "mean_of_cosines",
+    histories: Iterable[RowHistory], tokens: Sequence[TokenInfo], original: Mapping[Matrix, Tensor]
 ) -> pd.DataFrame:
-    """Return the cosines of every token to its subtokens, for all variants, epochs and both matrices.
-
-    Args:
-        histories: variants of phase 1.
-        tokens: the N new tokens in the order of the rows.
-        original: `input` and `head` rows of the base model, (V or more, D) each.
-        intermediate: see `subtoken_cosines`.
+    """Return cosines of every token to its subtokens' rows, (V or more, D), for all variants, epochs and both matrices.
 
     Returns:
         Long table: variant, matrix, epoch, token (0 to N−1), text, position, cosine, subtokens (how many), count.
@@ -125,7 +115,7 @@ def cosines_by_epoch(
     parts = []
     for history, matrix in ((history, matrix) for history in histories for matrix in MATRICES):
         for epoch in history.epochs:
-            found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens, intermediate)
+            found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens)
             wide = pd.DataFrame(found).assign(token=range(len(tokens)))
             part = wide.melt("token", var_name="position", value_name="cosine")
             parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
@@ -139,28 +129,19 @@ def summarize(
     by: Sequence[str] = ("variant", "matrix", "position", "epoch"),
     *,
     draws: int = 1000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return the mean cosine of each group with a bootstrap band over its tokens.
 
     Every group resamples with the same seed, so that the bands of neighbouring epochs do not jump.
 
-    Args:
-        table: result of `cosines_by_epoch`, or a part of it.
-        by: grouping columns; add `subtokens` for the length of tokens or `frequency` for how often they occur
-            (`frequency_groups`).
-        draws: bootstrap samples.
-        level: coverage of the band.
-        seed: of the resampling.
-
     Returns:
-        One row for each group with mean, low, high, n (tokens with a value) and missing (tokens without).
+        One row for each group of the columns `by` with mean, low, high, n (tokens with a value) and missing (without).
     """
     rows = []
     for key, group in table.groupby(list(by), sort=True, observed=True):
         values = group["cosine"].to_numpy()
-        found, n = bootstrap_mean(values, draws=draws, confidence=level, seed=seed), int(np.isfinite(values).sum())
+        found, n = bootstrap_mean(values, draws=draws, seed=seed), int(np.isfinite(values).sum())
         rows.append((*key, found.estimate, found.low, found.high, n, len(group) - n))
     return pd.DataFrame(rows, columns=[*by, "mean", "low", "high", "n", "missing"])
 
@@ -168,15 +149,8 @@ def summarize(
 def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
     """Sort tokens into groups of about equal size by how often they occur; equal counts stay together.
 
-    Args:
-        counts: occurrences, one value for each row of a table.
-        groups: how many at most; fewer where many tokens occur equally often.
-
-    Returns:
-        An ordered categorical with the index of `counts`: names such as `3-7`, smallest first.
-
-    Raises:
-        ValueError: fewer than one group.
+    Returns an ordered categorical with the index of `counts` and names such as `3-7`, smallest first; fewer groups
+    where many tokens occur equally often. Fewer than one group raise a ValueError.
 
     >>> frequency_groups(pd.Series([1, 1, 2, 9, 30, 31])).tolist()
     ['1', '1', '2-9', '2-9', '30-31', '30-31']
@@ -195,15 +169,7 @@ def frequency_groups(counts: pd.Series, groups: int = 3) -> pd.Series:
 
 
 def remarks(table: pd.DataFrame, histories: Iterable[RowHistory]) -> list[str]:
-    """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken.
-
-    Args:
-        table: result of `cosines_by_epoch`.
-        histories: the variants it was made from.
-
-    Returns:
-        One sentence for each peculiarity; one that says that there is none if there is none.
-    """
+    """Say in words what the means leave out: rows without a direction, missing epochs, tokens of one subtoken."""
     said = []
     for history in histories:
         if history.missing:
@@ -233,16 +199,9 @@ def mean_init_cosines(matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> np.
 def nearest_rows(
     row: Tensor, matrix: Tensor, k: int = 10, norms: Tensor | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of a matrix (V, D) with the largest cosine to one row (D,).
+    """Find the k rows of a matrix (V, D) with the largest cosine to one row (D,): indices and cosines, best first.
 
-    Args:
-        row: what is compared.
-        matrix: rows to choose from; zero rows are never neighbours.
-        k: how many; at most V.
-        norms: (V,) norms of `matrix`, if they are known already.
-
-    Returns:
-        Indices (k,) int64 and cosines (k,) float32, best first. Both are empty for a zero row or one with NaN.
+    Zero rows are never neighbours, and a zero row or one with NaN has none. `norms` (V,): of `matrix`, if known.
     """
     length = row.norm()
     if not torch.isfinite(length) or length == 0:

@@ -6,34 +6,10 @@ claim is confirmed or not confirmed only where an interval excludes the other an
 and `answers` (benchmarks).
 """
 
+# ruff: noqa: F401
+
 from vocabx_utils.claims.answers import judge_c10, judge_c11, judge_c14, judge_c15, judge_c16, likelihood_sentences
 from vocabx_utils.claims.losses import judge_c1, judge_c2, judge_c3, judge_c7, judge_c12, judge_c13, judge_c17
 from vocabx_utils.claims.rows import FEW, judge_c4, judge_c5, judge_c6, training_ends
 from vocabx_utils.claims.tuning import judge_c8, judge_c9
 from vocabx_utils.claims.verdict import Verdict, agreement, box
-
-__all__ = [
-    "FEW",
-    "Verdict",
-    "agreement",
-    "box",
-    "judge_c1",
-    "judge_c2",
-    "judge_c3",
-    "judge_c4",
-    "judge_c5",
-    "judge_c6",
-    "judge_c7",
-    "judge_c8",
-    "judge_c9",
-    "judge_c10",
-    "judge_c11",
-    "judge_c12",
-    "judge_c13",
-    "judge_c14",
-    "judge_c15",
-    "judge_c16",
-    "judge_c17",
-    "likelihood_sentences",
-    "training_ends",
-]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from vocabx_utils import statistics
 from vocabx_utils.claims.verdict import Verdict
@@ -12,9 +14,6 @@ from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.evaluation.scoring import Count
 from vocabx_utils.intervals import Interval, judge, judge_all, ratio_difference, shared_level
 from vocabx_utils.resampling import rank_correlation
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Passes = Mapping[str, Mapping[str, Count]]
 """Counts by variant and benchmark."""
@@ -27,9 +26,8 @@ _FEWEST_PROBLEMS = 20  # for the normal approximation behind a density
 def judge_c10(passes: Passes, benchmark: str = "bigcodebench") -> Verdict:
     """C10: initialisation and objective interact (the thesis: CE prefers random, KL prefers mean, BigCodeBench).
 
-    The interaction is (mean KL - random KL) - (mean CE - random CE) in pass rate.
-
-    All four variants are tuned ones, or none is, and both KL variants have the same anchor.
+    The interaction is (mean KL - random KL) - (mean CE - random CE) in pass rate. All four variants are tuned ones, or
+    none is, and both KL variants have the same anchor.
     """
     names = ["random_ce", "random_kl", "mean_ce", "mean_kl"]
     cells = _cells(passes, names, [benchmark])
@@ -96,10 +94,7 @@ def judge_c16(classes: Mapping[str, Sequence[str]]) -> Verdict:
     """C16: natural language instead of code is the commonest failure of every model.
 
     Of the answers that failed in one of two ways, the share without code is compared with a half (exact binomial
-    interval). Models answer the same problems, so their failures are not added up.
-
-    Args:
-        classes: class of each answer by model, see `failures.failure_class`; `""` for a pass.
+    interval). Models answer the same problems, so their failures are not added up. Passes have the class `""`.
     """
     counts = {name: Counter(kind for kind in kinds if kind) for name, kinds in classes.items()}
     counts = {name: found for name, found in counts.items() if found}
@@ -118,13 +113,9 @@ def judge_c16(classes: Mapping[str, Sequence[str]]) -> Verdict:
 
 
 def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], reference: str, texts: str) -> list[str]:
-    """Say of each variant whether its bits per byte differ from the reference's: one sentence each, in their order.
+    """Say of each variant whether its bits per byte differ from the reference's, which was chosen before the results.
 
-    Args:
-        table: see `likelihood.likelihood_table`; its intervals cover 95 %, and negative differences are gains.
-        names: spelled-out names of the variants.
-        reference: variant compared with, chosen before the results.
-        texts: what the texts are, in words.
+    Intervals in the table (`likelihood.likelihood_table`) cover 95 %, and negative differences are gains.
     """
     said = {"confirmed": "is worse than", "not confirmed": "is better than", "cannot tell": "shows no difference to"}
     sentences = []

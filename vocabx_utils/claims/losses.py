@@ -87,11 +87,8 @@ def judge_c7(settings: Settings) -> Verdict:
 def judge_c12(settings: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Verdict:
     """C12: KL's signal weakens as the share of new tokens grows: the slope of `kept` over log share lies below 0.
 
-    The lines of several settings have one slope and a level each. Two N of one setting leave no interval.
-
-    Args:
-        settings: by setting and N, `share` of new tokens and `kept`, the share of the untrained KL at the last
-            subtoken that KL training removes.
+    The lines of several settings have one slope and a level each. Two N of one setting leave no interval. By setting
+    and N, `kept` is the share of the untrained KL at the last subtoken that KL training removes.
     """
     swept = {title: sorted(gains.items()) for title, gains in settings.items() if len(gains) > 1}
     if not swept:
@@ -110,11 +107,7 @@ def judge_c12(settings: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Verd
 def judge_c13(one_forward: Sequence[float], two_forwards: Sequence[float]) -> Verdict:
     """C13: one forward pass for both optimisers takes about half the time of two, or less.
 
-    The mean log ratio of pairs of steps, taken in turns, is compared with that of `HALF`.
-
-    Args:
-        one_forward: seconds of steps with one student forward.
-        two_forwards: seconds of the same steps with a forward for each side.
+    The mean log ratio of pairs of steps (seconds), taken in turns, is compared with that of `HALF`.
     """
     log = mean_interval(np.log(one_forward) - np.log(two_forwards))
     what, ratio = "time of one forward over that of two", _exp(log)

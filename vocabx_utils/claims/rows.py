@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 from vocabx_utils.claims.verdict import Verdict, signed, told, unseen
 from vocabx_utils.intervals import Answer, Interval, judge, judge_all, mean_interval, ratio_interval, shared_level
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STILL = 0.1
 """Change of the mean cosine, as a share of its start, that counts as hardly any (C5)."""
@@ -28,11 +25,7 @@ Ends = Mapping[str, tuple[Places, Places]]
 
 
 def training_ends(table: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Take the cosines of input rows in the first and the last epoch out of a table of all, one row a new token.
-
-    Args:
-        table: result of `similarity.cosines_by_epoch`. Variants with one epoch are left out.
-    """
+    """Take the cosines of input rows in the first and last epoch out of `cosines_by_epoch`, one row a new token."""
     ends = {}
     for variant, part in table[table["matrix"] == "input"].groupby("variant"):
         wide = part.pivot(index="token", columns=["epoch", "position"], values="cosine")
@@ -47,10 +40,6 @@ def judge_c4(ends: Ends, sample: str) -> Verdict:
 
     The turn is the gain of the cosine to the first minus that of the cosine to the last. One variant that turns the
     other way is enough against the claim; for it, a variant of each objective is needed.
-
-    Args:
-        ends: cosines before and after training.
-        sample: what the values are, "tokens" or "settings".
     """
     signs = {name: sign for name in ends if (sign := _expected_turn(name))}
     turns = {name: _finite(_gain(ends[name], "first") - _gain(ends[name], "last")) for name in signs}
@@ -72,7 +61,6 @@ def judge_c5(ends: Ends, expected: float, orthogonal: float) -> Verdict:
     """C5: from mean starts the cosine to the end subtokens changes by less than `STILL` of its start.
 
     Args:
-        ends: cosines before and after training, of new tokens.
         expected: what the mean of this model's subtokens gives by itself.
         orthogonal: mean of 1 / sqrt(k), what k orthogonal subtokens would give.
     """
@@ -98,12 +86,8 @@ def judge_c5(ends: Ends, expected: float, orthogonal: float) -> Verdict:
 def judge_c6(sums: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], sample: str) -> Verdict:
     """C6: the `FEW` coordinates that changed most keep `ENOUGH` of the gain in KL.
 
-    A variant without a certain gain in KL has nothing to keep, and decides nothing.
-
-    Args:
-        sums: by variant, sums of KL with untrained rows, with the few coordinates alone, and with trained rows, (n,)
-            each.
-        sample: what the values belong to, "tokens" or "texts".
+    A variant without a certain gain in KL has nothing to keep, and decides nothing. `sums` of KL by variant are those
+    with untrained rows, with the few coordinates alone, and with trained rows, one value a member of the sample.
     """
     found: dict[str, Interval] = {}
     answers: list[Answer] = []

@@ -19,24 +19,14 @@ Observed = Mapping[str, Mapping[str, Any]]
 
 
 def judge_c8(with_a: Observed, without_a: Observed) -> Verdict:
-    """C8: stage a is necessary. Compared at the end, with and without it, on held-out domain texts.
-
-    Args:
-        with_a: snapshots of the variant that went through a and b.
-        without_a: snapshots of the same start that went through b alone.
-    """
+    """C8: stage a is necessary. One start with and without it, compared at the end on held-out domain texts."""
     gap = _gap(with_a, without_a, "domain", CONFIDENCE)
     reason = f"with minus without stage a, bits per byte {_told(gap, with_a, 'domain')}"
     return Verdict("C8", judge(signed(gap, -1)), reason, {"domain": gap})
 
 
 def judge_c9(lora: Observed, full: Observed) -> Verdict:
-    """C9: LoRA beats sequential full fine-tuning and forgets less; both halves have to hold.
-
-    Args:
-        lora: snapshots of a variant that ended with stage b.
-        full: snapshots of the same start that ended with stage c.
-    """
+    """C9: LoRA (ends with stage b) beats sequential full fine-tuning (c) and forgets less; both halves have to hold."""
     names = list(_last(lora)["bits"])
     gaps = {name: _gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
     reason = "LoRA minus full: " + "; ".join(f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items())

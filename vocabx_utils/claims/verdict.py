@@ -56,18 +56,12 @@ _TOLD: dict[Answer, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What measured numbers say about one claim of the thesis.
+    """What measured numbers say about one claim of the thesis."""
 
-    Attributes:
-        claim: its number, `C1` to `C17`.
-        answer: "cannot tell" wherever an interval holds both answers, or nothing was measured.
-        reason: the numbers in words, each with its interval and sample.
-        effects: those numbers by what they belong to, such as a variant.
-    """
-
-    claim: str
-    answer: Answer
-    reason: str
+    claim: str  # its number, `C1` to `C17`
+    answer: Answer  # "cannot tell" wherever an interval holds both answers, or nothing was measured
+    reason: str  # the numbers in words, each with its interval and sample
+    # those numbers by what they belong to, such as a variant
     effects: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
@@ -114,9 +108,8 @@ def told(interval: Interval, n: int, sample: str) -> str:
 def box(verdicts: Sequence[Verdict]) -> str:
     """Spell verdicts as a Markdown table: what the thesis says, our rule, what we see."""
     head = "| claim | what the thesis says | confirmed if | verdict | what we see |\n| --- | --- | --- | --- | --- |\n"
-    return head + "\n".join(
-        f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.answer}** | {v.reason} |" for v in verdicts
-    )
+    rows = (f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.answer}** | {v.reason} |" for v in verdicts)
+    return head + "\n".join(rows)
 
 
 def agreement(verdicts: Sequence[Verdict]) -> str:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from vocabx_utils.paths import pin_folders
 
-__all__ = ["COMMANDS", "Entry", "UserPath", "main"]
 
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a command lives.
-
-    Attributes:
-        module: file in this folder.
-        attribute: the click command or group in it.
-        summary: line for `vocabx --help`.
-    """
+class Entry(NamedTuple):
+    """Where a command lives: file in this folder, click command or group in it, line for `vocabx --help`."""
 
     module: str
     attribute: str

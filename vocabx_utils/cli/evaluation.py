@@ -90,9 +90,8 @@ def check() -> None:
     if not holds:
         raise click.ClickException(words)
     click.echo(words)
-    for protection in protections(view):
-        state = "active" if protection.active else "NOT active"
-        click.echo(f"  {state}: {protection.name} ({protection.words})")
+    for name, active, how in protections(view):
+        click.echo(f"  {'active' if active else 'NOT active'}: {name} ({how})")
 
 
 @evaluate.command("verify-references")

@@ -17,18 +17,11 @@ from vocabx_utils.cli.notebooks import find_notebooks, select_notebooks
 from vocabx_utils.files import atomic_path, file_digest, read_json, write_json
 from vocabx_utils.paths import project_root
 
-__all__ = ["copy_notebooks", "lab"]
-
 
 def copy_notebooks(sources: dict[str, Path], folder: Path) -> dict[str, str]:
-    """Bring the working copies up to date; a copy that was worked on is never touched.
+    """Bring working copies up to date; say of each `copied`, `kept` (current or worked on) or `kept, source changed`.
 
-    Args:
-        sources: notebooks of the series by full name.
-        folder: of the copies; `.copied.json` in it holds the digest of each source when it was copied.
-
-    Returns:
-        What happened, by full name: `copied`, `kept` (worked on, or current) or `kept, source changed`.
+    A copy that was worked on is never touched; `.copied.json` holds the digest of each source when it was copied.
     """
     record = folder / ".copied.json"
     known = read_json(record) if record.exists() else {}

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from vocabx_utils.paths import STAGES, notebooks_root, show_path, stage_name
 from vocabx_utils.settings import ConfigError
-
-__all__ = ["NotebookFailed", "Timing", "find_notebooks", "run_notebook", "select_notebooks"]
 
 Say = Callable[[str], None]
 KERNEL_START_S = 600  # a busy machine or a cold network disk takes minutes to import the kernel
@@ -32,17 +31,11 @@ class NotebookFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Timing:
-    """What one notebook took.
+    """What one notebook took."""
 
-    Attributes:
-        notebook: full name.
-        seconds: wall time.
-        peak_mib: largest resident memory of runner and kernel together, in MiB (sampled twice a second).
-    """
-
-    notebook: str
-    seconds: float
-    peak_mib: float
+    notebook: str  # full name
+    seconds: float  # wall time
+    peak_mib: float  # largest resident memory of runner and kernel together, in MiB (sampled twice a second)
 
 
 def find_notebooks() -> dict[str, Path]:
@@ -52,15 +45,7 @@ def find_notebooks() -> dict[str, Path]:
 
 
 def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> list[str]:
-    """Return the full names of the notebooks to run, in order of the series.
-
-    Args:
-        available: result of `find_notebooks`.
-        only: numbers or names (`03`, `3`, `03_phase1_training`); empty for all.
-
-    Raises:
-        ConfigError: a name is unknown, or there are no notebooks.
-    """
+    """Return the full names of the notebooks with these numbers or names (none: all), in order of the series."""
     if not available:
         raise ConfigError(f"No notebooks in {notebooks_root()}: run from a checkout, or set VOCABX_ROOT to one.")
     try:
@@ -74,19 +59,9 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
 
 
 def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
-    """Execute one notebook; its progress lines and warnings are passed on while it runs.
+    """Execute a notebook into `output`, which is written after each cell, so a failure leaves the part that was done.
 
-    Args:
-        source: notebook of the series; not changed.
-        output: executed copy; written after each cell, so a failure leaves the part that was done.
-        parameters: values to inject, already checked.
-        say: takes one line of text at a time.
-
-    Returns:
-        Wall time and peak memory.
-
-    Raises:
-        NotebookFailed: a cell raised, or the kernel died.
+    NotebookFailed where a cell raised, or the kernel died.
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -94,8 +69,10 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
 
     output.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
+    # `python3` is the kernel of this environment, whatever a user has registered under that name
+    native = mock.patch.dict(os.environ, JUPYTER_PREFER_ENV_PATH="1")
     try:
-        with _native_kernel(), _forwarded_lines(say), _peak_memory() as peak:
+        with native, _forwarded_lines(say), _peak_memory() as peak:
             papermill.execute_notebook(
                 str(source),
                 str(output),
@@ -144,20 +121,6 @@ def _failing_cell(output: Path) -> str:
         return ""
     first = next((line for line in code[started[-1]].source.splitlines() if line.strip()), "")
     return f" at code cell {started[-1] + 1} of {len(code)} (`{first.strip()}`)"
-
-
-@contextlib.contextmanager
-def _native_kernel() -> Iterator[None]:
-    """Let `python3` mean the kernel of this environment, whatever a user has registered under that name."""
-    held = os.environ.get("JUPYTER_PREFER_ENV_PATH")
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    try:
-        yield
-    finally:
-        if held is None:
-            del os.environ["JUPYTER_PREFER_ENV_PATH"]
-        else:
-            os.environ["JUPYTER_PREFER_ENV_PATH"] = held
 
 
 class _Forwarder(logging.Handler):

@@ -19,22 +19,15 @@ from vocabx_utils.paths import stage_name
 from vocabx_utils.profiles import notebook_params
 from vocabx_utils.settings import ConfigError, fits, is_finite, spell, type_of
 
-__all__ = ["Parameter", "assign_parameters", "check_value", "declared_parameters", "parse_text", "read_value"]
-
 TAG = "parameters"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One line of a parameter cell.
+    """One line of a parameter cell."""
 
-    Attributes:
-        name: variable that the notebook reads.
-        default: its literal value; the type of a new value must fit the type of this one.
-    """
-
-    name: str
-    default: Any
+    name: str  # variable that the notebook reads
+    default: Any  # its literal value; the type of a new value must fit the type of this one
 
     @property
     def expected(self) -> str:
@@ -43,13 +36,7 @@ class Parameter:
 
 
 def declared_parameters(notebook: Path) -> dict[str, Parameter]:
-    """Read the cell tagged `parameters`.
-
-    Args:
-        notebook: `.ipynb` file of the series.
-
-    Returns:
-        Parameters by name; empty if the notebook has no such cell.
+    """Read the cell tagged `parameters` of a notebook; empty if it has none.
 
     Raises:
         ConfigError: the file is no notebook, has several such cells, or the cell holds anything but
@@ -82,12 +69,8 @@ def _read_statement(statement: ast.stmt, where: str) -> Parameter:
     )
 
 
-def check_value(parameter: Parameter, value: Any) -> Any:
-    """Return `value` if it fits the type of the default (an int is a fine float) and is finite.
-
-    Raises:
-        ConfigError: it does not; the message names the parameter, the value and the type expected.
-    """
+def _check_value(parameter: Parameter, value: Any) -> Any:
+    """Return `value` if it fits the type of the default (an int is a fine float) and is finite, else raise an error."""
     if not fits(value, type_of(parameter.default)):
         raise _misfit(parameter, value)
     if not is_finite(value):
@@ -120,14 +103,13 @@ def parse_text(parameter: Parameter, text: str) -> Any:
     if isinstance(default, str):
         return text
     if isinstance(default, list | tuple):
-        kind = Parameter(parameter.name, default[0] if default else "")
-        return [read_value(kind, item) for item in _split_items(parameter, text)]
+        return _read_value(parameter, _split_items(parameter, text))
     for read in _READERS.get(type(default), ()):
         try:
             value = read(text.strip())
         except (ValueError, KeyError):
             continue
-        return check_value(parameter, value)
+        return _check_value(parameter, value)
     if default is None:
         return text
     raise _misfit(parameter, text)
@@ -166,18 +148,14 @@ def _split_items(parameter: Parameter, text: str) -> list[str]:
     return items
 
 
-def read_value(parameter: Parameter, value: Any) -> Any:
-    """Read a value of a profile: text as by `parse_text`, lists by their items, everything else as it is.
-
-    Raises:
-        ConfigError: it does not fit the type of the parameter's default.
-    """
+def _read_value(parameter: Parameter, value: Any) -> Any:
+    """Read a value of a profile: text as by `parse_text`, lists by their items, everything else as it is."""
     if isinstance(value, str) and not isinstance(parameter.default, list | tuple):
         return parse_text(parameter, value)
     if isinstance(value, list) and isinstance(parameter.default, list | tuple):
         kind = Parameter(parameter.name, parameter.default[0] if parameter.default else "")
-        return [read_value(kind, item) for item in value]
-    return check_value(parameter, value)
+        return [_read_value(kind, item) for item in value]
+    return _check_value(parameter, value)
 
 
 def assign_parameters(
@@ -188,18 +166,9 @@ def assign_parameters(
 ) -> dict[str, dict[str, Any]]:
     """Give each selected notebook its values: typed ones over its profile section over the shared ones.
 
-    Args:
-        declared: parameters of every notebook of the series, by full notebook name.
-        profile: result of `profiles.load_profile`, best as text: the types of the defaults say how it reads.
-        typed: names and texts from the command line. `epochs` goes to every selected notebook that declares it,
-            `03.epochs` to that one.
-        selected: notebooks that will run; all by default.
-
-    Returns:
-        Values to inject, by notebook; notebooks without any have an empty mapping.
-
-    Raises:
-        ConfigError: unknown names or values of the wrong type, all of them in one message.
+    The profile is best read as text: the types of the defaults say how it reads. `epochs`, typed, goes to every
+    selected notebook that declares it, `03.epochs` to that one. Unknown names and values of the wrong type stand in one
+    ConfigError. Notebooks without values have an empty mapping.
     """
     chosen = list(declared if selected is None else selected)
     problems = _unknown_names(declared, profile)
@@ -207,7 +176,7 @@ def assign_parameters(
     for stage in declared:
         for name, value in notebook_params(profile, stage, declared[stage]).items():
             if name in declared[stage]:
-                checked = _attempt(problems, f"profile, {stage}: ", read_value, declared[stage][name], value)
+                checked = _attempt(problems, f"profile, {stage}: ", _read_value, declared[stage][name], value)
                 values.get(stage, {})[name] = checked
     for spelled, text in typed:
         aimed, name = _aim(spelled, chosen)

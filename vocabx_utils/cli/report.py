@@ -14,8 +14,6 @@ from vocabx_utils.runs import Run
 if TYPE_CHECKING:
     from vocabx_utils.figures.theme import Format
 
-__all__ = ["figures", "report"]
-
 
 @click.command()
 @click.argument("run_name", metavar="RUN", default="quick")

@@ -21,26 +21,17 @@ from vocabx_utils.paths import runs_root, show_path, user_path
 from vocabx_utils.profiles import load_profile
 from vocabx_utils.settings import ConfigError
 
-__all__ = ["Plan", "execute_plan", "make_plan", "run", "run_one"]
-
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run, checked.
+    """What will run, checked."""
 
-    Attributes:
-        profile: `quick`, the name of a shipped profile, or a YAML file.
-        run_name: folder below `runs/`.
-        sources: source notebooks by full name, in order.
-        parameters: values to inject, by full name.
-    """
-
-    profile: str
-    run_name: str
-    sources: dict[str, Path]
-    parameters: dict[str, dict[str, Any]]
+    profile: str  # `quick`, the name of a shipped profile, or a YAML file
+    run_name: str  # folder below `runs/`
+    sources: dict[str, Path]  # source notebooks by full name, in order
+    parameters: dict[str, dict[str, Any]]  # values to inject, by full name
 
 
 def make_plan(
@@ -51,15 +42,8 @@ def make_plan(
 ) -> Plan:
     """Check everything that was asked for before anything runs.
 
-    Args:
-        profile: `quick`, the name of a shipped profile, or a YAML file.
-        run_name: folder below `runs/`; by default the profile's `run_name`, else the profile's own name.
-        only: numbers or names of notebooks; empty for all.
-        typed: parameter names and values as text.
-
-    Raises:
-        ConfigError: an unknown profile, notebook or parameter, or a value of the wrong type or out of
-            range, for any of the notebooks.
+    Without a run name the profile's `run_name` counts, else the profile's own name. A ConfigError names an unknown
+    profile, notebook or parameter, and values of the wrong type or out of range, for any of the notebooks.
     """
     available = find_notebooks()
     selected = select_notebooks(available, tuple(only))
@@ -94,13 +78,9 @@ def _means_a_path(text: str) -> bool:
 
 
 def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
-    """Build the settings of every stage, and compare those that must fit together.
+    """Build the settings of every stage from all its parameters, and compare those that must fit together.
 
-    Args:
-        parameters: all parameters of each notebook that will run, defaults included.
-
-    Raises:
-        ConfigError: values out of range or that do not fit, all of them in one message.
+    All that is out of range or does not fit stands in one ConfigError.
     """
     problems = []
     for stage, values in parameters.items():
@@ -176,67 +156,41 @@ def _run_name(
     return str(defaults[0]) if defaults else "quick"
 
 
-def execute_plan(plan: Plan) -> list[Timing]:
-    """Run the notebooks of a plan in order; stop at the first that fails.
-
-    Returns:
-        Wall time and peak memory of each; also kept in `timings.json` of the run folder.
-
-    Raises:
-        NotebookFailed: a cell raised or a kernel died. What earlier notebooks wrote stays.
-        BusyError: another process executes the same notebook of the same run.
-    """
-    folder = runs_root() / plan.run_name
+def _execute(plan: Plan, folder: Path) -> list[Timing]:
+    """Run the notebooks of a plan in order; stop at the first that fails: what earlier ones wrote stays."""
     timings = []
     for number, (stage, source) in enumerate(plan.sources.items(), 1):
         values = ", ".join(f"{k}={v!r}" for k, v in plan.parameters[stage].items()) or "its own defaults"
-        _say(f"[{number}/{len(plan.sources)}] {stage} with {values}")
+        click.echo(f"[{number}/{len(plan.sources)}] {stage} with {values}")
         with writing(folder / source.name):
-            timing = run_notebook(source, folder / source.name, plan.parameters[stage], _say)
-        _say(f"    done in {_minutes(timing.seconds)}, peak memory {timing.peak_mib:,.0f} MiB")
+            timing = run_notebook(source, folder / source.name, plan.parameters[stage], click.echo)
+        click.echo(f"    done in {_minutes(timing.seconds)}, peak memory {timing.peak_mib:,.0f} MiB")
         timings.append(timing)
-        _record(folder, plan, timing)
+        path = folder / "timings.json"
+        held = read_json(path) if path.exists() else {}
+        finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        entry = asdict(timing) | {"profile": plan.profile, "parameters": plan.parameters[stage], "finished": finished}
+        write_json(path, held | {timing.notebook: entry})
     return timings
-
-
-def _record(folder: Path, plan: Plan, timing: Timing) -> None:
-    path = folder / "timings.json"
-    held = read_json(path) if path.exists() else {}
-    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    entry = asdict(timing) | {"profile": plan.profile, "parameters": plan.parameters[timing.notebook]}
-    write_json(path, held | {timing.notebook: entry | {"finished": finished}})
-
-
-def _say(line: str) -> None:
-    click.echo(line)
 
 
 def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
-def _summary(plan: Plan, timings: list[Timing], seconds: float) -> str:
-    folder = runs_root() / plan.run_name
-    rows = [f"  {t.notebook:<26}{_minutes(t.seconds):>11}{t.peak_mib:>9,.0f} MiB" for t in timings]
-    last = folder / list(plan.sources.values())[-1].name
-    return "\n".join(
-        [
-            f"Finished in {_minutes(seconds)}.",
-            *rows,
-            f"Results: {show_path(folder)} (in {folder})",
-            f"Read next: {show_path(last)}; `make lab` opens the series.",
-        ]
-    )
-
-
 def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequence[tuple[str, str]]) -> None:
     plan = make_plan(profile, run_name, only, typed)
-    begin = time.monotonic()
+    folder, begin = runs_root() / plan.run_name, time.monotonic()
     try:
-        timings = execute_plan(plan)
+        timings = _execute(plan, folder)
     except KeyboardInterrupt:
         raise click.ClickException("stopped by hand. The same command continues where it stood.") from None
-    click.echo(_summary(plan, timings, time.monotonic() - begin))
+    click.echo(f"Finished in {_minutes(time.monotonic() - begin)}.")
+    for timing in timings:
+        click.echo(f"  {timing.notebook:<26}{_minutes(timing.seconds):>11}{timing.peak_mib:>9,.0f} MiB")
+    click.echo(f"Results: {show_path(folder)} (in {folder})")
+    last = folder / list(plan.sources.values())[-1].name
+    click.echo(f"Read next: {show_path(last)}; `make lab` opens the series.")
 
 
 _shared_options = [

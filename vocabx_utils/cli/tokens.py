@@ -19,11 +19,9 @@ from vocabx_utils.source_tree import Document, SourceTree, hold_out, read_source
 
 if TYPE_CHECKING:
     import pandas as pd
-    from transformers import PreTrainedTokenizerFast
 
     from vocabx_utils.vocabulary.audit import Audit
-    from vocabx_utils.vocabulary.options import Strategy, TokenOptions
-    from vocabx_utils.vocabulary.proposals import Proposal
+    from vocabx_utils.vocabulary.options import Strategy
     from vocabx_utils.vocabulary.tokens import Extension
 
 GLOB = "Files to read, as in a .gitignore file: '*.c', 'src/**/*.py', '!tests/'; several separated by commas."
@@ -69,6 +67,7 @@ def propose(
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
     from vocabx_utils.vocabulary.extend import add_tokens
     from vocabx_utils.vocabulary.options import TokenOptions
+    from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
 
     if not 0 <= held_out < 1:
         raise click.BadParameter(f"{held_out}; expected 0 or more and below 1.", param_hint="--held-out")
@@ -81,7 +80,13 @@ def propose(
         _print_held_out(chosen_on, measured_on)
         options |= {"exclude": frozenset(options["exclude"]), "count_steps": False}
         options["min_files"] = min(options["min_files"], len(chosen_on))
-        proposals = _choose(chosen_on, tokenizer, n, strategy, TokenOptions(**options))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", FewerTokensWarning)
+            texts = [document.text for document in chosen_on]
+            proposals = select_tokens(texts, tokenizer, n, strategy, TokenOptions(**options))
+        for warning in caught:
+            if issubclass(warning.category, FewerTokensWarning):
+                click.echo(str(warning.message))
         extension = add_tokens(tokenizer, proposals, strategy)
         _print_tokens(extension)
         audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
@@ -99,32 +104,13 @@ def propose(
     _print_next_steps(target, folder, glob, model, strategy, n)
 
 
-def _choose(
-    documents: list[Document], tokenizer: PreTrainedTokenizerFast, n: int, strategy: Strategy, options: TokenOptions
-) -> list[Proposal]:
-    """Propose tokens, and say so if there are fewer than were asked for."""
-    from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", FewerTokensWarning)
-        proposals = select_tokens([d.text for d in documents], tokenizer, n, strategy, options)
-    for warning in caught:
-        if issubclass(warning.category, FewerTokensWarning):
-            click.echo(str(warning.message))
-    return proposals
-
-
 @tokens.command()
 @click.argument("extension_folder", required=False, type=UserPath())
 @click.option("--run-name", help="Audit the extension of this run instead of a folder.")
 @click.option("--from", "folder", type=UserPath(), help="Source tree to measure the gain on.")
 @click.option("--glob", default="*", show_default=True, help=GLOB)
 @click.option("--all-files", is_flag=True, help=ALL_FILES)
-@click.option(
-    "--check-text",
-    type=UserPath(exists=True, dir_okay=False),
-    help="File with a converter's check text.",
-)
+@click.option("--check-text", type=UserPath(exists=True, dir_okay=False), help="File with a converter's check text.")
 @click.option("--words", default=20, show_default=True, help="How many changed words to list.")
 def audit(
     extension_folder: Path | None,

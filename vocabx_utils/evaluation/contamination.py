@@ -7,7 +7,7 @@ CodeFeedback has HumanEval's `fibfib` in 85 rows).
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,23 +23,14 @@ _COMMON_NAMES = frozenset(("add", "main", "function", "search", "solution", "sol
 
 @dataclass(frozen=True)
 class Hit:
-    """One training pair that shares text with one problem.
+    """One training pair that shares text with one problem."""
 
-    Attributes:
-        pair: index of the pair.
-        task_id: the problem.
-        ngrams: shared n-grams of words.
-        share: shared n-grams over those of the problem, in [0, 1].
-        name: the function of the problem that the pair's answer defines, or `""`.
-        example: one shared n-gram, as words.
-    """
-
-    pair: int
+    pair: int  # index of the pair
     task_id: str
-    ngrams: int
-    share: float
-    name: str
-    example: str
+    ngrams: int  # shared n-grams of words
+    share: float  # shared n-grams over those of the problem, in [0, 1]
+    name: str  # the function of the problem that the answer of the pair defines, or `""`
+    example: str  # one shared n-gram, as words
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,6 @@ class Report:
     benchmark: str
     problems: int
     pairs: int
-    n: int
     hits: tuple[Hit, ...]
 
     @property
@@ -100,22 +90,17 @@ def overlap(
     benchmark) do not count.
 
     Args:
-        n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020).
+        n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020), 2 or more.
         share: least share of a problem's n-grams that a pair must hold, in [0, 1].
         names: count a pair also if its answer defines the problem's function by name, unless the name is one
             of everyday use.
-
-    Returns:
-        The report.
-
-    Raises:
-        ValueError: `n` or `share` out of range.
     """
     if n < 2 or not 0 <= share <= 1:
         raise ValueError(f"expected n of at least 2 and a share in [0, 1], got n={n}, share={share}")
     index, sizes = _index(problems, n)
     lengths = sorted({len(gram) for gram in index})
-    functions = {p.entry_point: p.task_id for p in problems if names and p.entry_point and _is_telling(p.entry_point)}
+    telling = {p.entry_point: p.task_id for p in problems if len(p.entry_point) > 3} if names else {}
+    functions = {name: task for name, task in telling.items() if name not in _COMMON_NAMES}
     hits = []
     for number, pair in enumerate(pairs):
         found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -124,28 +109,24 @@ def overlap(
         named = {functions[name]: name for name in _DEFINED.findall(pair.answer) if name in functions}
         for task in sorted(found.keys() | named.keys()):
             grams = found.get(task, [])
-            part = len(grams) / max(1, sizes.get(task, 0))
+            part = len(grams) / max(1, sizes[task])
             if task in named or (grams and part >= share):
                 example = " ".join(min(grams)) if grams else ""
                 hits.append(Hit(number, task, len(grams), part, named.get(task, ""), example))
     benchmark = problems[0].benchmark if problems else ""
-    return Report(benchmark, len(problems), len(pairs), n, tuple(hits))
+    return Report(benchmark, len(problems), len(pairs), tuple(hits))
 
 
 def decontaminate(
     pairs: Sequence[Pair], benchmarks: Iterable[Sequence[Problem]], *, n: int = 13, share: float = 0.0
 ) -> tuple[list[Pair], list[Report]]:
-    """Drop every pair that touches a problem.
-
-    Returns:
-        The pairs that are left, in order, and one report per benchmark.
-    """
+    """Drop every pair that touches a problem; return the pairs left, in order, and one report per benchmark."""
     reports = [overlap(pairs, problems, n=n, share=share) for problems in benchmarks]
     touched = frozenset().union(*(report.touched_pairs for report in reports))
     return [pair for number, pair in enumerate(pairs) if number not in touched], reports
 
 
-def _index(problems: Sequence[Problem], n: int) -> tuple[dict[tuple[str, ...], str], Mapping[str, int]]:
+def _index(problems: Sequence[Problem], n: int) -> tuple[dict[tuple[str, ...], str], Counter[str]]:
     """Map each n-gram that is in one problem only to that problem, and count those of each."""
     owners: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for problem in problems:
@@ -153,10 +134,7 @@ def _index(problems: Sequence[Problem], n: int) -> tuple[dict[tuple[str, ...], s
             for gram in ngrams(words(text), n):
                 owners[gram].add(problem.task_id)
     index = {gram: next(iter(tasks)) for gram, tasks in owners.items() if len(tasks) == 1}
-    sizes: dict[str, int] = defaultdict(int)
-    for task in index.values():
-        sizes[task] += 1
-    return index, sizes
+    return index, Counter(index.values())
 
 
 def _pair_ngrams(pair: Pair, lengths: Iterable[int], index: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:
@@ -168,7 +146,3 @@ def _pair_ngrams(pair: Pair, lengths: Iterable[int], index: Mapping[tuple[str, .
             grams = zip(*(tokens[i:] for i in range(length)), strict=False)
             found.update(gram for gram in grams if gram in index)
     return found
-
-
-def _is_telling(name: str) -> bool:
-    return name not in _COMMON_NAMES and len(name) > 3

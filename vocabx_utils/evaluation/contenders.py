@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, models, paths, runs, tokenizer_files
@@ -19,35 +18,19 @@ _LONGEST = 700  # characters of a held-out pair
 
 @dataclass(frozen=True)
 class Contender:
-    """One model under evaluation.
+    """One model under evaluation, plain Hugging Face, with its tokenizer, the original or the extended one."""
 
-    Attributes:
-        name: `base`, a variant of notebook 03, or `tuned_` and a variant that notebook 04 exported.
-        model: plain Hugging Face model.
-        tokenizer: its tokenizer, the original or the extended one.
-        first_new_id: first id that the original tokenizer does not have.
-        fingerprint: changes with the weights.
-    """
-
-    name: str
+    name: str  # `base`, a variant of notebook 03, or `tuned_` and a variant that notebook 04 exported
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    first_new_id: int
-    fingerprint: str
+    first_new_id: int  # first id that the original tokenizer does not have
+    fingerprint: str  # changes with the weights
 
 
 def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contender:
-    """Load one contender of a run.
+    """Load one contender of a run, in evaluation mode on the device of `base`, which is left as it is.
 
-    Args:
-        base: the original model; it is left as it is.
-
-    Returns:
-        The contender, in evaluation mode on the device of `base`.
-
-    Raises:
-        MissingStageError: an earlier notebook has not made it; the message says which.
-        ModelError: the run extends another tokenizer than that of `base`.
+    A `MissingStageError` says which notebook has not made it; a `ModelError`, that the run extends another tokenizer.
     """
     first = base.vocab_size
     if name == "base":
@@ -61,7 +44,8 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     rows = files.read_tensors(read_history(run, name).file())
     model = models.with_extra_rows(base, rows["input_rows"], rows["head_rows"], first)
     model = model.eval().requires_grad_(False).to(base.device)
-    fingerprint = files.digest([base.fingerprint, *(_checksum(rows[key]) for key in sorted(rows))])
+    contents = (rows[key].float().contiguous().numpy().tobytes() for key in sorted(rows))
+    fingerprint = files.digest([base.fingerprint, *(files.hash_bytes([content])[:16] for content in contents)])
     return Contender(name, model, tokenizer, first, fingerprint)
 
 
@@ -71,44 +55,24 @@ def extended_tokenizer(run: runs.Run) -> Path:
 
 
 def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int) -> list[corpus.Pair]:
-    """Return validation pairs of notebook 01 whose answers hold new tokens, the richest first.
-
-    Args:
-        first_new_id: first new id.
-        count: most pairs.
-    """
+    """Return at most `count` validation pairs of notebook 01 whose answers hold new tokens, the richest first."""
     rows = files.read_jsonl(run.require("01", "splits/validation.jsonl"))
     pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
     short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
-
-    def new(pair: corpus.Pair) -> int:
-        return sum(i >= first_new_id for i in tokenizer(pair.answer, add_special_tokens=False)["input_ids"])
-
-    counts = {id(pair): new(pair) for pair in short}
-    rich = [pair for pair in short if counts[id(pair)]]
-    return sorted(rich, key=lambda pair: -counts[id(pair)])[:count]
+    encoded = [tokenizer(pair.answer, add_special_tokens=False)["input_ids"] for pair in short]
+    counted = [(sum(i >= first_new_id for i in ids), pair) for ids, pair in zip(encoded, short, strict=True)]
+    return [pair for new, pair in sorted(counted, key=lambda item: -item[0])[:count] if new]
 
 
 def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]) -> Path:
-    """Claim the folder of a contender for results made with these settings.
-
-    Raises:
-        KeyMismatchError: it holds results of other settings or other weights.
-    """
+    """Claim the folder of a contender; a `KeyMismatchError` where it holds results of other settings or weights."""
     folder = run.stage("05", contender.name)
     runs.claim(folder, {"variant": contender.name, "weights": contender.fingerprint, **settings})
     return folder
 
 
 def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) -> list[SpanScore]:
-    """Score spans by a contender, or read the scores if `folder` holds them.
-
-    Args:
-        folder: folder of the contender, see `open_folder`.
-
-    Raises:
-        ValueError: the file belongs to other spans.
-    """
+    """Score spans by a contender, or read the scores of its `folder`; a `ValueError` where those are of other spans."""
     path = folder / "bits_per_byte.jsonl"
     digest = corpus.fingerprint(f"{span.task_id} {span.start} {span.text}" for span in spans)
     if path.exists():
@@ -119,7 +83,3 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
     scores = score_spans(contender.model, contender.tokenizer, spans)
     files.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
     return scores
-
-
-def _checksum(tensor: Tensor) -> str:
-    return files.hash_bytes([tensor.float().contiguous().numpy().tobytes()])[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -14,6 +15,7 @@ from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
 
+# the model ended the reply; a stop text or closing fence came; the limit was reached, so it may be truncated
 Finish = Literal["eos", "stop", "length"]
 Engine = Literal["auto", "slots", "plain"]
 _END_TOKENS = ("<|im_end|>", "<|EOT|>", "<|endoftext|>", "<|eot_id|>")
@@ -23,17 +25,10 @@ _CHUNK = 8  # steps of plain generation between two looks at the replies
 
 @dataclass(frozen=True)
 class Completion:
-    """A reply.
+    """A reply."""
 
-    Attributes:
-        text: text after the prompt, without end token, cut where a stop text or the closing fence ends it.
-        ids: its token ids, an end token included.
-        finish: `"eos"`: the model ended it; `"stop"`: a stop text or closing fence came;
-            `"length"`: the limit was reached, so the answer may be truncated.
-    """
-
-    text: str
-    ids: tuple[int, ...]
+    text: str  # after the prompt, without end token, cut where a stop text or the closing fence ends it
+    ids: tuple[int, ...]  # an end token included
     finish: Finish
 
 
@@ -47,23 +42,15 @@ def generate(
     engine: Engine = "auto",
     on_done: Callable[[int, Completion], None] = lambda index, reply: None,
 ) -> list[Completion]:
-    """Answer prompts greedily.
+    """Answer prompts, of at least one token each, greedily; the replies are in the order of the prompts.
 
     Args:
-        model: causal language model; the original one, or one with extra rows.
-        prompts: the prompts; each must hold at least one token.
-        max_new_tokens: longest reply, in tokens.
+        max_new_tokens: longest reply, in tokens, 1 or more.
         batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
         on_done: called with index and reply as each reply ends.
-
-    Returns:
-        Replies in the order of the prompts.
-
-    Raises:
-        ValueError: an empty prompt, or a limit that is not positive.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")
@@ -121,12 +108,7 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int
 
 @dataclass(frozen=True)
 class ReplyReader:
-    """Finds where replies end, in text and in ids.
-
-    Attributes:
-        tokenizer: tokenizer of the model.
-        ends: ids that end a reply.
-    """
+    """Finds where replies end, in text and in ids; `ends` are the ids that end one."""
 
     tokenizer: PreTrainedTokenizerBase
     ends: frozenset[int]
@@ -169,15 +151,12 @@ class ReplyReader:
         return self.completion(kept, "length", prompt)
 
     def _ids_within(self, prompt: Prompt, ids: Sequence[int], characters: int) -> int:
-        """Return the fewest ids whose text has at least so many characters (binary search)."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if len(completion_text(self.tokenizer, prompt.ids, ids[:middle])) >= characters:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        """Return the fewest ids whose text has at least so many characters."""
+
+        def length(count: int) -> int:
+            return len(completion_text(self.tokenizer, prompt.ids, ids[:count]))
+
+        return bisect.bisect_left(range(len(ids)), characters, key=length)
 
 
 def _by_slots(
@@ -232,10 +211,7 @@ def _plain(
         ids, mask = pad([prompts[index].ids for index in batch], left=True, value=filler)  # (B, T)
         stops = _Stops([prompts[index] for index in batch], reader, ids.shape[1])
         output = cast(Any, model).generate(
-            ids.to(device),
-            attention_mask=mask.to(device),
-            generation_config=settings,
-            stopping_criteria=[stops],
+            ids.to(device), attention_mask=mask.to(device), generation_config=settings, stopping_criteria=[stops]
         )  # (B, T + new)
         for index, reply in zip(batch, output[:, ids.shape[1] :].tolist(), strict=True):
             yield index, reader.shortened(reply, prompts[index])

@@ -42,19 +42,14 @@ def build_environment(
     python: str | Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Environment:
-    """Build a pinned environment in the cache; one that is already there is kept if nothing changed.
+    """Build `bigcodebench` or `ds1000` in the cache folder; one that is there stays if nothing changed.
 
     Args:
-        name: `bigcodebench` or `ds1000`.
-        groups: optional groups, such as `("torch", "tensorflow")`; None for the default ones.
+        groups: optional groups, such as `("torch", "tensorflow")`; None for the default ones, `ValueError` for others.
         python: a CPython 3.11; by default this interpreter or `python3.11` on the search path.
         say: receives one line per step.
 
-    Returns:
-        The environment.
-
     Raises:
-        ValueError: unknown name or group.
         EnvironmentMissingError: no CPython 3.11, or pip failed; pip's last lines are in the message.
     """
     recipe = recipe_of(name)
@@ -80,7 +75,8 @@ def build_environment(
         say(f"installing {file.name}")
         _install(inside, file, say)
     say("preparing matplotlib's font list")
-    _call([str(inside), "-c", "import matplotlib.font_manager"], "import matplotlib", _font_variables(folder))
+    fonts = {"MPLCONFIGDIR": str(folder / "matplotlib"), "MPLBACKEND": "Agg"}
+    _call([str(inside), "-c", "import matplotlib.font_manager"], "import matplotlib", fonts)
     facts = _query(inside)
     packages = {k: v for k, v in facts["packages"].items() if k not in _NOT_HASHED}
     record_facts = {key: facts[key] for key in ("python", "machine", "base")}
@@ -92,8 +88,7 @@ def build_environment(
 def find_python(python: str | Path | None = None) -> Path:
     """Find a CPython 3.11: the one given, this interpreter, or `python3.11` on the search path.
 
-    Raises:
-        EnvironmentMissingError: there is none; the message names the conda command that makes one.
+    An `EnvironmentMissingError` names the conda command that makes one.
     """
     candidates = [str(python)] if python else [sys.executable, shutil.which("python3.11") or ""]
     tried = []
@@ -114,14 +109,9 @@ def find_python(python: str | Path | None = None) -> Path:
     )
 
 
-def _font_variables(folder: Path) -> dict[str, str]:
-    return {"MPLCONFIGDIR": str(folder / "matplotlib"), "MPLBACKEND": "Agg"}
-
-
 def _query(python: Path) -> dict[str, Any]:
     done = subprocess.run([str(python), "-I", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=60)
-    facts: dict[str, Any] = json.loads(done.stdout)
-    return facts
+    return json.loads(done.stdout)
 
 
 def pinned(file: Path) -> dict[str, str]:

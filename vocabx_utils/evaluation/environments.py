@@ -6,6 +6,7 @@ hash over everything that can change a verdict: interpreter, packages, data fold
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -32,19 +33,12 @@ class EnvironmentMissingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a pinned environment is made.
+    """How a pinned environment is made."""
 
-    Attributes:
-        groups: requirement files by name of the group; the empty name is the base.
-        default: groups that are installed unless others are asked for.
-        preload: modules that the forked fast mode imports once.
-        libraries: library of a problem (as DS-1000 names it) to the group that it needs.
-    """
-
-    groups: Mapping[str, str]
-    default: tuple[str, ...] = ()
-    preload: tuple[str, ...] = ()
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, str]  # name of the group to requirement file; the empty name is the base
+    default: tuple[str, ...] = ()  # groups that are installed unless others are asked for
+    preload: tuple[str, ...] = ()  # modules that the forked fast mode imports once
+    libraries: Mapping[str, str] = field(default_factory=dict)  # library of a DS-1000 problem to its group
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -55,25 +49,15 @@ RECIPES: Mapping[str, Recipe] = {
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter with its packages and data.
+    """An interpreter with its packages and data."""
 
-    Attributes:
-        name: `plain`, `bigcodebench` or `ds1000`.
-        hash: first 16 hex digits of a SHA-256 over all that follows.
-        python: version of the interpreter.
-        groups: optional groups that are installed.
-        packages: name to version.
-        view: what the jail shows.
-        preload: modules for the forked fast mode.
-    """
-
-    name: str
-    hash: str
-    python: str
-    groups: tuple[str, ...]
-    packages: Mapping[str, str]
-    view: JailView
-    preload: tuple[str, ...] = ()
+    name: str  # `plain`, `bigcodebench` or `ds1000`
+    hash: str  # first 16 hex digits of a SHA-256 over all that follows
+    python: str  # version of the interpreter
+    groups: tuple[str, ...]  # optional ones that are installed
+    packages: Mapping[str, str]  # name to version
+    view: JailView  # what the jail shows
+    preload: tuple[str, ...] = ()  # modules for the forked fast mode
 
     def describe(self) -> dict[str, Any]:
         """Return what a result or a kept list records of it."""
@@ -88,11 +72,7 @@ class Environment:
 
 
 def environment_for(benchmark: str) -> Environment:
-    """Return the environment of a benchmark: a pinned one, or the plain interpreter for HumanEval and MBPP.
-
-    Raises:
-        EnvironmentMissingError: the pinned environment is not built.
-    """
+    """Return the environment of a benchmark: a pinned one (see `load_environment`), or the plain interpreter."""
     return load_environment(benchmark) if benchmark in RECIPES else plain_environment()
 
 
@@ -104,11 +84,8 @@ def plain_environment() -> Environment:
     an unrelated upgrade must not make finished results worthless.
     """
     packages = {}
-    for name in ("numpy",):
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        packages["numpy"] = importlib.metadata.version("numpy")
     view = JailView(Path(sys.executable), _folders(sys.prefix, sys.base_prefix))
     return _environment(_PLAIN, platform.python_version(), (), packages, view, ())
 
@@ -119,15 +96,7 @@ def folder_of(name: str) -> Path:
 
 
 def load_environment(name: str) -> Environment:
-    """Open a pinned environment.
-
-    Args:
-        name: `bigcodebench` or `ds1000`; `plain` gives the plain interpreter.
-
-    Raises:
-        ValueError: unknown name.
-        EnvironmentMissingError: it is not built, or its build did not end.
-    """
+    """Open `bigcodebench`, `ds1000` or `plain`; an `EnvironmentMissingError` where it is not built to its end."""
     if name == _PLAIN:
         return plain_environment()
     recipe = recipe_of(name)
@@ -148,11 +117,7 @@ def load_environment(name: str) -> Environment:
 
 
 def check_libraries(environment: Environment, libraries: Sequence[str]) -> None:
-    """Refuse problems whose library is an optional group that this environment lacks.
-
-    Raises:
-        EnvironmentMissingError: a group is missing; the message says how to add it.
-    """
+    """Refuse problems whose library is an optional group that this environment lacks; say how to add it."""
     needed = RECIPES[environment.name].libraries if environment.name in RECIPES else {}
     missing = sorted({needed[name] for name in libraries if name in needed} - set(environment.groups))
     if missing:
@@ -165,11 +130,7 @@ def check_libraries(environment: Environment, libraries: Sequence[str]) -> None:
 
 
 def recipe_of(name: str) -> Recipe:
-    """Return how a pinned environment is made.
-
-    Raises:
-        ValueError: unknown name.
-    """
+    """Return how a pinned environment is made; a `ValueError` for an unknown name."""
     if name not in RECIPES:
         raise ValueError(f"unknown environment {name!r}; expected {' or '.join(RECIPES)}")
     return RECIPES[name]
@@ -177,8 +138,7 @@ def recipe_of(name: str) -> Recipe:
 
 def _folders(prefix: str, base: str) -> tuple[Path, ...]:
     """The folders of an interpreter, real paths included: an interpreter is often a link into another folder."""
-    paths = [Path(prefix), Path(base), Path(base).resolve()]
-    return tuple(dict.fromkeys(paths))
+    return tuple(dict.fromkeys([Path(prefix), Path(base), Path(base).resolve()]))
 
 
 def _environment(

@@ -22,15 +22,11 @@ def evaluate_answers(
     strict: bool = True,
     fast: bool = False,
 ) -> pd.DataFrame:
-    """Execute answers to a benchmark in the sandbox and tell which pass.
+    """Execute answers to a benchmark, or to problems of it, in the sandbox and tell which pass.
 
     Args:
-        benchmark: its name, or problems of it.
         answers: code by id of the problem, or rows with `task_id` and `solution`, such as those of
             `generation.sample_answers`. Problems without an answer are left out.
-        workers: programs at the same time.
-        strict: compare values outside the answer's process where the tests allow that, see `execution.execute`.
-        fast: fork in warm jails instead of starting a fresh jail for each answer.
 
     Returns:
         One row an answer, in the order of the benchmark: `task_id`, `sample`, `passed`, `failure` (a class of
@@ -38,10 +34,8 @@ def evaluate_answers(
         that the problem counts), `seconds`, `details`.
 
     Raises:
-        ValueError: no answers, or answers that do not fit the problems.
+        ValueError: no answers, or answers that do not fit the problems; for other errors see `execution.execute`.
         BenchmarkUnavailableError: no source of the benchmark can be reached.
-        SandboxUnavailableError: there is no sandbox that holds; nothing was executed.
-        EnvironmentMissingError: the environment of the benchmark is not built or lacks a library.
 
     >>> answers = {"HumanEval/53": "def add(x, y):\\n    return x + y", "HumanEval/34": "def unique(l):\\n    return l"}
     >>> table = evaluate_answers("humaneval", answers)

@@ -49,7 +49,7 @@ def execute(
     *,
     fast: bool = False,
 ) -> list[Result]:
-    """Execute answers in the sandbox and file the results.
+    """Execute answers in the sandbox and file the results, which are returned in the order of the problems.
 
     Results that the file already holds are not computed again; a file of other answers, limits or another
     environment is refused. Timeouts and crashes are run once more, alone and in a fresh jail, so that neither load
@@ -57,7 +57,7 @@ def execute(
 
     Args:
         samples: path of a samples file, or rows with `task_id` and `solution` (and `sample`).
-        problems: the problems, all of one benchmark; each must have a sample.
+        problems: all of one benchmark; each must have a sample.
         out_path: results file (JSON Lines), appended to; None keeps the results in memory only.
         environment: where the answers run; None for that of the benchmark.
         workers: programs at the same time.
@@ -66,12 +66,8 @@ def execute(
             obtained.
         fast: fork in warm jails instead of starting a fresh jail for each program.
 
-    Returns:
-        Results in the order of the problems.
-
     Raises:
-        ValueError: samples that do not fit the problems.
-        ResultsMismatchError: the results file holds something else.
+        ValueError: samples that do not fit the problems, or (`ResultsMismatchError`) the results file.
         SandboxUnavailableError: there is no sandbox that holds; nothing was executed.
         EnvironmentMissingError: the environment is not built or lacks a library.
     """
@@ -97,11 +93,7 @@ def execute(
 
 
 def make_job(problem: Problem, sample: Sample, environment: Environment, strict: bool, timeout_s: float) -> Job:
-    """Combine a problem and an answer into a job.
-
-    Raises:
-        ValueError: strict mode for a benchmark whose answers do not return plain data.
-    """
+    """Combine a problem and an answer into a job; a `ValueError` for strict mode where answers are no plain data."""
     task = build_program(problem, sample.solution, strict=strict)
     limits = Limits(timeout_s=timeout_s)
     facts = [asdict(task), asdict(limits), environment.hash]
@@ -121,15 +113,10 @@ def run_jobs(
     """Run programs and yield each with its outcome and number of attempts, as they are done.
 
     Args:
-        environment: where they run.
         workers: programs at the same time, 1 or more.
         fast: fork in warm jails.
         retry: tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
             a fresh jail, after all others.
-
-    Raises:
-        ValueError: fewer than one worker.
-        SandboxUnavailableError: a jail did not start.
     """
     if workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")

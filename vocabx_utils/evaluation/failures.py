@@ -13,20 +13,15 @@ from vocabx_utils.evaluation.answers import looks_like_prose
 from vocabx_utils.evaluation.results import Result
 
 FAILURE_CLASSES = (
-    "wrong answer",
-    "exception",
-    "syntax",
-    "no code",
-    "timeout",
-    "truncated",
-    "memory",
-    "crash",
-    "refused",
+    *("wrong answer", "exception", "syntax", "no code", "timeout"),
+    *("truncated", "memory", "crash", "refused"),
 )
+# other reasons are classes themselves
+_REASONS = {"assert": "wrong answer", "error": "exception", "tamper": "refused", "tests_missing": "refused"}
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
 
 
-def exception_name(result: Result) -> str:
+def _exception_name(result: Result) -> str:
     """Return the type of the exception that made an answer fail, or `""`."""
     if result.exception:
         return str(result.exception).rsplit(".", 1)[-1]
@@ -37,13 +32,10 @@ def exception_name(result: Result) -> str:
 
 
 def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
-    """Name the way in which an answer failed.
+    """Name the way in which an answer, whose row in the samples file is `sample`, failed.
 
     An answer that was cut off at the token limit and does not compile is `truncated`; natural language
     instead of code, the commonest failure that the thesis reports, is `no code`.
-
-    Args:
-        sample: its row in the samples file, which tells whether the answer was cut off.
 
     Returns:
         `""` for a pass, else one of `FAILURE_CLASSES`.
@@ -54,32 +46,19 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
         return "timeout"
     sample = sample or {}
     answer = str(sample.get("solution", ""))
-    missing = result.reason == "syntax" or exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
+    missing = result.reason == "syntax" or _exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
     if missing and sample and (not answer.strip() or looks_like_prose(answer)):
         return "no code"
     if missing and sample.get("finish") == "length":
         return "truncated"
-    return _REASONS.get(result.reason, "exception")
-
-
-_REASONS = {
-    "assert": "wrong answer",
-    "error": "exception",
-    "syntax": "syntax",
-    "memory": "memory",
-    "crash": "crash",
-    "tamper": "refused",
-    "tests_missing": "refused",
-}
+    named = _REASONS.get(result.reason, result.reason)
+    return named if named in FAILURE_CLASSES else "exception"
 
 
 def failure_table(
     results: Mapping[str, Sequence[Result]], samples: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> pd.DataFrame:
-    """Count the classes of failures of each variant.
-
-    Args:
-        samples: rows of the samples files by variant.
+    """Count the classes of failures of each variant, whose rows in the samples files are `samples`.
 
     Returns:
         One row per variant: `passed`, every class that occurs, and `exceptions`, the commonest types.
@@ -89,7 +68,7 @@ def failure_table(
         by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}
         classes = [(row, failure_class(row, by_task.get((row.task_id, row.sample)))) for row in outcomes]
         counts = Counter(name for _, name in classes if name)
-        types = Counter(exception_name(row) or "unknown" for row, name in classes if name == "exception")
+        types = Counter(_exception_name(row) or "unknown" for row, name in classes if name == "exception")
         common = ", ".join(f"{name} {count}" for name, count in types.most_common(3))
         passed = sum(row.passed for row in outcomes)
         rows.append({"variant": variant, "passed": passed, **counts, "exceptions": common})

@@ -24,24 +24,14 @@ _SYNC_SECONDS = 2.0  # what a kill may cost
 
 @dataclass(frozen=True)
 class SampleSettings:
-    """How answers are asked for and generated.
-
-    Attributes:
-        style: prompt style, see `prompts.build_prompt`.
-        prefill: head of the answer block.
-        wording: BigCodeBench: `"instruct"` or `"complete"`.
-        examples: solved MBPP problems for `style="completion"`.
-        max_new_tokens: longest reply, in tokens.
-        batch_size: prompts in flight; None for as many as memory allows.
-        engine: see `decoding.generate`.
-    """
+    """How answers are asked for (see `prompts.build_prompt`) and generated (see `decoding.generate`)."""
 
     style: str = "chat"
-    prefill: str = "auto"
-    wording: str = "instruct"
-    examples: Sequence[Problem] = ()
-    max_new_tokens: int = 448
-    batch_size: int | None = None
+    prefill: str = "auto"  # head of the answer block
+    wording: str = "instruct"  # BigCodeBench: `"instruct"` or `"complete"`
+    examples: Sequence[Problem] = ()  # solved MBPP problems for `style="completion"`
+    max_new_tokens: int = 448  # of the longest reply
+    batch_size: int | None = None  # prompts in flight; None for as many as memory allows
     engine: Engine = "auto"
 
     def written(self, problem: Problem) -> dict[str, object]:
@@ -58,13 +48,7 @@ def sample_answers(
     *,
     on_row: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> list[dict[str, Any]]:
-    """Answer problems greedily.
-
-    Args:
-        model: causal language model.
-        problems: the problems, of one benchmark or of several.
-        settings: how to ask; None for the defaults.
-        on_row: called with each row as its answer ends.
+    """Answer problems, of one benchmark or of several, greedily; `on_row` is called with each row as its answer ends.
 
     Returns:
         One row a problem, in their order: `task_id`, `solution` (the code to execute), `raw_solution`, `finish` and
@@ -120,26 +104,27 @@ def generate_samples(
 ) -> list[dict[str, Any]]:
     """Answer problems and append each answer to a samples file as it ends; problems in the file are skipped.
 
-    Args:
-        model: causal language model.
-        problems: the problems, of one benchmark or of several.
-        path: `samples.jsonl`; the official evaluators read it unchanged.
-        settings: how to ask; None for the defaults.
-
-    Returns:
-        Rows of the file in the order of the problems, see `sample_answers`.
-
-    Raises:
-        ValueError: the file holds answers made with other settings, or to other problems.
+    The rows are those of `sample_answers`, in the order of the problems; official evaluators read the file unchanged.
+    A `ValueError` where it holds answers made with other settings, or to other problems.
     """
     path, settings = Path(path), settings or SampleSettings()
     done = _read_done(path, {problem.task_id: settings.written(problem) for problem in problems})
     todo = [problem for problem in problems if problem.task_id not in done]
     files.write_jsonl(path, done.values())
-    with locks.writing(path), progress(total=len(todo), desc=desc, unit="answer") as bar, _Appender(path) as file:
+    synced = time.monotonic()
+    with (
+        locks.writing(path),
+        progress(total=len(todo), desc=desc, unit="answer") as bar,
+        path.open("a", encoding="utf-8") as file,
+    ):
 
         def store(row: dict[str, Any]) -> None:
-            file.append(row)
+            nonlocal synced
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            if time.monotonic() - synced > _SYNC_SECONDS:
+                file.flush()
+                os.fsync(file.fileno())
+                synced = time.monotonic()
             done[row["task_id"]] = row
             bar.update(1)
 
@@ -147,27 +132,6 @@ def generate_samples(
     rows = [done[problem.task_id] for problem in problems]
     files.write_jsonl(path, rows)
     return rows
-
-
-class _Appender:
-    """Appends rows to JSON Lines and syncs every two seconds, so that a kill costs seconds, not the run."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("a", encoding="utf-8")
-        self.synced = time.monotonic()
-
-    def __enter__(self) -> _Appender:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        self.file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        if time.monotonic() - self.synced > _SYNC_SECONDS:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.synced = time.monotonic()
 
 
 def _read_done(path: Path, wanted: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:

@@ -36,40 +36,25 @@ WRONG = "def add(a, b):\n    return a - b\n"
 
 @dataclass(frozen=True)
 class Targets:
-    """What the hostile programs attack on the host.
+    """What the hostile programs attack on the host."""
 
-    Attributes:
-        folder: a folder with a file `secret` and a file `victim`; nothing else may appear in it.
-        secret: a text that stands in the file, and in the environment variable `VOCABX_PROBE_SECRET`.
-        port: a port on which something listens on the host's loopback interface.
-    """
-
-    folder: Path
-    secret: str
-    port: int
+    folder: Path  # with a file `secret` and a file `victim`; nothing else may appear in it
+    secret: str  # stands in the file, and in the environment variable `VOCABX_PROBE_SECRET`
+    port: int  # on which something listens on the loopback interface of the host
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """One hostile program.
+    """One hostile program."""
 
-    Attributes:
-        name: `H01` to `H16`.
-        title: what it does.
-        code: the answer, with `@FOLDER@` and `@PORT@` in place of its targets.
-        expect: status that must come out; `contained` where any will do if nothing leaked.
-        style: kind of test it answers.
-        must_say: pattern that its report must hold if it was contained.
-        otherwise: what it achieved where the pattern is missing.
-    """
-
-    name: str
-    title: str
-    code: str
+    name: str  # `H01` to `H16`
+    title: str  # what it does
+    code: str  # the answer, with `@FOLDER@` and `@PORT@` in place of its targets
+    # status that must come out; `contained` where any will do if nothing leaked
     expect: Literal["fail", "timeout", "contained", "pass outside strict mode"]
-    style: Literal["asserts", "unittest"] = "asserts"
-    must_say: str = ""
-    otherwise: str = ""
+    style: Literal["asserts", "unittest"] = "asserts"  # kind of test it answers
+    must_say: str = ""  # pattern that its report must hold if it was contained
+    otherwise: str = ""  # what it achieved where the pattern is missing
 
     def task(self, targets: Targets) -> Task:
         """Return the program as a task against `targets`."""
@@ -109,9 +94,8 @@ def targets() -> Iterator[Targets]:
         try:
             yield Targets(folder, secret, listener.getsockname()[1])
         finally:
-            if before is None:
-                del os.environ["VOCABX_PROBE_SECRET"]
-            else:
+            del os.environ["VOCABX_PROBE_SECRET"]
+            if before is not None:
                 os.environ["VOCABX_PROBE_SECRET"] = before
 
 

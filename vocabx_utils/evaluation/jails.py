@@ -45,8 +45,6 @@ class Jail:
     """A running jail; leaving it ends it.
 
     Args:
-        bubblewrap: the program that closes it.
-        view: what it shows of the host.
         call: Python expression that runs inside.
         descriptors: what it inherits.
         tmp_mb: size of its `/tmp` in MiB.
@@ -162,11 +160,7 @@ class Program:
             end.close()
 
     def hand_over(self, job: Mapping[str, Any]) -> None:
-        """Send the job and wait until the program has it.
-
-        Raises:
-            SandboxUnavailableError: it did not confirm, so the candidate has not begun.
-        """
+        """Send the job; a `SandboxUnavailableError` where it is not confirmed: the candidate has not begun."""
         assert self._jail is not None
         self._channel.settimeout(START_SECONDS)
         try:

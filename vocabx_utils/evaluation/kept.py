@@ -21,25 +21,15 @@ _NAMED = 5  # packages that a message spells out
 
 @dataclass(frozen=True)
 class KeptList:
-    """Problems whose reference passes, and why the others do not.
-
-    Attributes:
-        benchmark: name of the benchmark.
-        kept: ids, in the order of the benchmark.
-        dropped: id to reason.
-        timeouts: id to seconds, where five times the reference is more than the benchmark's usual limit.
-        not_strict: id to reason: the reference passes, but not in strict mode (its values are not plain data).
-        environment: interpreter and packages, and the sandbox.
-        seconds: wall time of each of the passes over all references.
-    """
+    """Problems whose reference passes, in the order of the benchmark, and why the others do not."""
 
     benchmark: str
-    kept: tuple[str, ...]
-    dropped: Mapping[str, str]
-    timeouts: Mapping[str, float]
-    not_strict: Mapping[str, str]
-    environment: Mapping[str, Any]
-    seconds: tuple[float, ...] = ()
+    kept: tuple[str, ...]  # ids
+    dropped: Mapping[str, str]  # id to reason
+    timeouts: Mapping[str, float]  # id to seconds, where five times the reference is more than the usual limit
+    not_strict: Mapping[str, str]  # id to reason: passes, but not in strict mode (no plain data)
+    environment: Mapping[str, Any]  # interpreter and packages, and the sandbox
+    seconds: tuple[float, ...] = ()  # wall time of each of the passes over all references
 
     @classmethod
     def read(cls, benchmark: str) -> KeptList | None:
@@ -52,17 +42,10 @@ class KeptList:
         return cls(benchmark, tuple(content["kept"]), *parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of the kept file."""
-        return {
-            "benchmark": self.benchmark,
-            "n_kept": len(self.kept),
-            "n_total": len(self.kept) + len(self.dropped),
-            "kept": list(self.kept),
-            "dropped": dict(self.dropped),
-            "timeouts": dict(self.timeouts),
-            "not_strict": dict(self.not_strict),
-            "environment": dict(self.environment),
-        }
+        """Content of the kept file."""
+        size = {"n_kept": len(self.kept), "n_total": len(self.kept) + len(self.dropped), "kept": list(self.kept)}
+        names = ("dropped", "timeouts", "not_strict", "environment")
+        return {"benchmark": self.benchmark, **size, **{name: dict(getattr(self, name)) for name in names}}
 
     def write(self, folder: str | Path) -> Path:
         """Write `<benchmark>.json` into a folder; return its path."""
@@ -71,15 +54,10 @@ class KeptList:
         return path
 
     def compare(self, other: KeptList) -> list[str]:
-        """Return one line for every problem of this list on which another, that of the package, does not agree."""
-        newly = [
-            f"{name} is dropped ({why}), the list keeps it"
-            for name, why in self.dropped.items()
-            if name not in other.dropped
-        ]
-        again = [
-            f"{name} passes, the list drops it ({other.dropped[name]})" for name in self.kept if name in other.dropped
-        ]
+        """List the problems on which another list, that of the package, does not agree, one line each."""
+        ours, theirs = self.dropped, other.dropped
+        newly = [f"{name} is dropped ({ours[name]}), the list keeps it" for name in ours if name not in theirs]
+        again = [f"{name} passes, the list drops it ({theirs[name]})" for name in self.kept if name in theirs]
         return newly + again
 
 
@@ -90,12 +68,7 @@ def kept_ids(benchmarks: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def kept_problems(benchmark: str) -> list[Problem]:
-    """Read the kept problems of a benchmark.
-
-    Raises:
-        ValueError: it has no list.
-        BenchmarkUnavailableError: no source of it can be reached.
-    """
+    """Read the kept problems of a benchmark; a `ValueError` where it has no list."""
     kept = kept_ids([benchmark])
     if not kept:
         raise ValueError(f"no kept list of {benchmark}: run `vocabx eval verify-references {benchmark}` first")
@@ -122,11 +95,7 @@ class EnvironmentDiffersError(ValueError):
 
 
 def check_environment(benchmark: str, environment: Environment) -> None:
-    """Refuse an environment whose hash is not that of the package's list.
-
-    Raises:
-        EnvironmentDiffersError: it is another one; the message says in what, and what to do.
-    """
+    """Refuse an environment whose hash is not that of the list; say in what it differs, and what to do."""
     kept = KeptList.read(benchmark)
     recorded = kept.environment if kept else environment.describe()
     if recorded["hash"] == environment.hash:

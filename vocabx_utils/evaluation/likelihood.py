@@ -35,9 +35,6 @@ def bits_per_byte(
     where there is one, and so on until each part fits.
 
     Args:
-        model: causal language model.
-        tokenizer: its tokenizer.
-        texts: what to predict.
         compared_with: tokenizers of the models that the number will be compared with: each text is then scored from
             the first place where all tokenizers have a boundary, so that all models are scored on the same bytes.
         max_tokens: of the longest part, 16 or more; a model may take fewer.
@@ -91,42 +88,21 @@ class SpanScore:
     bytes: int
     tokens: int
 
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits per UTF-8 byte."""
-        return self.bits / self.bytes
-
 
 def reference_spans(
     problems: Iterable[Problem], tokenizers: Sequence[PreTrainedTokenizerBase], *, style: str = "thesis"
 ) -> list[Span]:
-    """Lay out prompt and reference solution of each problem for scoring by several tokenizers, see `shared_spans`.
-
-    Args:
-        problems: the problems.
-        tokenizers: those of all models that are compared.
-        style: of the prompt, see `prompts.build_prompt`; the code start always stands before the reference.
-
-    Raises:
-        ValueError: no tokenizer, or a reference solution that is empty.
-    """
+    """Lay out prompt, code start and reference solution of each problem, see `shared_spans`."""
     texts = ((problem.task_id, *reference_text(problem, tokenizers[0], style)) for problem in problems)
     return shared_spans(texts if tokenizers else (), tokenizers)
 
 
 def shared_spans(texts: Iterable[tuple[str, str, int]], tokenizers: Sequence[PreTrainedTokenizerBase]) -> list[Span]:
-    """Lay out texts for scoring by several tokenizers.
+    """Lay out texts, each with its name and the character from which on it is scored, for several tokenizers.
 
-    A token may straddle the place from which a text is to be scored (after a prompt, the line break and the indentation
-    behind it). Scoring therefore starts at the last place, at or before it, where all tokenizers have a boundary: every
-    model is scored on the same bytes.
-
-    Args:
-        texts: name, text, and the character from which on it is to be scored.
-        tokenizers: those of all models that are compared.
-
-    Raises:
-        ValueError: no tokenizer, nothing to score in a text, or nothing before it.
+    A token may straddle that place (after a prompt, the line break and the indentation behind it). Scoring therefore
+    starts at the last place, at or before it, where all tokenizers have a boundary: every model is scored on the same
+    bytes. A `ValueError` says where there is no tokenizer, nothing to score in a text, or nothing before it.
     """
     if not tokenizers:
         raise ValueError("expected at least one tokenizer")
@@ -148,20 +124,13 @@ def score_spans(
     batch_tokens: int = 2048,
     max_tokens: int = 4096,
 ) -> list[SpanScore]:
-    """Score spans by one model, in their order.
+    """Score spans, in their order, from probabilities over the ids that the tokenizer has, in float32.
+
+    A `ValueError` where a span starts inside a token (see `shared_spans`), has no token before it, or does not fit.
 
     Args:
-        model: causal language model.
-        tokenizer: its tokenizer, with a boundary at the start of each span (see `shared_spans`).
-        spans: what to score.
         batch_tokens: tokens of one batch, padding included.
         max_tokens: longest context; the beginning of longer texts is left out.
-
-    Returns:
-        Scores from probabilities over the ids that the tokenizer has, in float32.
-
-    Raises:
-        ValueError: a span starts inside a token, has no token before it, or does not fit.
     """
     items = [_scored(tokenizer, span, max_tokens) for span in spans]
     texts, starts = [ids for ids, _ in items], [first for _, first in items]
@@ -175,35 +144,20 @@ def score_spans(
 
 
 def corpus_bits_per_byte(scores: Iterable[SpanScore]) -> float:
-    """Return the bits of all spans over their bytes.
-
-    Raises:
-        ValueError: no span.
-    """
+    """Divide the bits of all spans by their bytes; a `ValueError` where there is no span."""
     rows = list(scores)
     if not rows:
         raise ValueError("expected at least one score")
     return sum(row.bits for row in rows) / sum(row.bytes for row in rows)
 
 
-def likelihood_table(
-    scores: Mapping[str, Sequence[SpanScore]], *, reference: str, resamples: int = 10_000, seed: int = 0
-) -> pd.DataFrame:
-    """Compare the bits per byte of several models with those of a reference, paired by problem.
-
-    Args:
-        scores: by variant, of the same problems in the same order.
-        reference: variant to compare with.
-        resamples: bootstrap samples.
-        seed: of the bootstrap.
+def likelihood_table(scores: Mapping[str, Sequence[SpanScore]], *, reference: str, seed: int = 0) -> pd.DataFrame:
+    """Compare the bits per byte of several models, each scored on the same problems, with those of the `reference`.
 
     Returns:
         One row per variant: bits per byte of all problems together, scored tokens, the difference to the reference
         with paired bootstrap limits (bits per byte, negative is better), and the share of problems on which the variant
-        is better.
-
-    Raises:
-        ValueError: unknown reference, or scores of different problems or bytes.
+        is better. A `ValueError` for an unknown reference, or scores of different problems or bytes.
     """
     if reference not in scores:
         raise ValueError(f"the reference {reference!r} is not among {', '.join(scores)}")
@@ -214,7 +168,7 @@ def likelihood_table(
         if [(row.task_id, row.bytes) for row in found] != [(row.task_id, row.bytes) for row in base]:
             raise ValueError(f"{variant} and {reference} were scored on different problems or bytes")
         mine, theirs = [row.bits for row in found], [row.bits for row in base]
-        gap = paired_bootstrap(mine, theirs, weights=sizes, resamples=resamples, seed=seed)
+        gap = paired_bootstrap(mine, theirs, weights=sizes, seed=seed)
         rows.append(
             {
                 "model": variant,
@@ -234,7 +188,10 @@ def new_token_counts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
 ) -> list[tuple[int, int]]:
     """Count new tokens (from `first_new_id` on) and all tokens of prompt and reference solution of each problem."""
-    texts = (problem.complete_prompt + problem.reference for problem in problems)
+    return _counts((problem.complete_prompt + problem.reference for problem in problems), tokenizer, first_new_id)
+
+
+def _counts(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, first_new_id: int) -> list[tuple[int, int]]:
     encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
     return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
 
@@ -245,36 +202,27 @@ def new_token_density(
     original: PreTrainedTokenizerBase,
     first_new_id: int,
 ) -> dict[str, float]:
-    """Count the new tokens in prompts and reference solutions of one benchmark (claim C15).
-
-    Args:
-        problems: of the benchmark.
-        tokenizer: extended tokenizer.
-        original: original tokenizer.
-        first_new_id: first id that only the extended tokenizer has.
+    """Count the new tokens, from `first_new_id` on, in prompts and reference solutions of one benchmark (claim C15).
 
     Returns:
         `tokens`, `new_tokens`, `density` (new tokens of all tokens), `reference_density` (the same in reference
         solutions alone), `saved` (share of the original tokens that the extension saves) and `problems_with_new` (share
         of problems with at least one).
-
-    Raises:
-        ValueError: no problem.
     """
     if not problems:
         raise ValueError("expected at least one problem")
     counts = new_token_counts(problems, tokenizer, first_new_id)
-    new, total, touched = sum(k for k, _ in counts), sum(n for _, n in counts), sum(k > 0 for k, _ in counts)
+    new, total = map(sum, zip(*counts, strict=True))
     before = sum(n for _, n in new_token_counts(problems, original, first_new_id))
-    references = [tokenizer(problem.reference, add_special_tokens=False)["input_ids"] for problem in problems]
-    reference_new = sum(i >= first_new_id for ids in references for i in ids)
+    references = _counts((problem.reference for problem in problems), tokenizer, first_new_id)
+    reference_new, reference_total = map(sum, zip(*references, strict=True))
     return {
         "tokens": total,
         "new_tokens": new,
         "density": new / total,
-        "reference_density": reference_new / max(1, sum(map(len, references))),
+        "reference_density": reference_new / max(1, reference_total),
         "saved": 1 - total / before,
-        "problems_with_new": touched / len(problems),
+        "problems_with_new": sum(k > 0 for k, _ in counts) / len(problems),
     }
 
 

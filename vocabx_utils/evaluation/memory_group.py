@@ -23,11 +23,7 @@ _numbers = itertools.count()
 
 
 class MemoryGroup:
-    """A control group for the jails of one worker; processes enter it by being started with `enter`.
-
-    Args:
-        parent: folder of the memory controller in which the group is made.
-    """
+    """A group, below a folder of the memory controller, for the jails of one worker; `enter` starts processes in it."""
 
     def __init__(self, parent: Path) -> None:
         self.folder = parent / f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
@@ -120,7 +116,7 @@ def _parents() -> Iterator[Path]:
 def systemd_scopes() -> bool:
     """Tell whether the user's systemd starts scopes with a memory limit."""
     try:
-        trial = subprocess.run([*_scope(SERVER_MB), "true"], capture_output=True, timeout=10)
+        trial = subprocess.run(in_scope(["true"], SERVER_MB), capture_output=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return False
     return trial.returncode == 0
@@ -128,13 +124,10 @@ def systemd_scopes() -> bool:
 
 def in_scope(command: list[str], megabytes: int) -> list[str]:
     """Return the command, started in a scope of the user's systemd."""
-    return [*_scope(megabytes), *command]
-
-
-def _scope(megabytes: int) -> list[str]:
     program = shutil.which("systemd-run") or "systemd-run"
     limits = ["-p", f"MemoryMax={megabytes}M", "-p", "MemorySwapMax=0"]
-    return [program, *(("--user",) if os.geteuid() else ()), "--scope", "--quiet", "--collect", *limits, "--"]
+    user = ["--user"] if os.geteuid() else []
+    return [program, *user, "--scope", "--quiet", "--collect", *limits, "--", *command]
 
 
 def describe() -> str:

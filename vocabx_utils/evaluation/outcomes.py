@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from vocabx_utils.evaluation.statements import parse
 
 Status = Literal["pass", "fail", "timeout"]
 REPORT_LIMIT = 1 << 20  # bytes; a longer report is a forgery
@@ -20,52 +21,37 @@ _SUSPICIOUS = (
     "__globals__",
 )
 _MEMORY = ("MemoryError", "ArrayMemoryError", "_ArrayMemoryError")
+_REASONS = {"AssertionError": "assert", "CandidateDiedError": "crash", **dict.fromkeys(_MEMORY, "memory")}
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of one program.
 
-    Attributes:
-        status: `pass`, `fail` or `timeout` (the words of BigCodeBench's own evaluator).
-        reason: empty for a pass and a timeout; else `assert` (a check failed), `error` (an exception),
-            `syntax` (the solution does not compile), `memory`, `crash` (the process died without a
-            report), `tamper` (a forged or unreadable report) or `tests_missing`.
-        exception: type of the first exception, if there was one.
-        details: end of the traceback by name of test; `ALL` for what concerns the whole program.
-        tests_run: tests that succeeded or failed.
-        tests_expected: tests that the test code defines.
-        seconds: wall time from the acceptance of the job to the report.
-        rss_mb: peak resident memory in MiB, as the process itself reported it.
-        cpu_s: CPU seconds of the process and its ended children, as it reported them.
+    The reason is empty for a pass and a timeout; else `assert` (a check failed), `error` (an exception), `syntax` (the
+    solution does not compile), `memory`, `crash` (the process died without a report), `tamper` (a forged or unreadable
+    report) or `tests_missing`.
     """
 
-    status: Status
+    status: Status  # in the words of the evaluator of BigCodeBench
     reason: str = ""
-    exception: str = ""
-    details: dict[str, str] = field(default_factory=dict)
-    tests_run: int = 0
-    tests_expected: int = 0
-    seconds: float = 0.0
-    rss_mb: int = 0
-    cpu_s: float = 0.0
+    exception: str = ""  # type of the first one, if there was one
+    details: dict[str, str] = field(default_factory=dict)  # end of the traceback by test; `ALL`: whole program
+    tests_run: int = 0  # tests that succeeded or failed
+    tests_expected: int = 0  # tests that the test code defines
+    seconds: float = 0.0  # wall time from the acceptance of the job to the report
+    rss_mb: int = 0  # peak resident memory in MiB, as the process itself reported it
+    cpu_s: float = 0.0  # CPU seconds of the process and its ended children, as it reported them
 
 
 def expected_tests(test: str, style: str) -> frozenset[str]:
-    """Names of the tests that a report must cover, read from the test code without running it.
+    """Read the names of the tests that a report must cover from the test code, without running it.
 
-    Args:
-        style: `unittest`, or another style, which is wrapped as one test.
-
-    Raises:
-        ValueError: the test code defines no class `TestCases` with tests.
+    A style other than `unittest` is wrapped as one test. A `ValueError` where no class `TestCases` with tests is there.
     """
     if style != "unittest":
         return frozenset({"test_main"})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in the benchmark's own code
-        tree = ast.parse(test)
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in parse(test).body if isinstance(node, ast.ClassDef)}
     names = _test_methods("TestCases", classes)
     if not names:
         raise ValueError("the test code defines no tests in a class named TestCases")
@@ -86,13 +72,7 @@ def _test_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
 
 
 def judge(report: bytes, nonce: str, expected: frozenset[str], seconds: float) -> Outcome:
-    """Judge what came out of the jail.
-
-    Args:
-        report: everything that was written to the verdict pipe.
-        nonce: the secret of this job.
-        expected: names of the tests that must have succeeded.
-        seconds: wall time, copied into the outcome.
+    """Judge what was written to the verdict pipe; `nonce` is the secret of the job.
 
     Returns:
         A pass only if the report is one JSON document with the right nonce, every expected test and no other
@@ -143,15 +123,9 @@ def _fail(reason: str, text: str, exception: str = "") -> Outcome:
 
 
 def _reason(kind: str, status: str) -> str:
-    if kind in _MEMORY:
-        return "memory"
-    if kind == "AssertionError":
-        return "assert"
-    if kind == "CandidateDiedError":
-        return "crash"
     if kind in ("SyntaxError", "IndentationError", "TabError") and status != "test_error":
         return "syntax"
-    return "error"
+    return _REASONS.get(kind, "error")
 
 
 def flags(solution: str) -> list[str]:

@@ -18,26 +18,20 @@ def build_program(problem: Problem, answer: str, *, strict: bool = False) -> Tas
 
     Args:
         answer: code taken from the model's reply, see `answers.extract_answer`.
-        strict: compare values outside the answer's process.
-
-    Raises:
-        ValueError: strict mode for a benchmark whose answers do not return plain data.
+        strict: compare values outside the answer's process; a `ValueError` where answers do not return plain data.
     """
-    solution, test, style = _parts(problem, answer)
-    return Task(solution, test, style, strict_part(problem, test) if strict else None)
-
-
-def _parts(problem: Problem, answer: str) -> tuple[str, str, str]:
+    test, style = f"{problem.test}\n", "asserts"
     if problem.benchmark == "ds1000":
-        calls = "\ntest_execution(code)\n" + ("test_string(code)\n" if "test_string(" in problem.test else "")
-        return answer, problem.test + calls, "ds1000"
-    if problem.benchmark == "bigcodebench":
-        return f"{problem.code_start}\n    pass\n{answer}", problem.test, "unittest"
-    if problem.benchmark == "humaneval":
-        stub = f"{problem.code_start}\n    pass\n\n{answer}"
-        return stub, f"{problem.test}\ncheck({problem.entry_point})\n", "asserts"
-    setup = problem.metadata["test_setup_code"]
-    return answer, f"{setup}\n{problem.test}\n" if setup else f"{problem.test}\n", "asserts"
+        calls = "test_execution(code)\n" + ("test_string(code)\n" if "test_string(" in problem.test else "")
+        test, style = test + calls, "ds1000"
+    elif problem.benchmark == "bigcodebench":
+        answer, test, style = f"{problem.code_start}\n    pass\n{answer}", problem.test, "unittest"
+    elif problem.benchmark == "humaneval":
+        answer = f"{problem.code_start}\n    pass\n\n{answer}"
+        test += f"check({problem.entry_point})\n"
+    elif setup := problem.metadata["test_setup_code"]:
+        test = f"{setup}\n{test}"
+    return Task(answer, test, style, strict_part(problem, test) if strict else None)
 
 
 def reference_answer(problem: Problem) -> str:
@@ -48,11 +42,7 @@ def reference_answer(problem: Problem) -> str:
 
 
 def strict_part(problem: Problem, test: str) -> Strict:
-    """Say what strict mode must ask the candidate's process for, and what the trusted one defines itself.
-
-    Raises:
-        ValueError: a benchmark whose answers do not return plain data.
-    """
+    """Say what strict mode asks the process of the candidate for, and what the trusted one defines itself."""
     if not INFO[problem.benchmark].strict:
         plain = " and ".join(name for name, info in INFO.items() if info.strict)
         raise ValueError(f"strict mode is for {plain}, whose answers return plain data, not for {problem.benchmark}")

@@ -31,11 +31,7 @@ def prompt_parts(
 ) -> tuple[str, str, str]:
     """Return the query, the head of the answer block and the part of the head that is program.
 
-    Args:
-        style: `"thesis"`, `"chat"` or `"completion"`.
-        prefill: `"none"`, `"fence"` or `"code"`.
-        wording: BigCodeBench: `"instruct"` or `"complete"`.
-        examples: MBPP with `style="completion"`: the solved problems shown first.
+    The arguments are those of `prompts.build_prompt`, without `"auto"`.
     """
     if style == "completion":
         if problem.benchmark == "mbpp":
@@ -96,9 +92,8 @@ _PARTS = {
 def ds1000_context(problem: Problem) -> tuple[str, str]:
     """Split a DS-1000 prompt into the question and the program that is to be continued.
 
-    Returns:
-        The question (empty for Matplotlib, whose task stands in comments) and the program, ending in a line
-        that marks where the solution begins. The line that names the result variable becomes a comment.
+    The question is empty for Matplotlib, whose task stands in comments. The program ends in a line that marks where the
+    solution begins; the line that names the result variable becomes a comment.
     """
     text = problem.complete_prompt
     question, found, rest = text.rpartition("\nA:\n")

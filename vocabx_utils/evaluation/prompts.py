@@ -28,25 +28,15 @@ _TAIL = 120  # characters at the end of a prompt whose tokens what follows may c
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model is asked, and how its reply is to be read.
-
-    Attributes:
-        task_id: id of the problem.
-        text: full text given to the tokenizer (with the template's special tokens).
-        ids: its token ids.
-        kept: part of the answer block that already belongs to the program.
-        fenced: the answer block begins with an open code fence.
-        stops: texts after which nothing of the reply is used.
-        settings: format in short form, such as `"chat/fence"`, written into every sample.
-    """
+    """What the model is asked, and how its reply is to be read."""
 
     task_id: str
-    text: str
-    ids: tuple[int, ...]
-    kept: str
-    fenced: bool
-    stops: tuple[str, ...]
-    settings: str
+    text: str  # all that the tokenizer gets, with the special tokens of the template
+    ids: tuple[int, ...]  # its tokens
+    kept: str  # part of the answer block that already belongs to the program
+    fenced: bool  # the answer block begins with an open code fence
+    stops: tuple[str, ...]  # texts after which nothing of the reply is used
+    settings: str  # format in short form, such as `"chat/fence"`, written into every sample
 
 
 def build_prompt(
@@ -60,9 +50,11 @@ def build_prompt(
 ) -> Prompt:
     """Build the prompt of one problem.
 
+    Its text ends where every usual continuation starts a new token, so that prompt and reply tokenize as the same text
+    does in training; what was cut off is left to the model.
+
     Args:
-        tokenizer: tokenizer of the model; with `style="chat"` its chat template is used.
-        style: `"thesis"`, `"chat"` or `"completion"`.
+        style: `"thesis"`, `"chat"` (the chat template of the tokenizer) or `"completion"`.
         prefill: head of the answer block: `"none"`, `"fence"`, `"code"` (fence and code start), or
             `"auto"`: `"code"` for the thesis's format; with `"chat"` what served Qwen2.5-Coder-0.5B best
             of the three (`results/bench/answers.json`): `"code"` for DS-1000, `"none"` for BigCodeBench,
@@ -71,26 +63,19 @@ def build_prompt(
         wording: BigCodeBench only: `"instruct"` or `"complete"`.
         examples: MBPP with `style="completion"` only: the solved problems shown first.
 
-    Returns:
-        The prompt. Its text ends where every usual continuation starts a new token, so that prompt and
-        reply tokenize as the same text does in training; what was cut off is left to the model.
-
     Raises:
         ValueError: unknown style, prefill or wording, or a tokenizer without a chat template.
     """
     settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
     query, head, kept = prompt_parts(problem, style, prefill, wording, examples)
-    if style == "completion":
-        text = _bos(tokenizer) + query + head
-    else:
-        if style == "chat" and not getattr(tokenizer, "chat_template", None):
-            raise ValueError(
-                "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
-            )
-        text = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    if style == "chat" and not getattr(tokenizer, "chat_template", None):
+        raise ValueError(
+            "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
+        )
+    text = _prompt_text(tokenizer, style, query, head)
     probes = _probes(head if style != "completion" else head or query)
-    stable, ids = stable_prefix(tokenizer, text, probes) if probes else (text, encode(tokenizer, text))
+    stable, ids = _stable_prefix(tokenizer, text, probes) if probes else (text, encode(tokenizer, text))
     cut = len(text) - len(stable)
     return Prompt(
         task_id=problem.task_id,
@@ -104,13 +89,10 @@ def build_prompt(
 
 
 def prompt_settings(benchmark: str, style: str, prefill: str = "auto", wording: str = "instruct") -> str:
-    """Return the format of a prompt in short form.
+    """Return the format of a prompt in short form; a `ValueError` for an unknown style, prefill or wording.
 
     >>> prompt_settings("bigcodebench", "chat")
     'chat/none/instruct'
-
-    Raises:
-        ValueError: unknown style, prefill or wording.
     """
     if wording not in _WORDINGS:
         raise ValueError(f"unknown wording {wording!r}; expected one of {', '.join(_WORDINGS)}")
@@ -119,11 +101,7 @@ def prompt_settings(benchmark: str, style: str, prefill: str = "auto", wording: 
 
 
 def resolve_prefill(benchmark: str, style: str, prefill: str) -> str:
-    """Replace `"auto"` by what the style uses on this benchmark, and check both names.
-
-    Raises:
-        ValueError: unknown style or prefill.
-    """
+    """Replace `"auto"` by what the style uses on this benchmark; a `ValueError` for an unknown style or prefill."""
     if style not in _STYLES:
         raise ValueError(f"unknown prompt style {style!r}; expected one of {', '.join(_STYLES)}")
     if prefill not in _PREFILLS:
@@ -140,7 +118,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequence[str]) -> tuple[str, list[int]]:
+def _stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequence[str]) -> tuple[str, list[int]]:
     """Cut a text back to where the tokenization no longer depends on what follows.
 
     A prompt that ends in a line break is one token sequence alone and another one inside the full text if
@@ -176,26 +154,18 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
-    """Return prompt and reference solution as one text, and the character where the reference begins.
-
-    The code start stands in the answer block, so that the reference continues it.
-
-    Args:
-        tokenizer: gives begin token and chat template.
-    """
+    """Return prompt (with the code start in the answer block) and reference as one text, and where this begins."""
     query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
-    if style == "completion":
-        prompt = _bos(tokenizer) + query + head
-    else:
-        prompt = corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    prompt = _prompt_text(tokenizer, style, query, head)
     return prompt + problem.reference, len(prompt)
 
 
-def _bos(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the BOS token where the tokenizer itself would put one before a text."""
-    bos = tokenizer.bos_token_id
-    first = tokenizer("x")["input_ids"][:1]
-    return str(tokenizer.bos_token) if bos is not None and first == [bos] else ""
+def _prompt_text(tokenizer: PreTrainedTokenizerBase, style: str, query: str, head: str) -> str:
+    """Return query and head in the template of the style, or behind the BOS token that the tokenizer itself puts."""
+    if style != "completion":
+        return corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    begun = tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return (str(tokenizer.bos_token) if begun else "") + query + head
 
 
 def _probes(head: str) -> tuple[str, ...]:

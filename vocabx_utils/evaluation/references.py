@@ -39,31 +39,25 @@ def verify_references(
 
     Args:
         environment: where they run; None for that of the benchmark.
-        workers: programs at the same time.
         modes: one entry for each pass: `fresh` (a jail for each program) or `forked` (warm jails).
-        record: JSON Lines file to which every verdict is appended; the passes continue after what it holds.
-
-    Returns:
-        The kept list.
-
-    Raises:
-        ValueError: problems of several benchmarks, or a record that was made in another environment.
-        SandboxUnavailableError: there is no sandbox that holds.
-        EnvironmentMissingError: the environment is not built, or lacks a library that a problem needs.
+        record: JSON Lines file to which every verdict is appended; the passes continue after what it holds. A
+            `ValueError` where it was made in another environment.
     """
     info = one_benchmark(problems)
     environment = environment or environment_for(info.name)
     check_libraries(environment, [problem.library for problem in problems])
-    known = _Record(record, environment.hash)
+    known = _read_record(record, environment.hash)
     backend = check_sandbox(environment.view)
 
     def run(jobs: Sequence[Job], mode: str, what: str) -> dict[str, Outcome]:
-        desc, fast = f"{info.name}, references, {what}", mode == "forked"
-        label = f"{what}, {mode}"
-        left = [job for job in jobs if (label, job.task_id) not in known.outcomes]
+        desc, label, fast = f"{info.name}, references, {what}", f"{what}, {mode}", mode == "forked"
+        left = [job for job in jobs if (label, job.task_id) not in known]
         for job, outcome, _ in run_jobs(left, environment, workers=workers, fast=fast, retry=undecided, desc=desc):
-            known.add(label, job.task_id, outcome)
-        return {job.task_id: known.outcomes[label, job.task_id] for job in jobs}
+            known[label, job.task_id] = outcome
+            if record:
+                place = {"run": label, "task_id": job.task_id, "env_hash": environment.hash}
+                append_jsonl(record, {**place, "verdict": asdict(outcome)})
+        return {job.task_id: known[label, job.task_id] for job in jobs}
 
     jobs = reference_jobs(problems, environment, lambda _: FIRST_TIMEOUT)
     outcomes: dict[str, list[Outcome]] = {problem.task_id: [] for problem in problems}
@@ -91,31 +85,21 @@ def verify_references(
     return KeptList(info.name, kept, dropped, timeouts, not_strict, facts, tuple(seconds))
 
 
-class _Record:
-    """Verdicts by pass and problem, appended to a file if there is one."""
-
-    def __init__(self, path: str | Path | None, env_hash: str) -> None:
-        self.path, self.env_hash = Path(path) if path else None, env_hash
-        self.outcomes: dict[tuple[str, str], Outcome] = {}
-        rows = iterate_jsonl(self.path) if self.path and self.path.is_file() else ()
-        for number, row in rows:
-            place = f"{self.path}, line {number}"
-            if row.get("env_hash") != env_hash:
-                raise ValueError(
-                    f"{place}: made in the environment {row.get('env_hash')}, but this one is {env_hash}; choose "
-                    "another folder, or remove the file to begin anew"
-                )
-            try:
-                self.outcomes[row["run"], row["task_id"]] = Outcome(**row["verdict"])
-            except (KeyError, TypeError) as error:
-                raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
-
-    def add(self, run: str, task_id: str, outcome: Outcome) -> None:
-        """File a verdict."""
-        self.outcomes[run, task_id] = outcome
-        if self.path:
-            row = {"run": run, "task_id": task_id, "env_hash": self.env_hash, "verdict": asdict(outcome)}
-            append_jsonl(self.path, row)
+def _read_record(path: str | Path | None, env_hash: str) -> dict[tuple[str, str], Outcome]:
+    """Read the verdicts of a record, if there is one, by pass and problem."""
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    for number, row in iterate_jsonl(path) if path and Path(path).is_file() else ():
+        place = f"{path}, line {number}"
+        if row.get("env_hash") != env_hash:
+            raise ValueError(
+                f"{place}: made in the environment {row.get('env_hash')}, but this one is {env_hash}; choose "
+                "another folder, or remove the file to begin anew"
+            )
+        try:
+            outcomes[row["run"], row["task_id"]] = Outcome(**row["verdict"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place}: not a verdict on a reference ({error})") from error
+    return outcomes
 
 
 def _all_pass(runs: Sequence[Outcome]) -> bool:
@@ -123,23 +107,11 @@ def _all_pass(runs: Sequence[Outcome]) -> bool:
 
 
 def reference_jobs(
-    problems: Sequence[Problem],
-    environment: Environment,
-    timeouts: Callable[[str], float],
-    *,
-    strict: bool = False,
+    problems: Sequence[Problem], environment: Environment, timeouts: Callable[[str], float], *, strict: bool = False
 ) -> list[Job]:
-    """Return the jobs that run the reference solutions."""
-    return [
-        make_job(
-            problem,
-            Sample(problem.task_id, reference_answer(problem)),
-            environment,
-            strict,
-            timeouts(problem.task_id),
-        )
-        for problem in problems
-    ]
+    """Jobs that run the reference solutions."""
+    answers = [(problem, Sample(problem.task_id, reference_answer(problem))) for problem in problems]
+    return [make_job(p, answer, environment, strict, timeouts(p.task_id)) for p, answer in answers]
 
 
 def time_limit(runs: Sequence[Outcome], usual: float) -> float:
@@ -151,7 +123,7 @@ def drop_reason(runs: Sequence[Outcome], environment: Environment) -> str:
     """Why a problem is dropped, in one line without paths of this machine."""
     failed = [run for run in runs if run.status != "pass"]
     run = failed[0]
-    text = next(iter(run.details.values()), "").strip()
+    text = next(iter(run.details.values()), "")
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^~")]
     raised = re.compile(rf"[\w.]*{re.escape(run.exception)}\b") if run.exception else None
     # A report keeps the end of a message only: of a long one the exception's name says more than its last line.
@@ -164,32 +136,20 @@ def drop_reason(runs: Sequence[Outcome], environment: Environment) -> str:
     return f"{label}{times}: {last}"[:_REASON_LIMIT]
 
 
-def compare_modes(
-    problems: Sequence[Problem],
-    environment: Environment | None = None,
-    *,
-    workers: int = 2,
-    modes: Sequence[str] = ("fresh", "forked"),
-) -> dict[str, Any]:
-    """Time a full pass over the references with a fresh jail each and with forks in warm jails.
-
-    Args:
-        problems: problems of one benchmark, usually the kept ones.
-        environment: where they run.
-        workers: programs at the same time.
-        modes: which of `fresh` and `forked` to run.
+def compare_modes(problems: Sequence[Problem], *, workers: int = 2) -> dict[str, Any]:
+    """Time a full pass over the references, usually the kept ones, with a fresh jail each and with forks in warm jails.
 
     Returns:
         Wall and CPU seconds and numbers of statuses by mode, the ids whose statuses differ, and what was used. CPU
         seconds are those of the programs themselves; unlike wall time they hardly grow on a busy machine.
     """
     benchmark = one_benchmark(problems).name
-    environment = environment or environment_for(benchmark)
+    environment = environment_for(benchmark)
     backend = check_sandbox(environment.view)
     jobs = reference_jobs(problems, environment, reference_timeouts(benchmark))
     statuses: dict[str, dict[str, str]] = {}
     table: dict[str, Any] = {}
-    for mode in modes:
+    for mode in ("fresh", "forked"):
         begin = time.monotonic()
         done = list(run_jobs(jobs, environment, workers=workers, fast=mode == "forked", desc=f"{benchmark}, {mode}"))
         statuses[mode] = {job.task_id: outcome.status for job, outcome, _ in done}
@@ -199,8 +159,7 @@ def compare_modes(
             "verdicts": dict(Counter(statuses[mode].values())),
             "second_attempts": sum(attempts > 1 for _, _, attempts in done),
         }
-    names = [job.task_id for job in jobs]
-    differing = [name for name in names if len({statuses[mode][name] for mode in modes}) > 1]
+    differing = [job.task_id for job in jobs if len({found[job.task_id] for found in statuses.values()}) > 1]
     return {
         "benchmark": benchmark,
         "programs": len(jobs),

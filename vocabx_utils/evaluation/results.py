@@ -21,16 +21,7 @@ class ResultsMismatchError(ValueError):
 
 @dataclass(frozen=True)
 class Result:
-    """Outcome of one answer; the fields of `outcomes.Outcome`, and what it was obtained with.
-
-    Attributes:
-        attempts: runs; 2 where a timeout or crash was tried again alone.
-        key: digest of program, test, limits and environment.
-        backend: sandbox and its version.
-        env_hash: hash of the environment.
-        strict: whether values were compared outside the candidate's process.
-        flags: words in the answer at which a person should look.
-    """
+    """Outcome of one answer; the fields of `outcomes.Outcome`, and what it was obtained with."""
 
     task_id: str
     sample: int
@@ -42,14 +33,14 @@ class Result:
     tests_expected: int
     seconds: float
     rss_mb: int
-    attempts: int
+    attempts: int  # 2 where a timeout or crash was tried again alone
     timeout_s: float
-    key: str
-    backend: str
+    key: str  # digest of program, test, limits and environment
+    backend: str  # sandbox and its version
     environment: str
     env_hash: str
-    strict: bool = False
-    flags: list[str] = field(default_factory=list)
+    strict: bool = False  # whether values were compared outside the process of the candidate
+    flags: list[str] = field(default_factory=list)  # words in the answer at which a person should look
     cpu_s: float = 0.0
 
     @property
@@ -63,45 +54,26 @@ class Result:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any], place: str) -> Result:
-        """Read a line.
-
-        Raises:
-            ValueError: a field is missing.
-        """
+        """Read a line; `place` names it in the `ValueError` about a missing field."""
         names = {item.name for item in dataclasses.fields(cls)}
-        required = names - {"strict", "flags", "cpu_s"}
-        if missing := sorted(required - row.keys()):
+        if missing := sorted(names - {"strict", "flags", "cpu_s"} - row.keys()):
             raise ValueError(f"{place}: no {', '.join(missing)}; is this a results file?")
         return cls(**{name: value for name, value in row.items() if name in names})
 
 
 class ResultsFile:
-    """An append-only results file. A torn last line, left by a killed run, goes with the next append.
+    """An append-only results file, or None for memory only. A torn last line of a killed run goes with the next append.
 
-    Args:
-        path: the file; it need not exist. None holds the results in memory only.
-
-    Raises:
-        ValueError: a line that is not the last is no result; file and line are named.
+    A `ValueError` names file and line, other than the last, that is no result.
     """
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = Path(path) if path is not None else None
-        self.rows: dict[tuple[str, int], Result] = {}
-        if self.path and self.path.exists():
-            for number, row in iterate_jsonl(self.path):
-                result = Result.from_dict(row, f"{self.path}, line {number}")
-                self.rows[result.task_id, result.sample] = result
+        rows = read_results(self.path) if self.path and self.path.exists() else []
+        self.rows = {(row.task_id, row.sample): row for row in rows}
 
     def check(self, keys: Mapping[tuple[str, int], str], env_hash: str) -> None:
-        """Refuse to mix results.
-
-        Args:
-            keys: key of every answer that is to be executed now.
-
-        Raises:
-            ResultsMismatchError: the file has results of another environment, or for other answers or limits.
-        """
+        """Refuse to mix results: those of another environment, or with other keys (answers, limits) than these."""
         if self.path is None:
             return
         others = sorted({row.env_hash for row in self.rows.values()} - {env_hash})
@@ -120,46 +92,28 @@ class ResultsFile:
             )
 
     def append(self, result: Result) -> None:
-        """Write one result and sync it.
-
-        Raises:
-            OSError: the disk is full or the file cannot be written; the message says what is kept.
-        """
+        """Write one result and sync it; an `OSError` (full disk) says what is kept."""
         if self.path is not None:
-            self._append(self.path, result)
+            try:
+                append_jsonl(self.path, result.to_dict())
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"could not write to {show_path(self.path)} ({error.strerror}); its {len(self.rows)} results are "
+                    "kept, and the same command continues after them",
+                ) from error
         self.rows[result.task_id, result.sample] = result
-
-    def _append(self, path: Path, result: Result) -> None:
-        try:
-            append_jsonl(path, result.to_dict())
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"could not write to {show_path(path)} ({error.strerror}); its {len(self.rows)} results are "
-                "kept, and the same command continues after them",
-            ) from error
 
 
 def read_results(path: str | Path) -> list[Result]:
-    """Read a results file (a torn last line is left out).
-
-    Raises:
-        ValueError: a line is no result; file and line are named.
-    """
+    """Read a results file (a torn last line is left out); a `ValueError` names file and line that is no result."""
     return [Result.from_dict(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
 
 def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
-    """Read stored evaluations at full size, such as those of `results/evaluation`.
+    """Read stored evaluations at full size, `folder/MODEL/VARIANT/results_*.jsonl`, by model and variant.
 
-    Args:
-        folder: `MODEL/VARIANT/results_*.jsonl` below it; it need not exist.
-
-    Returns:
-        Results by model and variant; empty where there is nothing.
-
-    Raises:
-        ValueError: a line is no result; file and line are named.
+    Nothing is there where the folder does not exist; a `ValueError` names file and line that is no result.
     """
     found: dict[str, dict[str, list[Result]]] = {}
     for path in sorted(folder.glob("*/*/results_*.jsonl")):
@@ -168,25 +122,12 @@ def read_measured(folder: Path) -> dict[str, dict[str, list[Result]]]:
 
 
 def write_official(results: Iterable[Result], samples: Iterable[Sample], path: str | Path) -> Path:
-    """Write results in the shape of BigCodeBench's own evaluator.
-
-    Args:
-        path: the samples file beside which `<name>_eval_results.json` is written.
-
-    Returns:
-        Path of the written file.
-    """
+    """Write `<name>_eval_results.json` beside the samples `path`, in the shape of BigCodeBench's own evaluator."""
     solutions = {(row.task_id, row.sample): row.solution for row in samples}
     table: dict[str, list[dict[str, Any]]] = {}
     for row in results:
-        table.setdefault(row.task_id, []).append(
-            {
-                "task_id": row.task_id,
-                "solution": solutions.get((row.task_id, row.sample), ""),
-                "status": row.status,
-                "details": row.details,
-            }
-        )
+        facts = {"solution": solutions.get((row.task_id, row.sample), ""), "status": row.status, "details": row.details}
+        table.setdefault(row.task_id, []).append({"task_id": row.task_id, **facts})
     target = Path(path).with_name(Path(path).name.removesuffix(".jsonl") + "_eval_results.json")
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
     write_json(target, {"date": date, "eval": table})

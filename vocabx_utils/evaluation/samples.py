@@ -16,13 +16,7 @@ _NAMED = 10  # ids that an error message spells out
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer to one problem.
-
-    Attributes:
-        task_id: official id of the problem.
-        solution: the code to execute.
-        sample: number of the answer where a problem has several.
-    """
+    """One answer, numbered where a problem has several, to the problem with an official id; `solution` is executed."""
 
     task_id: str
     solution: str
@@ -30,24 +24,12 @@ class Sample:
 
 
 def read_samples(path: str | Path) -> list[Sample]:
-    """Read a samples file: JSON Lines with `task_id` and `solution` (and `sample`, from 0).
-
-    Raises:
-        ValueError: a line is not such an object; file and line are named.
-    """
+    """Read JSON Lines with `task_id` and `solution` (and `sample`, from 0); a `ValueError` names file and line."""
     return [parse_sample(row, f"{path}, line {number}") for number, row in iterate_jsonl(path)]
 
 
 def parse_sample(row: Mapping[str, Any] | Sample, place: str) -> Sample:
-    """Read one row of a samples file.
-
-    Args:
-        row: mapping with `task_id` and `solution`, or a sample, which is returned unchanged.
-        place: where the row stands, for the message.
-
-    Raises:
-        ValueError: a field is missing or of the wrong type.
-    """
+    """Read one row of a samples file, or return a sample as it is; a `ValueError` names place and wrong field."""
     if isinstance(row, Sample):
         return row
     for name in ("task_id", "solution"):
@@ -64,9 +46,7 @@ def match_samples(
 ) -> list[tuple[Problem, Sample]]:
     """Pair every sample with its problem, in the order of the problems.
 
-    Raises:
-        ValueError: a problem without a sample, a sample without a problem, or two samples with one id and number;
-            the ids are named.
+    A `ValueError` names problems without a sample, samples without a problem, and two with one id and number.
     """
     rows = [parse_sample(row, f"sample {number}") for number, row in enumerate(samples, 1)]
     known = {problem.task_id for problem in problems}
@@ -82,11 +62,9 @@ def match_samples(
             "problem needs one sample, or several that differ in 'sample' (0, 1, ...)"
         )
     by_task: dict[str, list[Sample]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.sample):
         by_task.setdefault(row.task_id, []).append(row)
-    return [
-        (problem, row) for problem in problems for row in sorted(by_task[problem.task_id], key=lambda row: row.sample)
-    ]
+    return [(problem, row) for problem in problems for row in by_task[problem.task_id]]
 
 
 def _complaint(word: str, ids: Sequence[str]) -> str:

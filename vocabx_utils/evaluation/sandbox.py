@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from vocabx_utils.evaluation import memory_group
@@ -25,23 +24,15 @@ _CALLS = {forkserver.RUN: "verdict_runner.run_job", forkserver.SERVE: "strict_ca
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits of one program.
+    """Resource limits of one program."""
 
-    Attributes:
-        timeout_s: wall time in seconds.
-        memory_mb: address space of one process in MiB. Where there is a memory group, all processes and files of
-            the program together have this and `tmp_mb`, beside what the interpreter needs.
-        file_mb: largest file in MiB.
-        tmp_mb: size of all files together in MiB.
-        processes: processes and threads.
-        open_files: open files.
-    """
-
-    timeout_s: float = 10.0
+    timeout_s: float = 10.0  # wall time in seconds
+    # Address space of one process in MiB. Where there is a memory group, all processes and files of the program
+    # together have this and `tmp_mb`, beside what the interpreter needs.
     memory_mb: int = 4096
-    file_mb: int = 64
-    tmp_mb: int = 256
-    processes: int = 64
+    file_mb: int = 64  # largest file in MiB
+    tmp_mb: int = 256  # all files together in MiB
+    processes: int = 64  # and threads
     open_files: int = 256
 
     def __post_init__(self) -> None:
@@ -56,15 +47,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Strict:
-    """Strict mode: the functions named are called in another process, which returns plain values only.
+    """Strict mode: the functions named are called in another process, which returns plain values only."""
 
-    Attributes:
-        names: functions of the solution that the test calls.
-        prelude: trusted code that defines what else the test needs, run in the trusted process.
-    """
-
-    names: tuple[str, ...]
-    prelude: str = ""
+    names: tuple[str, ...]  # functions of the solution that the test calls
+    prelude: str = ""  # trusted code that defines what else the test needs, run in the trusted process
 
 
 @dataclass(frozen=True)
@@ -81,12 +67,8 @@ class Sandbox:
     """Runs programs one after another; each worker has its own.
 
     Args:
-        view: what the jail shows of the host.
         preload: modules to import once; with `forked` only.
         forked: keep one warm jail and fork in it for every program, instead of a fresh jail each.
-
-    Raises:
-        SandboxUnavailableError: there is no bubblewrap.
     """
 
     def __init__(self, view: JailView, *, forked: bool = False, preload: tuple[str, ...] = ()) -> None:
@@ -97,28 +79,15 @@ class Sandbox:
         self._group: memory_group.MemoryGroup | None = None
 
     def run(self, task: Task, limits: Limits | None = None) -> Outcome:
-        """Run one program.
+        """Run one program. One that did not report in time is a `timeout`, one that died a `crash`.
 
-        Args:
-            task: solution, test and style.
-
-        Returns:
-            Its outcome. A program that did not report in time is a `timeout`, one that died a `crash`.
-
-        Raises:
-            SandboxUnavailableError: the jail itself did not start, several times in a row.
-            ValueError: the test code of a `unittest` task defines no tests.
+        A `SandboxUnavailableError` where no jail starts several times, a `ValueError` for a `unittest` without tests.
         """
         limits = limits or Limits()
         expected = expected_tests(task.test, task.style)
         nonce = secrets.token_hex(16)
-        job = {
-            "nonce": nonce,
-            "style": task.style,
-            "solution": task.solution,
-            "test": task.test,
-            "limits": limits.for_job(),
-        }
+        program = {"style": task.style, "solution": task.solution, "test": task.test}
+        job = {"nonce": nonce, **program, "limits": limits.for_job()}
         ending = self._start_and_run(job, task, limits)
         outcome = judge(ending.report, nonce, expected, ending.seconds)
         if ending.expired:
@@ -216,15 +185,12 @@ class Sandbox:
             return memory_group.in_scope(command, self._memory(limits.memory_mb, limits.tmp_mb))
         return command
 
-    def _end_warm_jails(self) -> None:
+    def close(self) -> None:
+        """End the warm jails, and remove the memory group."""
         for warm in (self._warm, self._tester):
             if warm is not None:
                 warm.close()
         self._warm = self._tester = None
-
-    def close(self) -> None:
-        """End the warm jails, and remove the memory group."""
-        self._end_warm_jails()
         if self._group is not None:
             self._group.close()
             self._group = None
@@ -232,7 +198,5 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

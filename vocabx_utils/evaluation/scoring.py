@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,21 +22,13 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Count:
-    """Passed problems of one benchmark.
-
-    Attributes:
-        benchmark: name of the benchmark.
-        passed: passed among the kept problems.
-        kept: problems whose reference solution passes here, which the pass rate is taken over.
-        total: all problems answered.
-        passed_total: passed among all; a dropped problem that passes all the same counts here.
-    """
+    """Passed problems of one benchmark."""
 
     benchmark: str
-    passed: int
-    kept: int
-    total: int
-    passed_total: int
+    passed: int  # among the kept problems
+    kept: int  # problems whose reference solution passes here, which the pass rate is taken over
+    total: int  # all problems answered
+    passed_total: int  # among all; a dropped problem that passes all the same counts here
 
     @property
     def rate(self) -> float:
@@ -45,27 +37,17 @@ class Count:
 
 
 def mean_pass_at_k(results: Iterable[Result], k: int = 1) -> float:
-    """Return pass@k averaged over the problems.
-
-    Raises:
-        ValueError: a problem has fewer than `k` answers, or there is none.
-    """
-    answers: Counter[str] = Counter()
-    passed: Counter[str] = Counter()
+    """Return pass@k averaged over the problems, each of which needs `k` answers or more."""
+    answers: dict[str, list[bool]] = defaultdict(list)
     for row in results:
-        answers[row.task_id] += 1
-        passed[row.task_id] += row.passed
+        answers[row.task_id].append(row.passed)
     if not answers:
         raise ValueError("expected at least one result")
-    return float(np.mean([statistics.pass_at_k(answers[task], passed[task], k) for task in answers]))
+    return float(np.mean([statistics.pass_at_k(len(some), sum(some), k) for some in answers.values()]))
 
 
 def passes(results: Iterable[Result]) -> dict[str, bool]:
-    """Return whether each problem was passed, for results with one answer a problem.
-
-    Raises:
-        ResultsError: a problem has several answers.
-    """
+    """Return whether each problem was passed; a `ResultsError` where one has several answers."""
     found: dict[str, bool] = {}
     for row in results:
         if row.task_id in found:
@@ -75,22 +57,17 @@ def passes(results: Iterable[Result]) -> dict[str, bool]:
 
 
 def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | None = None) -> dict[str, Count]:
-    """Count passed, kept and all problems by benchmark.
+    """Count passed, kept and all problems by benchmark, in the order of the thesis's table, then HumanEval and MBPP.
 
-    Args:
-        results: results with one answer a problem.
-        kept: kept ids by benchmark; a benchmark that is not named keeps all its problems.
-
-    Returns:
-        Counts by name of the benchmark, in the order of the thesis's table, then HumanEval and MBPP.
+    There is one answer to a problem; a benchmark without ids in `kept` keeps all its problems.
     """
-    groups: dict[str, dict[str, bool]] = defaultdict(dict)
-    for task, passed in passes(results).items():
-        groups[benchmark_of(task)][task] = passed
+    found = passes(results)
+    valid = _kept_passes(found, kept)
     counts: dict[str, Count] = {}
-    for name, found in sorted(groups.items()):  # the alphabet's order is the table's
-        valid = found.keys() & set(kept[name]) if kept and name in kept else found.keys()
-        counts[name] = Count(name, sum(found[task] for task in valid), len(valid), len(found), sum(found.values()))
+    for name in sorted({benchmark_of(task) for task in found}):  # the alphabet's order is the table's
+        every = [passed for task, passed in found.items() if benchmark_of(task) == name]
+        some = [passed for task, passed in valid.items() if benchmark_of(task) == name]
+        counts[name] = Count(name, sum(some), len(some), len(every), sum(every))
     return counts
 
 
@@ -104,7 +81,7 @@ def results_table(
     """Lay out pass counts as the thesis does (its table `combined_results`).
 
     Args:
-        results: results by variant, see `results.read_results`.
+        results: by variant, see `results.read_results`; a `ResultsError` where they cannot be compared.
         reference: variant that the p-values compare with; by default the one with the most passes, which the
             thesis chose, and which makes the p-values too small.
         kept: kept ids by benchmark.
@@ -113,13 +90,13 @@ def results_table(
     Returns:
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
         passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
-
-    Raises:
-        ResultsError: variants answered different problems or ran in different environments; unknown reference.
     """
     _check_comparable(results)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
-    sums = {variant: _combined(found.values()) for variant, found in counts.items()}
+    sums = {
+        variant: tuple(sum(getattr(count, name) for count in found.values()) for name in ("passed", "kept", "total"))
+        for variant, found in counts.items()
+    }
     best = reference or max(sums, key=lambda variant: sums[variant][0])
     if best not in sums:
         raise ResultsError(f"the reference {best!r} is not among {', '.join(sums)}")
@@ -132,36 +109,28 @@ def results_table(
             row[f"{title} pass (%)"] = round(100 * count.rate, 2)
             row[f"{title} passed"] = f"{count.passed}/{count.kept}"
         row["combined passed"] = f"{passed}/{n}"
-        row["p-value"] = "reference" if variant == best else _p_text(passed, n, *sums[best][:2])
+        row["p-value"] = "reference"
+        if variant != best:
+            p_value = f"{statistics.two_proportion_z_test(passed, n, *sums[best][:2]).p_value:.3f}"
+            row["p-value"] = "< 0.001" if p_value == "0.000" else p_value
         rows.append(row | {"kept": n, "total": total})
     return pd.DataFrame(rows)
 
 
 def comparison_table(
-    results: Mapping[str, Sequence[Result]],
-    *,
-    reference: str,
-    kept: Mapping[str, Iterable[str]] | None = None,
+    results: Mapping[str, Sequence[Result]], *, reference: str, kept: Mapping[str, Iterable[str]] | None = None
 ) -> pd.DataFrame:
-    """Compare every variant with a reference on the same problems.
-
-    Args:
-        reference: variant to compare with, chosen before looking at the results.
-        kept: kept ids by benchmark.
+    """Compare every variant with a reference, chosen before looking at the results, on the same problems.
 
     Returns:
-        One row per other variant: pass rate with Wilson limits, difference to the reference with exact
-        limits (see `statistics.paired_rate_difference`), problems that only one of the two passes,
-        p-values of the z-test and of the exact
-        McNemar test, the latter also adjusted by Holm over the variants.
-
-    Raises:
-        ResultsError: see `results_table`.
+        One row per other variant: pass rate with Wilson limits, difference to the reference with exact limits (see
+        `statistics.paired_rate_difference`), problems that only one of the two passes, p-values of the z-test and of
+        the exact McNemar test, the latter also adjusted by Holm over the variants.
     """
     _check_comparable(results)
     if reference not in results:
         raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
-    found = {variant: _kept_passes(rows, kept) for variant, rows in results.items()}
+    found = {variant: _kept_passes(passes(rows), kept) for variant, rows in results.items()}
     tasks = sorted(found[reference])
     base = np.array([found[reference][task] for task in tasks])
     rows = []
@@ -193,11 +162,7 @@ def comparison_table(
 
 
 def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
-    """Check that all variants answered the same problems, and each benchmark in one environment.
-
-    Raises:
-        ResultsError: names what differs.
-    """
+    """Check that all variants answered the same problems, and each benchmark in one environment."""
     if not results:
         raise ResultsError("expected results of at least one variant")
     first, *others = results
@@ -219,21 +184,6 @@ def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
             raise ResultsError(f"{name} was executed in different environments ({listed}): execute it again in one")
 
 
-def _kept_passes(results: Sequence[Result], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
+def _kept_passes(found: Mapping[str, bool], kept: Mapping[str, Iterable[str]] | None) -> dict[str, bool]:
     sets = {name: set(ids) for name, ids in (kept or {}).items()}
-    return {
-        task: passed
-        for task, passed in passes(results).items()
-        if benchmark_of(task) not in sets or task in sets[benchmark_of(task)]
-    }
-
-
-def _combined(counts: Iterable[Count]) -> tuple[int, int, int]:
-    rows = list(counts)
-    return sum(row.passed for row in rows), sum(row.kept for row in rows), sum(row.total for row in rows)
-
-
-def _p_text(passed: int, n: int, reference_passed: int, reference_n: int) -> str:
-    p_value = statistics.two_proportion_z_test(passed, n, reference_passed, reference_n).p_value
-    text = f"{p_value:.3f}"
-    return text if text != "0.000" else "< 0.001"
+    return {task: passed for task, passed in found.items() if task in sets.get(benchmark_of(task), found)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from vocabx_utils.evaluation import hostile, memory_group
 from vocabx_utils.evaluation.jail import INSTALL_HINT, JailView, SandboxUnavailableError
@@ -13,29 +12,11 @@ _LIMITS = Limits(timeout_s=10.0)
 _SMALL = Limits(timeout_s=20.0, memory_mb=256, tmp_mb=16)
 
 
-@dataclass(frozen=True)
-class Protection:
-    """One protection beside the namespaces, without which nothing is executed at all.
-
-    Attributes:
-        name: what it protects from.
-        active: whether a program that tried was stopped here.
-        words: by what it is done, or what would be needed.
-    """
-
-    name: str
-    active: bool
-    words: str
-
-
-def protections(view: JailView) -> list[Protection]:
+def protections(view: JailView) -> list[tuple[str, bool, str]]:
     """Try which further protections are active on this machine, each by a program that attacks it.
 
-    Args:
-        view: what the jail shows of the host.
-
-    Raises:
-        SandboxUnavailableError: there is no sandbox that holds.
+    For each: what it protects from, whether the program was stopped here, and by what, or what would be needed. Beside
+    them stand the namespaces, without which a `SandboxUnavailableError` says that nothing is executed at all.
     """
     check_sandbox(view)
     with Sandbox(view) as sandbox:
@@ -43,9 +24,9 @@ def protections(view: JailView) -> list[Protection]:
             name: sandbox.run(Task(code, hostile.TEST, "asserts"), _SMALL) for name, code in hostile.PROBES.items()
         }
 
-    def protection(probe: str, name: str, how: str, needed: str) -> Protection:
+    def protection(probe: str, name: str, how: str, needed: str) -> tuple[str, bool, str]:
         active = tried[probe].reason == "memory" if probe == "memory" else tried[probe].status == "pass"
-        return Protection(name, active, how if active else f"needed: {needed}")
+        return name, active, how if active else f"needed: {needed}"
 
     return [
         protection(
@@ -68,14 +49,7 @@ def protections(view: JailView) -> list[Protection]:
 def check_sandbox(view: JailView) -> str:
     """Run two controls and eight hostile programs in the jail; a view is checked once per process.
 
-    Args:
-        view: what the jail shows of the host.
-
-    Returns:
-        Name and version of the backend, to be written into results.
-
-    Raises:
-        SandboxUnavailableError: there is no bubblewrap, or it does not hold; the message says what got out.
+    Returns name and version of the backend, for results; a `SandboxUnavailableError` says what is missing or got out.
     """
     return _check(view.python, view.folders, tuple(view.data.items()), view.matplotlib)
 

@@ -78,7 +78,7 @@ class SlotCache(Cache):
         return False
 
 
-def attend_in_slots(
+def _attend_in_slots(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
@@ -94,10 +94,8 @@ def attend_in_slots(
 
     Args:
         query: (rows, query heads, queries, width).
-        key: (rows, key heads, keys, width).
-        value: (rows, key heads, keys, width).
+        key: (rows, key heads, keys, width), as `value`.
         attention_mask: `None` for prompts, else additive, (rows, 1, 1, keys).
-        kwargs: what other attention functions take.
 
     Returns:
         (rows, queries, query heads, width), and `None` for the weights.
@@ -121,7 +119,7 @@ def attend_in_slots(
 @contextlib.contextmanager
 def slot_attention(model: PreTrainedModel) -> Iterator[None]:
     """Let a model attend in slots, and give it back its own attention."""
-    AttentionInterface.register(_ATTENTION, attend_in_slots)
+    AttentionInterface.register(_ATTENTION, _attend_in_slots)
     before = model.config._attn_implementation
     model.set_attn_implementation(_ATTENTION)
     try:

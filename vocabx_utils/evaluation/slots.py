@@ -17,10 +17,12 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.batching import pad
 from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
-from vocabx_utils.models import cache_argument
+from vocabx_utils.student import cache_argument
 
 _BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
 _GRAPH_BLOCK = 256  # one graph is captured for each multiple of this
+_CHUNK = 8  # steps between two looks at the replies
+_PROMPT_TOKENS = 32_768  # most tokens, padding included, of one pass over prompts
 
 
 @dataclass
@@ -48,27 +50,16 @@ class SlotDecoder:
         slots: most prompts in flight.
         length: longest prompt and reply together, in tokens.
         ids: ids that may be generated are 0 to `ids - 1`; the rows of the head behind them are padding.
-        chunk: steps between two looks at the replies.
-        prompt_tokens: most tokens, padding included, of one pass over prompts.
         graphs: capture steps as CUDA graphs; by default where the model is on a GPU.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        slots: int,
-        length: int,
-        ids: int,
-        chunk: int = 8,
-        prompt_tokens: int = 32_768,
-        graphs: bool | None = None,
+        self, model: PreTrainedModel, *, slots: int, length: int, ids: int, graphs: bool | None = None
     ) -> None:
-        self.model, self.ids, self.chunk, self.prompt_tokens = model, ids, chunk, prompt_tokens
+        self.model, self.ids, self.slots = model, ids, slots
         self.device, self.dtype = placement(model)
         self.graphs = self.device.type == "cuda" if graphs is None else graphs
-        self.length = _rounded(length + chunk, _GRAPH_BLOCK if self.graphs else _BLOCK)
-        self.slots = slots
+        self.length = _rounded(length + _CHUNK, _GRAPH_BLOCK if self.graphs else _BLOCK)
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, self.length)
         self.body: Any = model.get_decoder()
         self.head: Any = model.get_output_embeddings()
@@ -76,24 +67,20 @@ class SlotDecoder:
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.positions = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.step = torch.zeros(1, dtype=torch.long, device=self.device)
-        self.output = torch.zeros(slots, chunk, dtype=torch.long, device=self.device)
+        self.output = torch.zeros(slots, _CHUNK, dtype=torch.long, device=self.device)
         self.captured: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self.steps = 0
 
     @torch.inference_mode()
     def decode(
         self, prompts: Sequence[Sequence[int]], order: Sequence[int], is_done: IsDone, max_new_tokens: int
     ) -> Iterator[Row]:
-        """Yield the rows as they finish.
+        """Yield the rows as they finish, with the reply in `row.ids`.
 
         Args:
             prompts: token ids of each prompt.
             order: indices of the prompts in the order in which they enter; longest first is fastest.
             is_done: called with a row and the number of its new ids; may shorten `row.ids`.
             max_new_tokens: rows end at this many ids.
-
-        Returns:
-            Iterator over finished rows; `row.ids` holds the reply.
         """
         waiting = list(reversed(order))
         active: list[Row | None] = [None] * self.slots
@@ -134,7 +121,7 @@ class SlotDecoder:
             widest = 0
             while free[len(batch) :] and waiting:
                 width = max(widest, len(prompts[waiting[-1]]))
-                if batch and width * (len(batch) + 1) > self.prompt_tokens:
+                if batch and width * (len(batch) + 1) > _PROMPT_TOKENS:
                     break
                 widest = width
                 index = waiting.pop()
@@ -160,38 +147,30 @@ class SlotDecoder:
         return self.head(last)[:, : self.ids].argmax(-1).tolist()
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        output = self.body(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=mask,
-            use_cache=True,
-            **{self.cache_name: self.cache},
-        )
-        return output.last_hidden_state
+        cache = {"use_cache": True, self.cache_name: self.cache}
+        return self.body(input_ids=ids, position_ids=positions, attention_mask=mask, **cache).last_hidden_state
 
     def _chunk(self, active: Sequence[Row | None]) -> list[list[int]]:
-        """Run `chunk` steps for all slots and return the new ids, (rows, chunk)."""
+        """Run some steps for all slots and return the new ids, (rows, `_CHUNK`)."""
         rows = self.cache.rows
         tokens = [row.ids[-1] if row else 0 for row in active]
         positions = [row.position if row else 0 for row in active]
-        length = _rounded(max(positions) + self.chunk + 1, _GRAPH_BLOCK if self.graphs else _BLOCK)
+        length = _rounded(max(positions) + _CHUNK + 1, _GRAPH_BLOCK if self.graphs else _BLOCK)
         length = min(length, self.length)
         self.tokens[:rows].copy_(torch.tensor(tokens))
         self.positions[:rows].copy_(torch.tensor(positions))
         self.step.zero_()
-        for _ in range(self.chunk):
+        for _ in range(_CHUNK):
             self._one_step(rows, length)
-        self.steps += self.chunk
         return self.output[:rows].tolist()
 
     def _one_step(self, rows: int, length: int) -> None:
         if not self.graphs:
             self._step(rows, length)
             return
-        graph = self.captured.get((rows, length))
-        if graph is None:
-            graph = self._capture(rows, length)
-        graph.replay()
+        if (rows, length) not in self.captured:
+            self.captured[rows, length] = self._capture(rows, length)
+        self.captured[rows, length].replay()
 
     def _capture(self, rows: int, length: int) -> torch.cuda.CUDAGraph:
         """Record one step. Warm-up steps on a side stream overwrite only what is restored afterwards."""
@@ -208,7 +187,6 @@ class SlotDecoder:
         with torch.cuda.graph(graph, pool=pool):
             self._step(rows, length)
         self._restore(saved)
-        self.captured[rows, length] = graph
         return graph
 
     def _restore(self, saved: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import symtable
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 _DYNAMIC = {"eval", "exec", "globals", "vars"}
@@ -13,14 +13,16 @@ _DYNAMIC = {"eval", "exec", "globals", "vars"}
 
 def parses(code: str) -> bool:
     """Tell whether Python reads a text as a module."""
-    return _tree(code) is not None
+    return parse_error(code) is None
 
 
-def _tree(code: str) -> ast.Module | None:
+def parse_error(code: str) -> Exception | None:
+    """Return why Python does not read a text as a module, None where it does."""
     try:
-        return parse(code)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
+        parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        return error
+    return None
 
 
 def parse(code: str) -> ast.Module:
@@ -32,8 +34,7 @@ def parse(code: str) -> ast.Module:
 
 def defines(code: str, name: str) -> bool:
     """Tell whether a module binds a name, if to a function to one with more than a docstring."""
-    tree = _tree(code)
-    for node in tree.body if tree else ():
+    for node in parse(code).body if parses(code) else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name == name and any(not (isinstance(n, ast.Expr) and _is_text(n.value)) for n in node.body):
                 return True
@@ -46,24 +47,17 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def reachable(code: str, roots: frozenset[str]) -> str:
-    """Keep the statements that the function under test needs, and drop examples of use.
+def reachable(code: str, roots: Set[str]) -> str:
+    """Keep the statements that the roots need, names that the test reads, and drop examples of use.
 
     Chat models like to show how the function is called. Executed with the answer that opens windows, reads files
-    that are not there and fails tests that the function passes.
-
-    Args:
-        code: a module that parses.
-        roots: names that the test reads.
-
-    Returns:
-        `code` without the statements that neither bind nor change anything that the roots need. Imports and
-        set-up that concerns only modules (`random.seed(0)`) stay where something needed follows; comments stay.
+    that are not there and fails tests that the function passes. Dropped is what neither binds nor changes anything that
+    the roots need. Imports and set-up that concerns only modules (`random.seed(0)`) stay where something needed
+    follows; comments stay.
     """
-    tree = _tree(code)
-    statements = [_Statement.of(node) for node in tree.body] if tree else []
+    statements = [_Statement.of(node) for node in parse(code).body] if parses(code) else []
     modules = frozenset().union(*(item.imports for item in statements))
-    needed = _needed(statements, roots, modules)
+    needed = _needed(statements, frozenset(roots), modules)
     wanted = [item for item in statements if item.touches(modules) & needed]
     if not wanted:
         return code
@@ -93,23 +87,14 @@ def _needed(statements: Sequence[_Statement], roots: frozenset[str], modules: fr
 
 @dataclass(frozen=True)
 class _Statement:
-    """A top-level statement.
+    """A top-level statement."""
 
-    Attributes:
-        begin: its first line, decorators included.
-        end: its last line.
-        binds: global names that it binds.
-        changes: names whose objects it changes.
-        reads: global names that it reads, in functions, too.
-        imports: names that it binds to modules or what they hold.
-    """
-
-    begin: int
-    end: int
-    binds: frozenset[str]
-    changes: frozenset[str]
-    reads: frozenset[str]
-    imports: frozenset[str]
+    begin: int  # first line, decorators included
+    end: int  # last line
+    binds: frozenset[str]  # global names
+    changes: frozenset[str]  # names whose objects it changes
+    reads: frozenset[str]  # global names, in functions, too
+    imports: frozenset[str]  # names that it binds to modules or what they hold
 
     @classmethod
     def of(cls, node: ast.stmt) -> _Statement:

@@ -7,10 +7,9 @@ have no counterpart. A figure whose files a run does not have is left out with a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -31,23 +30,15 @@ _LONGEST_LINE = 70
 _PROCESS_TEXT = "def calculate_sum(a, b):"
 
 
-@dataclass(frozen=True)
-class FigureSpec:
-    """One figure of the list.
+class FigureSpec(NamedTuple):
+    """One figure of the list."""
 
-    Attributes:
-        name: file name without extension.
-        thesis: LaTeX label of its counterpart, empty if it goes beyond the thesis.
-        draw: makes it from a run; raises `MissingStageError` where the run lacks the files.
-    """
-
-    name: str
-    thesis: str
-    draw: Callable[[Run], Drawing]
+    name: str  # file name without extension
+    thesis: str  # LaTeX label of its counterpart, empty if it goes beyond the thesis
+    draw: Callable[[Run], Drawing]  # makes it from a run; raises `MissingStageError` where the run lacks the files
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one figure: the files written, or why there are none."""
 
     name: str
@@ -58,11 +49,7 @@ class Outcome:
 def draw_figures(
     run: Run, folder: Path, specs: Iterable[FigureSpec] | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Outcome]:
-    """Draw figures (all of `FIGURES` if none are named) from a run into a folder, with `alt.json`.
-
-    Returns:
-        One outcome for each figure, in order.
-    """
+    """Draw figures (all of `FIGURES` if none are named) of a run into a folder, with `alt.json`; one outcome each."""
     theme("notebook")
     outcomes = []
     for spec in FIGURES if specs is None else specs:
@@ -83,35 +70,26 @@ def _drawing(ax: Axes, alt: str) -> Drawing:
     return Drawing(figure, alt)
 
 
-# --- diagrams --------------------------------------------------------------------------------------------------
-
-
-def _pipeline(_: Run) -> Drawing:
-    alt = (
+_DIAGRAMS: dict[Callable[..., Axes], str] = {
+    diagrams.pipeline_diagram: (
         "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
         "fine-tuning (04) and evaluation (05); notebook 06 looks inside after phase 1."
-    )
-    return _drawing(diagrams.pipeline_diagram(), alt)
-
-
-def _self_distillation(_: Run) -> Drawing:
-    alt = (
+    ),
+    diagrams.distillation_diagram: (
         "Diagram of self-distillation: the teacher reads the tokens num, py, as, np; the student reads numpy, as, np. "
         "Both go through the same frozen model to distributions P and Q over the original vocabulary; the KL "
         "divergence between them moves only the new input row."
-    )
-    return _drawing(diagrams.distillation_diagram(), alt)
-
-
-def _loss_gradient(_: Run) -> Drawing:
-    alt = (
+    ),
+    diagrams.loss_gradient_chart: (
         "Line chart over the predicted probability p from 0 to 1: the cross-entropy loss falls to 0 at p = 1 while its "
         "gradient magnitude 1/p stays at 1; the gradient of the squared error falls to 0."
-    )
-    return _drawing(diagrams.loss_gradient_chart(), alt)
+    ),
+}
+"""What needs no run, with its alternative text."""
 
 
-# --- losses ----------------------------------------------------------------------------------------------------
+def _diagram(_: Run, draw: Callable[..., Axes]) -> Drawing:
+    return _drawing(draw(), _DIAGRAMS[draw])
 
 
 def _variants(run: Run, stage: str) -> list[str]:
@@ -126,10 +104,7 @@ def _phase1(run: Run, key: str) -> Drawing:
 
 
 def read_curve(run: Run, variant: str) -> pd.DataFrame | None:
-    """Read the losses of a variant of notebook 04, stages one after the other; None if nothing was logged.
-
-    A variant that branches off another one begins with the stages of that one.
-    """
+    """Read the losses of a variant of notebook 04, those of the stages that it branches off first; None without any."""
     lines = _stage_lines(run, variant)
     return losses.epoch_curve(pd.DataFrame(lines)) if lines else None
 
@@ -145,13 +120,13 @@ def _stage_lines(run: Run, variant: str, upto: str = "") -> list[dict[str, Any]]
     return found
 
 
-def _curves(run: Run, *, blocks_moved: bool, what: str) -> dict[str, pd.DataFrame]:
-    curves = {name: read_curve(run, name) for name in _variants(run, "04")}
-    found = {
-        name: curve
-        for name, curve in curves.items()
-        if curve is not None and curve["stage"].str.startswith("c").any() == blocks_moved
-    }
+def _curves(run: Run, *, blocks_moved: bool) -> dict[str, pd.DataFrame]:
+    what = "sequential full fine-tuning (stage c)" if blocks_moved else "stage a or b"
+    found = {}
+    for name in _variants(run, "04"):
+        curve = read_curve(run, name)
+        if curve is not None and curve["stage"].str.startswith("c").any() == blocks_moved:
+            found[name] = curve
     if not found:
         raise MissingStageError(
             f"Run {run.name!r} has no variant with {what}; name one in the parameters of notebook 04_fine_tuning."
@@ -160,14 +135,11 @@ def _curves(run: Run, *, blocks_moved: bool, what: str) -> dict[str, pd.DataFram
 
 
 def _finetuning(run: Run) -> Drawing:
-    return losses.draw_finetuning(_curves(run, blocks_moved=False, what="stage a or b"))
+    return losses.draw_finetuning(_curves(run, blocks_moved=False))
 
 
 def _sequential(run: Run) -> Drawing:
-    return losses.draw_sequential(_curves(run, blocks_moved=True, what="sequential full fine-tuning (stage c)"))
-
-
-# --- results and rows ------------------------------------------------------------------------------------------
+    return losses.draw_sequential(_curves(run, blocks_moved=True))
 
 
 def _results(run: Run) -> Drawing:
@@ -185,17 +157,14 @@ def _cosines(run: Run, matrix: Matrix) -> Drawing:
     return rows.draw_cosines(_analysed(run, "cosines.csv"), matrix)
 
 
-def _groups(run: Run, matrix: Matrix, grouping: str) -> Drawing:
-    table = _analysed(run, "groups.csv")
-    part = table[table["grouping"] == grouping].rename(columns={"group": grouping})
-    return rows.draw_group_cosines(part, matrix, grouping)
-
-
 def _causal(run: Run) -> Drawing:
     return rows.draw_causal(_analysed(run, "causal.csv"), read_json(run.require("06", "causal.json")))
 
 
-# --- strips ----------------------------------------------------------------------------------------------------
+def _groups(run: Run, matrix: Matrix, grouping: str) -> Drawing:
+    table = _analysed(run, "groups.csv")
+    part = table[table["grouping"] == grouping].rename(columns={"group": grouping})
+    return rows.draw_group_cosines(part, matrix, grouping)
 
 
 def _extension(run: Run) -> Extension:
@@ -278,9 +247,9 @@ _alignment_example = partial(_example, example=ALIGNMENT_EXAMPLE, name="Worked e
 _position_mapping = partial(_example, example=POSITION_MAPPING, name="Example of position mapping")
 
 FIGURES: tuple[FigureSpec, ...] = (
-    FigureSpec("pipeline", "fig:complete_pipeline", _pipeline),
-    FigureSpec("self_distillation", "fig:algo1", _self_distillation),
-    FigureSpec("loss_gradient", "fig:loss_gradient", _loss_gradient),
+    FigureSpec("pipeline", "fig:complete_pipeline", partial(_diagram, draw=diagrams.pipeline_diagram)),
+    FigureSpec("self_distillation", "fig:algo1", partial(_diagram, draw=diagrams.distillation_diagram)),
+    FigureSpec("loss_gradient", "fig:loss_gradient", partial(_diagram, draw=diagrams.loss_gradient_chart)),
     FigureSpec("phase1_ce", "fig:phase1_ce_loss", partial(_phase1, key="ce")),
     FigureSpec("phase1_kl", "fig:phase1_kl_loss", partial(_phase1, key="kl_identical")),
     FigureSpec("phase1_kl_last", "", partial(_phase1, key="kl_last")),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
@@ -15,11 +13,7 @@ _PLAIN, _MARKED, _TEACHER = "#e8eef5", "#ffe3c2", "#e3f1e7"
 
 
 def loss_gradient_chart(ax: Axes | None = None) -> Axes:
-    """Draw −ln p and its gradient magnitude 1/p, with the squared error that the thesis contrasts it with.
-
-    Source:
-        Thesis, `fig:loss_gradient`.
-    """
+    """Draw −ln p, its gradient magnitude 1/p, and the squared error beside it (thesis, `fig:loss_gradient`)."""
     ax = new_axes(ax)
     limits = AXES["fig:loss_gradient"]
     p = np.linspace(0.005, 1, 400)
@@ -38,11 +32,7 @@ def loss_gradient_chart(ax: Axes | None = None) -> Axes:
 
 
 def pipeline_diagram(ax: Axes | None = None) -> Axes:
-    """Draw the series: what each notebook takes and gives, and which parts of the model move.
-
-    Source:
-        Stands for the thesis's `fig:complete_pipeline`, with this project's stages.
-    """
+    """Draw what each notebook takes and gives, and which parts move, for the thesis's `fig:complete_pipeline`."""
     ax = _canvas(ax, 13.2, 3.6)
     boxes = (
         ("pretrained\nmodel", "tokenizer, V ids", _PLAIN),
@@ -52,7 +42,12 @@ def pipeline_diagram(ax: Axes | None = None) -> Axes:
         ("04 fine-tuning", "embedding and head,\nthen blocks (LoRA or full)", _PLAIN),
         ("05 evaluation", "bits per byte, pass@1", _PLAIN),
     )
-    _row_of_boxes(ax, boxes, y=2.1)
+    for at, (name, below, color) in enumerate(boxes):
+        x, y = 0.05 + 2.2 * at, 2.1
+        _box(ax, x, y, 1.9, 1.05, name, color)
+        ax.text(x + 0.95, y - 0.12, below, ha="center", va="top", fontsize="x-small", color="0.3")
+        if at:
+            _arrow(ax, (x - 0.27, y + 0.52), (x - 0.02, y + 0.52))
     _box(ax, 6.6, 0.1, 2.0, 0.8, "06 inside the model", _TEACHER)
     _arrow(ax, (7.6, 1.6), (7.6, 0.95))
     ax.text(5.4, 3.45, "vocabulary expansion", ha="center", fontsize="small", color="0.25")
@@ -60,21 +55,8 @@ def pipeline_diagram(ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _row_of_boxes(ax: Axes, boxes: Sequence[tuple[str, str, str]], y: float) -> None:
-    for at, (name, below, color) in enumerate(boxes):
-        x = 0.05 + 2.2 * at
-        _box(ax, x, y, 1.9, 1.05, name, color)
-        ax.text(x + 0.95, y - 0.12, below, ha="center", va="top", fontsize="x-small", color="0.3")
-        if at:
-            _arrow(ax, (x - 0.27, y + 0.52), (x - 0.02, y + 0.52))
-
-
 def distillation_diagram(ax: Axes | None = None) -> Axes:
-    """Draw the two readings of one text by one frozen model, and the two losses.
-
-    Source:
-        Stands for the thesis's `fig:algo1`, with its algorithms `alg:embed-init` and `alg:head_init`.
-    """
+    """Draw two readings of one text by one frozen model, and the losses (thesis: `fig:algo1` with its algorithms)."""
     ax = _canvas(ax, 11.2, 3.9)
     for y, who, tokens, color in (
         (2.9, "teacher", (" num", "py", " as", " np"), _TEACHER),
@@ -94,15 +76,9 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
     _box(ax, 9.3, 1.9, 1.75, 0.8, "KL(P ‖ Q)\nwhere both have\nread the same text", _MARKED)
     _arrow(ax, (8.95, 3.2), (9.3, 2.6))
     _arrow(ax, (8.95, 1.4), (9.3, 2.0))
-    ax.annotate(
-        "gradient moves the new input row only",
-        (1.85, 0.85),
-        (9.9, 0.3),
-        fontsize="x-small",
-        ha="center",
-        va="top",
-        arrowprops={"arrowstyle": "->", "color": PALETTE[3], "connectionstyle": "angle,angleA=180,angleB=90"},
-    )
+    arrow = {"arrowstyle": "->", "color": PALETTE[3], "connectionstyle": "angle,angleA=180,angleB=90"}
+    words = "gradient moves the new input row only"
+    ax.annotate(words, (1.85, 0.85), (9.9, 0.3), fontsize="x-small", ha="center", va="top", arrowprops=arrow)
     extra = "beside it: the head rows learn by cross-entropy over V + N\nfrom the same hidden states, detached"
     ax.text(5.9, 2.3, extra, ha="center", va="center", fontsize="x-small", color="0.3")
     return ax
@@ -117,10 +93,8 @@ def _canvas(ax: Axes | None, width: float, height: float) -> Axes:
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str) -> None:
     style = "round,pad=0,rounding_size=0.08"
-    width_of_edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
-    ax.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=width_of_edge)
-    )
+    edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
+    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=edge))
     ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize="small")
 
 

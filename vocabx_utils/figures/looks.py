@@ -25,6 +25,11 @@ class Look:
     line: Literal["-", "--", ":"] = "-"
     hatch: str = ""
 
+    @property
+    def patch(self) -> dict[str, str]:
+        """Keywords of a patch of matplotlib."""
+        return {"facecolor": self.fill, "edgecolor": self.edge, "linestyle": self.line, "hatch": self.hatch}
+
 
 LOOKS: dict[Kind, Look] = {
     "same": Look("same token on both sides", "", "#f3f3f3", "#8a8a8a", "1px solid"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -25,38 +24,22 @@ _POSITION = "KL (nats per position)"
 _BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
 _ONE_RUN = "one run for each variant (no bands)"
 
-# --- phase 1 -------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class _Metric:
-    """A validation metric of phase 1, the counts of its positions, and its name on training data if it is drawn."""
-
-    title: str
-    unit: str
-    counted: tuple[str, ...]
-    train: str | None = None
-
-
-_METRICS = {
-    "ce": _Metric("cross-entropy in phase 1", _NATS, ("n_old_targets", "n_new_targets"), "train_ce"),
-    "kl_identical": _Metric("KL at identical tokens", _POSITION, ("n_identical",)),
-    "kl_last": _Metric("KL at the last subtoken of merged spans", _POSITION, ("n_last",)),
-    "kl_pooled": _Metric("KL pooled as in the thesis (identical and first)", _POSITION, ("n_identical", "n_first")),
+_METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
+    "ce": ("cross-entropy in phase 1", _NATS, ("n_old_targets", "n_new_targets"), "train_ce"),
+    "kl_identical": ("KL at identical tokens", _POSITION, ("n_identical",), None),
+    "kl_last": ("KL at the last subtoken of merged spans", _POSITION, ("n_last",), None),
+    "kl_pooled": ("KL pooled as in the thesis (identical and first)", _POSITION, ("n_identical", "n_first"), None),
 }
+"""Validation metrics: title, unit, the counts of their positions, and the name on training data if that is drawn."""
 
 
 def metric_chart(
     metrics: Metrics, key: str, ax: Axes | None = None, *, label: str = "", train_key: str | None = None
 ) -> Axes:
-    """Draw a validation metric of phase 1 by epoch, one curve for each variant; beside training data as in the thesis.
+    """Draw a validation metric of phase 1 by epoch, one curve for each variant; missing values leave a gap.
 
-    Args:
-        metrics: values that are missing or not finite leave a gap.
-        key: which metric.
-        ax: where to draw.
-        label: of the vertical axis, with its unit.
-        train_key: metric of the training data, drawn solid; validation is dashed then.
+    The metric `train_key` of the training data is drawn solid, as in the thesis; validation is dashed then.
     """
     ax = new_axes(ax)
     for variant, lines in metrics.items():
@@ -77,28 +60,22 @@ def _finite(value: Any) -> bool:
 
 def draw_metric(metrics: Metrics, key: str) -> Drawing:
     """Draw `ce`, `kl_identical`, `kl_last` or `kl_pooled` of phase 1 by epoch."""
-    metric = _METRICS[key]
+    title, unit, counted, train = _METRICS[key]
     fig, ax = plt.subplots(figsize=(7.6, 4.2))
-    metric_chart(metrics, key, ax, label=metric.unit, train_key=metric.train)
-    ax.set_title(metric.title)
+    metric_chart(metrics, key, ax, label=unit, train_key=train)
+    ax.set_title(title)
     ax.legend(**_BESIDE)
     counts = next(iter(metrics.values()))[-1]
-    places = sum(counts.get(name, 0) for name in metric.counted)
-    both = " Training solid, validation dashed." if metric.train else ""
+    places = sum(counts.get(name, 0) for name in counted)
+    both = " Training solid, validation dashed." if train else ""
     note(ax, f"Validation, n = {places:,.0f} positions, {_ONE_RUN}.{both}")
     ends = [f"{variant_label(v)} {m[0][key]:.3f} to {m[-1][key]:.3f}" for v, m in metrics.items() if key in m[-1]]
-    alt = f"Line chart of {metric.title} by epoch on validation data; first to last: {'; '.join(ends)}."
+    alt = f"Line chart of {title} by epoch on validation data; first to last: {'; '.join(ends)}."
     return Drawing(fig, alt)
 
 
-# --- fine-tuning -----------------------------------------------------------------------------------------------
-
-
 def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
-    """Put the epochs of all stages of fine-tuning on one axis.
-
-    Args:
-        losses: lines of `losses.jsonl` with the `stage` they belong to, stages one after the other.
+    """Put the epochs of all stages of fine-tuning on one axis: lines of `losses.jsonl` with their `stage`, in order.
 
     Returns:
         Columns stage, epoch (from 0, running through the stages), train and validation (nats per learned token; NaN
@@ -127,7 +104,7 @@ def stage_ends(curve: pd.DataFrame) -> dict[str, int]:
     return {str(stage): int(epoch) for stage, epoch in ends.items()}
 
 
-def published_curves() -> dict[str, pd.DataFrame]:
+def _published_curves() -> dict[str, pd.DataFrame]:
     """Return the losses that the thesis publishes for sequential fine-tuning, in the form of `epoch_curve`."""
     curves = {}
     for name, part in thesis.sequential_table().groupby("variant"):
@@ -142,11 +119,7 @@ def loss_chart(
 ) -> Axes:
     """Draw training losses solid and validation losses dashed, one epoch after the other through all stages.
 
-    Args:
-        curves: by variant, from `epoch_curve`.
-        ax: where to draw.
-        splits: name both lines of a variant in the legend, not the variant alone.
-        marked: stages whose end gets a dotted line, where another one follows.
+    With `splits` the legend names both lines of a variant. The end of a `marked` stage, if another follows, is dotted.
     """
     ax = new_axes(ax)
     for name, curve in curves.items():
@@ -184,7 +157,7 @@ def draw_finetuning(curves: Curves) -> Drawing:
 def draw_sequential(curves: Curves) -> Drawing:
     """Draw variants whose blocks moved, one half after the other, beside the published ones."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 5.2))
-    published = published_curves()
+    published = _published_curves()
     for ax, some, title in ((left, published, "thesis"), (right, curves, "this run")):
         loss_chart(some, ax).set_title(title)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize="small")
@@ -203,7 +176,7 @@ def draw_sequential(curves: Curves) -> Drawing:
 def draw_sequential_published() -> Drawing:
     """Draw the published losses of sequential fine-tuning alone."""
     fig, ax = plt.subplots(figsize=(8.4, 4.2))
-    loss_chart(published_curves(), ax).set_title("sequential fine-tuning, published values")
+    loss_chart(_published_curves(), ax).set_title("sequential fine-tuning, published values")
     ax.legend(**_BESIDE, fontsize="small")
     note(
         ax,

@@ -22,8 +22,6 @@ _RECIPES = {"none": "as it is", "lora": "LoRA", "full": "full"}
 _PUBLISHED = {"BigCodeBench": ("bigcodebench", thesis.BIGCODEBENCH_TOTAL), "DS-1000": ("ds1000", thesis.DS1000_TOTAL)}
 _HATCHES = ("", "//", "..", "xx", "--", "\\\\", "++", "oo", "**", "||")
 
-# --- charts ----------------------------------------------------------------------------------------------------
-
 
 def forest_chart(
     table: pd.DataFrame, ax: Axes | None = None, *, label: str = "", places: Sequence[int] | None = None
@@ -32,10 +30,8 @@ def forest_chart(
 
     Args:
         table: columns `model`, `difference`, `low`, `high`.
-        ax: where to draw.
         label: of the horizontal axis: difference to what, in which unit.
-        places: row of each model on axes that others share; without them the models are named from top to bottom,
-            and the axis says what is filled.
+        places: row of each model on axes that others share; without them the models are named from top to bottom.
     """
     ax = new_axes(ax)
     rows = np.arange(len(table))[::-1] if places is None else places
@@ -77,14 +73,9 @@ def detectable_chart(
     discordant: Sequence[float] = (0.05, 0.2),
     power: float = 0.8,
 ) -> Axes:
-    """Draw the smallest detectable difference against the number of problems.
+    """Draw the smallest difference found with this `power` against the number of problems, at a reference's pass rate.
 
-    Args:
-        rate: pass rate of the reference.
-        sizes: numbers of problems.
-        ax: where to draw.
-        discordant: shares of problems with different verdicts, one line each for the paired test.
-        power: probability with which the difference is to be found.
+    The paired test has a line for each share of `discordant` verdicts.
     """
     ax = new_axes(ax)
     for share in (None, *discordant):
@@ -100,13 +91,7 @@ def detectable_chart(
 
 
 def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
-    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus.
-
-    Args:
-        table: from `comparison.compare_strategies`.
-        ax: where to draw.
-        corpus: which one; the first by default.
-    """
+    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus of `compare_strategies`."""
     ax = new_axes(ax, figsize=(4.5, 3.2), layout="constrained")
     chosen = corpus or str(table["corpus"].iloc[0])
     for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
@@ -139,23 +124,22 @@ def _write_beside(ax: Axes, words: Mapping[int, str]) -> None:
         ax.text(high + 0.02 * (high - low), at, word, va="center", fontsize="x-small")
 
 
-# --- the published table -----------------------------------------------------------------------------------------
-
-
 def draw_published_results() -> Drawing:
     """Draw the thesis's results table (`tab:combined_results`)."""
     rows = thesis.RESULTS
     fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.0), sharey=True)
-    parts = [(key, total, title) for title, (key, total) in _PUBLISHED.items()]
-    parts.append(("combined", thesis.COMBINED_TOTAL, "both"))
-    for ax, (key, total, title) in zip(axes, parts, strict=True):
+    parts = _PUBLISHED | {"both": ("combined", thesis.COMBINED_TOTAL)}
+    for ax, (title, (key, total)) in zip(axes, parts.items(), strict=True):
         passed = [getattr(row, key) for row in rows]
         _pass_bars(ax, passed, [total] * len(rows), [row is thesis.REFERENCE for row in rows])
         ax.set_title(f"{title} (n = {total:,})")
         _write_beside(ax, {at: str(value) for at, value in enumerate(passed)})
     axes[0].set_yticks(range(len(rows)), [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows])
     axes[0].invert_yaxis()
-    _write_beside(axes[2], {at: _p_words(row) for at, row in enumerate(rows)})
+    words = {}
+    for at, row in enumerate(rows):
+        words[at] = "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
+    _write_beside(axes[2], words)
     note(
         axes[0],
         "Published counts (tab:combined_results). Bars: pass rate; whiskers: 95 % Wilson interval; number: problems "
@@ -168,35 +152,20 @@ def draw_published_results() -> Drawing:
     return Drawing(fig, alt)
 
 
-def _p_words(row: thesis.ResultRow) -> str:
-    return "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
+def _read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
+    """Read problems passed and answered (`passed/answered`) out of `table.csv` of notebook 05, by benchmark and model.
 
-
-# --- a run in the same form ----------------------------------------------------------------------------------------
-
-
-def read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
-    """Read passed and answered problems out of the results table of notebook 05.
-
-    Args:
-        table: `table.csv`, with columns `<benchmark> passed` that hold `passed/answered`.
-
-    Returns:
-        By benchmark and model; `together` holds the sums where there are several benchmarks.
+    `together` holds the sums where there are several benchmarks.
     """
-    titles = [c.removesuffix(" passed") for c in table.columns if c.endswith(" passed") and c != "combined passed"]
-    columns = {title: f"{title} passed" for title in titles}
-    if len(titles) > 1:
+    columns = {c.removesuffix(" passed"): c for c in table.columns if c.endswith(" passed") and c != "combined passed"}
+    if len(columns) > 1:
         columns["together"] = "combined passed"
-    return {
-        title: {str(model): _fraction(text) for model, text in zip(table["model"], table[column], strict=True)}
-        for title, column in columns.items()
-    }
-
-
-def _fraction(text: str) -> tuple[int, int]:
-    passed, _, total = str(text).partition("/")
-    return int(passed), int(total)
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    for title, column in columns.items():
+        for model, text in zip(table["model"], table[column], strict=True):
+            passed, _, answered = str(text).partition("/")
+            counts.setdefault(title, {})[str(model)] = int(passed), int(answered)
+    return counts
 
 
 def _published_share(model: str, benchmark: str) -> float | None:
@@ -211,14 +180,11 @@ def _published_share(model: str, benchmark: str) -> float | None:
 
 
 def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
-    """Draw pass counts and bits per byte of a run.
+    """Draw pass counts and bits per byte of a run, from `bits_per_byte.csv` and `table.csv` of notebook 05.
 
-    Args:
-        bits: `bits_per_byte.csv` of notebook 05: texts, model, n, bits_per_byte, difference, low, high.
-        table: `table.csv` of notebook 05 (see `read_counts`); only a column `model`, empty, where no answer was run.
-        run: its name.
+    Where no answer was run, the table has only a column `model`, empty.
     """
-    counts = read_counts(table)
+    counts = _read_counts(table)
     models = list(dict.fromkeys([*bits["model"], *table["model"]]))
     texts = list(dict.fromkeys(bits["texts"]))
     wide = min(3, len(counts) + len(texts))

@@ -16,15 +16,7 @@ from matplotlib.figure import Figure
 from vocabx_utils import thesis
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 from vocabx_utils.analysis.similarity import POSITIONS
-from vocabx_utils.figures.theme import (
-    Drawing,
-    cycle_style,
-    new_axes,
-    note,
-    position_style,
-    variant_style,
-    whole_epochs,
-)
+from vocabx_utils.figures.theme import Drawing, cycle_style, new_axes, note, position_style, variant_style, whole_epochs
 from vocabx_utils.names import variant_label
 from vocabx_utils.rows import Matrix
 
@@ -32,8 +24,6 @@ GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in th
 """Columns that sort the tokens into groups, in words."""
 _ROWS = {"input": "input rows", "head": "head rows"}
 _KEPT = {"top": "largest coordinates", "random": "random coordinates", "principal": "principal directions"}
-
-# --- cosines by epoch ------------------------------------------------------------------------------------------
 
 
 def cosine_chart(
@@ -44,8 +34,6 @@ def cosine_chart(
     Args:
         summary: rows of one variant and one matrix from `similarity.summarize`: position, epoch, mean, low, high, n.
         published: curves of the thesis for the same matrix; drawn thin and grey, with the marker of their position.
-        ax: where to draw.
-        title: of the axes.
     """
     ax = new_axes(ax)
     for curve in published:
@@ -60,14 +48,7 @@ def cosine_chart(
 
 
 def group_curve_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw mean cosine to one subtoken position by epoch, one curve for each group of tokens, with bootstrap bands.
-
-    Args:
-        summary: rows of one variant, matrix and position from `similarity.summarize`, with `column`.
-        column: the grouping column, such as the number of subtokens; groups are drawn in the order of the rows.
-        ax: where to draw.
-        title: of the axes.
-    """
+    """Draw mean cosine to one subtoken position by epoch, a curve with its band for each group in `column`."""
     ax = new_axes(ax)
     groups = list(dict.fromkeys(summary[column]))
     for at, group in enumerate(groups):
@@ -92,10 +73,6 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
 
     The thesis publishes curves from random initial rows only. They stand behind the variants that start there too;
     where a run has none with the same objective, they get a panel of their own.
-
-    Args:
-        summary: `similarity.summarize` by variant, matrix, position and epoch.
-        matrix: `input` or `head`.
     """
     table = summary[summary["matrix"] == matrix]
     panels = [(name, _published(matrix, name)) for name in _trained(table)]
@@ -151,13 +128,7 @@ def _final(part: pd.DataFrame) -> str:
 
 
 def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> Drawing:
-    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant.
-
-    Args:
-        groups: `similarity.summarize` by variant, matrix, position, epoch and `grouping`.
-        matrix: `input` or `head`.
-        grouping: `subtokens` or `frequency`, a column of `groups`.
-    """
+    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant."""
     table = groups[groups["matrix"] == matrix]
     names = _trained(table)
     seen = table.groupby("position", observed=True)["n"].sum()
@@ -172,10 +143,8 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
         line[0].set_ylabel(f"cosine to the {position}", fontsize="small")
         line[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", title=GROUPINGS[grouping])
         line[-1].get_legend().get_title().set_fontsize("x-small")
-    note(
-        grid[0, 0],
-        f"New {_ROWS[matrix]}. Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.",
-    )
+    words = "Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis."
+    note(grid[0, 0], f"New {_ROWS[matrix]}. {words}")
     counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
     alt = (
@@ -185,17 +154,10 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     return Drawing(fig, alt)
 
 
-# --- the learned change ----------------------------------------------------------------------------------------
-
-
 def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
-    """Draw how much of the learned change the k largest coordinates hold, medians and middle 50 % of the tokens.
+    """Draw how much of the learned change the k largest coordinates hold: `mechanisms.top_k_share` by variant.
 
-    Args:
-        shares: (N, len(ks)) energy shares by variant, from `mechanisms.top_k_share`.
-        ks: numbers of coordinates.
-        width: D.
-        ax: where to draw; its black line is what independent normal coordinates would give.
+    Medians and middle 50 % of the tokens; the black line is what independent normal coordinates would give.
     """
     ax = new_axes(ax)
     for variant, values in shares.items():
@@ -219,15 +181,9 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
         ax.fill_between(curve.index, curve["min"], curve["max"], color=style["color"], alpha=0.18, lw=0)
     for value, text in ((test.kl_start, "initial rows"), (test.kl_end, "trained rows")):
         ax.axhline(value, color="0.3", lw=0.9, ls=(0, (4, 3)), marker="")
-        ax.annotate(
-            text,
-            (0.02, value),
-            (0, 2),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            fontsize="small",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
-        )
+        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        ax.annotate(text, (0.02, value), (0, 2), fontsize="small", bbox=ground, **beside)
     ax.set_xscale("log", base=2)
     ax.set(xlabel=f"dimensions of the change kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
@@ -242,12 +198,7 @@ def draws_note(table: pd.DataFrame) -> str:
 
 
 def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Drawing:
-    """Draw the causal test, one panel for each variant.
-
-    Args:
-        table: tables of the `CausalTest`s with their `variant`.
-        facts: by variant: `kl_start`, `kl_end`, `width`, `positions`.
-    """
+    """Draw the causal test by variant: tables of `CausalTest`s, and `kl_start`, `kl_end`, `width`, `positions`."""
     variants, fig, axes = _panels(table, 4.4)
     needed = []
     for variant, ax in zip(variants, axes, strict=True):
@@ -273,17 +224,8 @@ def _panels(table: pd.DataFrame, width: float) -> tuple[list[str], Figure, np.nd
     return names, fig, axes[0]
 
 
-# --- hidden states ---------------------------------------------------------------------------------------------
-
-
 def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw how similar the student's hidden states are to the teacher's by layer, one curve for each place.
-
-    Args:
-        table: result of `divergence.hidden_similarity`.
-        ax: where to draw.
-        title: of the axes.
-    """
+    """Draw how similar student and teacher are by layer (`hidden_similarity`), one curve for each place."""
     ax = new_axes(ax)
     for at, (place, part) in enumerate(table.groupby("place", sort=False)):
         ax.plot(part["layer"], part["cosine"], **cycle_style(at), label=f"{place} (n = {part['n'].max()})")
@@ -296,14 +238,11 @@ def draw_layers(table: pd.DataFrame) -> Drawing:
     """Draw the similarity of hidden states (`divergence.hidden_similarity`), one panel for each variant."""
     variants, fig, axes = _panels(table, 4.0)
     for variant, ax in zip(variants, axes, strict=True):
-        layer_chart(table[table["variant"] == variant], ax, variant_label(variant)).label_outer(
-            remove_inner_ticks=False
-        )
+        layer_chart(table[table["variant"] == variant], ax, variant_label(variant))
+        ax.label_outer(remove_inner_ticks=False)
     axes[0].legend(fontsize="small")
-    note(
-        axes[0],
-        "Mean over positions (no bands); n in the legend. Boundary: end of a merged span; after: tokens behind it.",
-    )
+    words = "Mean over positions (no bands); n in the legend. Boundary: end of a merged span; after: tokens behind it."
+    note(axes[0], words)
     at_end = table[(table["layer"] == table["layer"].max()) & (table["place"] == "boundary")]
     last = at_end.set_index("variant")["cosine"]
     ends = "; ".join(f"{variant_label(v)} {last[v]:.3f}" for v in variants if v in last)
@@ -312,12 +251,9 @@ def draw_layers(table: pd.DataFrame) -> Drawing:
 
 
 def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw the logit lens as a grid: layers upwards, readers across, the likeliest next token in each cell.
+    """Draw `divergence.logit_lens` as a grid: layers upwards, readers across, the likeliest next token in each cell.
 
-    Args:
-        table: result of `divergence.logit_lens`; colour is its KL from the teacher's final prediction.
-        ax: where to draw.
-        title: of the axes.
+    Colour is the KL from the teacher's final prediction.
     """
     ax = new_axes(ax)
     readers = list(dict.fromkeys(table["reader"]))

@@ -31,21 +31,9 @@ def _drawable_strip(strip: Strip) -> Strip:
 
 
 def _box(axes: Axes, left: float, right: float, bottom: float, kind: Kind) -> None:
-    look = LOOKS[kind]
-    axes.add_patch(
-        FancyBboxPatch(
-            (left + 0.12, bottom),
-            right - left - 0.24,
-            _HIGH,
-            boxstyle="round,pad=0,rounding_size=0.25" if kind in {"new", "special"} else "square,pad=0",
-            facecolor=look.fill,
-            edgecolor=look.edge,
-            linestyle=look.line,
-            linewidth=2.0 if kind == "new" else 1.0,
-            hatch=look.hatch,
-            mutation_aspect=0.3,
-        )
-    )
+    style: dict[str, Any] = {**LOOKS[kind].patch, "linewidth": 2.0 if kind == "new" else 1.0, "mutation_aspect": 0.3}
+    shape = "round,pad=0,rounding_size=0.25" if kind in {"new", "special"} else "square,pad=0"
+    axes.add_patch(FancyBboxPatch((left + 0.12, bottom), right - left - 0.24, _HIGH, boxstyle=shape, **style))
 
 
 def _write(axes: Axes, x: float, y: float, text: str, size: float, *, back: bool = False, **style: Any) -> None:
@@ -60,12 +48,8 @@ def draw_strip(
 ) -> Axes:
     """Draw both tokenizations, one above the other, with shared boundaries joined.
 
-    Args:
-        strip: the strip.
-        ax: axes to draw on; made if not given.
-        width: characters in a line before it is broken at the next shared boundary.
-        indices: write each token's position under or above it.
-        legend: explain the kinds of boxes below the strip.
+    A line has at most `width` characters and ends at a shared boundary.
+    With `indices`, each token's position stands beside it.
     """
     strip = _drawable_strip(strip)
     lines = strip.lines(width)
@@ -97,24 +81,16 @@ def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
     for point in line.points:
         if point in line.shared:
             axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], **style)
-    for group in line.groups():
-        if group.label:
-            left, right = at[group.start], at[group.stop]
+    for start, stop, label in line.groups():
+        if label:
+            left, right = at[start], at[stop]
             axes.fill_between([left, right], base + _BOTTOM + _HIGH, base + _TOP, color="#d8d8d8", linewidth=0)
-            _write(axes, (left + right) / 2, base + (_BOTTOM + _HIGH + _TOP) / 2, group.label, 6.5)
+            _write(axes, (left + right) / 2, base + (_BOTTOM + _HIGH + _TOP) / 2, label, 6.5)
 
 
 def _draw_legend(axes: Axes, strip: Strip) -> None:
-    handles = [
-        Patch(
-            facecolor=look.fill,
-            edgecolor=look.edge,
-            linestyle=look.line,
-            hatch=look.hatch,
-            label=f"{look.mark} {look.meaning}".strip(),
-        )
-        for look in (LOOKS[kind] for kind in strip.kinds)
-    ]
+    looks = [LOOKS[kind] for kind in strip.kinds]
+    handles = [Patch(label=f"{look.mark} {look.meaning}".strip(), **look.patch) for look in looks]  # type: ignore[arg-type]
     style: dict[str, Any] = {"frameon": False, "fontsize": 7, "columnspacing": 1.2, "borderaxespad": 0.0}
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.06, 0.0), ncols=len(handles), **style)
 
@@ -126,7 +102,6 @@ def draw_token_ids(
 
     Args:
         rows: from top to bottom: name, the pieces of the text as they are, their ids, and positions of new tokens.
-        ax: axes to draw on; made if not given.
 
     Raises:
         ValueError: a row has not one id for each piece, or the rows do not begin alike.
@@ -175,13 +150,10 @@ def draw_loss_pipeline(
     *,
     vocabulary: int,
     new_tokens: int,
-    kl: npt.ArrayLike | None = None,
-    axes: Sequence[Axes] | None = None,
+    kl: npt.ArrayLike,
     width: int = 110,
-) -> Sequence[Axes]:
-    """Draw how the KL of one text is computed: columns kept by the anchor, rows cut off, one loss a column.
-
-    Each argument is one thing that is drawn.
+) -> list[Axes]:
+    """Draw on four axes how the KL of one text is computed: columns kept by the anchor, rows cut off, losses.
 
     Args:
         strip: both tokenizations of a short text (one line of it).
@@ -189,24 +161,17 @@ def draw_loss_pipeline(
         kind: their kinds, (P,).
         vocabulary: V, rows that both logit matrices have.
         new_tokens: N, rows that only the student's has.
-        kl: KL of each pair in nats, (P,); without it the fourth panel shows only the pairs.
-        axes: four axes, from top to bottom; made if not given.
-        width: characters in a line.
-
-    Returns:
-        The four axes.
+        kl: KL of each pair in nats, (P,).
 
     Raises:
         ValueError: if the numbers of pairs, kinds and losses differ.
     """
-    losses = None if kl is None else np.asarray(kl, dtype=float)
-    if len(pairs) != len(kind) or (losses is not None and len(losses) != len(pairs)):
-        given = "none" if losses is None else len(losses)
-        raise ValueError(f"{len(pairs)} pairs, {len(kind)} kinds and {given} losses; there must be one for each pair")
-    if axes is None:
-        heights = [1.15 * max(len(strip.lines(width)), 1) + 0.4, 1.6, 1.9, 1.7]
-        _, made = plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights, layout="constrained")
-        axes = list(made)
+    losses = np.asarray(kl, dtype=float)
+    if not len(pairs) == len(kind) == len(losses):
+        given = f"{len(pairs)} pairs, {len(kind)} kinds and {len(losses)} losses"
+        raise ValueError(f"{given}; there must be one for each pair")
+    heights = [1.15 * max(len(strip.lines(width)), 1) + 0.4, 1.6, 1.9, 1.7]
+    axes = list(plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights, layout="constrained")[1])
     draw_strip(strip, axes[0], width=width, indices=True)
     _draw_kept(axes[1], _drawable_strip(strip), pairs, kind)
     _draw_matrices(axes[2], len(strip.original), len(strip.extended), len(pairs), vocabulary, new_tokens)
@@ -243,12 +208,7 @@ def _draw_kept(axes: Axes, strip: Strip, pairs: IntArray, kind: KindArray) -> No
 
 def _draw_matrices(axes: Axes, original: int, extended: int, kept: int, vocabulary: int, new: int) -> None:
     widest = max(original, extended, kept, 1)
-    panels = (
-        (0.0, original, "teacher logits"),
-        (16.0, extended, "student logits"),
-        (34.0, kept, "P"),
-        (50.0, kept, "Q"),
-    )
+    panels = ((0, original, "teacher logits"), (16, extended, "student logits"), (34, kept, "P"), (50, kept, "Q"))
     for x, columns, name in panels:
         wide = 12 * columns / widest
         axes.add_patch(Rectangle((x, 0), wide, 2, facecolor="#f3f3f3", edgecolor="#444444"))
@@ -263,18 +223,17 @@ def _draw_matrices(axes: Axes, original: int, extended: int, kept: int, vocabula
     axes.set_axis_off()
 
 
-def _draw_losses(axes: Axes, pairs: IntArray, kind: KindArray, losses: npt.NDArray[np.float64] | None) -> None:
+def _draw_losses(axes: Axes, pairs: IntArray, kind: KindArray, losses: npt.NDArray[np.float64]) -> None:
     place = np.arange(len(pairs))
     merged = np.asarray(kind) == MERGED
-    heights = np.zeros(len(pairs)) if losses is None else losses
     for mask, colour, hatch, label in (
         (~merged, LOOKS["same"].edge, "", "identical tokens"),
         (merged, LOOKS["merged"].edge, "///", "merged spans"),
     ):
-        axes.bar(place[mask], heights[mask], color=colour, hatch=hatch, edgecolor="white", label=label)
+        axes.bar(place[mask], losses[mask], color=colour, hatch=hatch, edgecolor="white", label=label)
     axes.set_xticks(place, [f"{i}|{j}" for i, j in pairs.tolist()], fontsize=6.5, rotation=90)
     axes.set(xlabel="compared positions, teacher | student", ylabel="KL (nats)")
-    if losses is not None and len(losses):
+    if len(losses):
         axes.axhline(float(losses.mean()), color="#222222", linewidth=0.8, linestyle=":")
         title = f"mean {losses.mean():.3f} nats\nn = {len(losses)}"
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, title=title)

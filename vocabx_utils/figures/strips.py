@@ -17,10 +17,11 @@ from itertools import pairwise
 import numpy as np
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, visible
-from vocabx_utils.vocabulary.alignment import AlignedText, TokenizerPair, align_text
+from vocabx_utils.vocabulary.alignment import AlignedText, align_text
 from vocabx_utils.vocabulary.boundaries import align_boundaries
 from vocabx_utils.vocabulary.encoding import piece_ends
 from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import Extension
 
 Point = tuple[int, int]
 """Bytes of the text before it, and a number among the points there: tokens without text take room too."""
@@ -47,27 +48,12 @@ Row = Sequence[StripToken]
 
 
 @dataclass(frozen=True)
-class Group:
-    """What lies between two neighbouring shared points of a strip, and `k:m` where k old tokens stand for m others."""
-
-    start: Point
-    stop: Point
-    label: str
-
-
-@dataclass(frozen=True)
 class Strip:
-    """Two tokenizations of one text, ready to draw.
+    """Two tokenizations of one text, ready to draw."""
 
-    Attributes:
-        original: tokens of O.
-        extended: tokens of E.
-        shared: points at which both sides have read the same text, and the start of the text.
-    """
-
-    original: tuple[StripToken, ...]
-    extended: tuple[StripToken, ...]
-    shared: frozenset[Point]
+    original: tuple[StripToken, ...]  # tokens of O
+    extended: tuple[StripToken, ...]  # tokens of E
+    shared: frozenset[Point]  # points at which both sides have read the same text, and the start of the text
 
     @cached_property
     def summary(self) -> str:
@@ -114,27 +100,21 @@ class Strip:
         sides = [tuple(t for t in row if start <= t.start and t.stop <= stop) for row in (self.original, self.extended)]
         return Strip(sides[0], sides[1], self.shared)
 
-    def groups(self) -> Iterator[Group]:
-        """Yield what lies between neighbouring shared points."""
+    def groups(self) -> Iterator[tuple[Point, Point, str]]:
+        """Yield neighbouring shared points, and `k:m` where k old tokens between them stand for m others."""
         for start, stop in pairwise(point for point in self.points if point in self.shared):
             part = self._between(start, stop)
             plain = {token.kind for token in part.extended} <= {"same", "special"}
-            yield Group(start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}")
+            yield start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}"
 
     def html(self, width: int = 84) -> str:
-        """Draw the strip as HTML tables without scripts or style sheets.
+        """Draw the strip as HTML tables; each cell's tooltip says its position and kind.
 
-        Args:
-            width: characters in a line before it is broken at the next shared boundary.
-
-        Returns:
-            The HTML. Each cell's tooltip says its position and kind.
+        A line has at most `width` characters and ends at a shared boundary.
         """
         tables = "".join(_table(line) for line in self.lines(width))
-        style = "overflow-x:auto;overflow-y:hidden;margin:0.4em 0"
-        return (
-            f'<div role="figure" aria-label="{html.escape(self.summary)}" style="{style}">{tables}{_legend(self)}</div>'
-        )
+        label, style = html.escape(self.summary), "overflow-x:auto;overflow-y:hidden;margin:0.4em 0"
+        return f'<div role="figure" aria-label="{label}" style="{style}">{tables}{_legend(self)}</div>'
 
     def text(self, width: int = 84) -> str:
         """Draw the strip with characters: `|` at shared boundaries, `¦` where only one side has one."""
@@ -158,9 +138,6 @@ def column_places(rows: Sequence[Row], points: Sequence[Point]) -> dict[Point, i
         needs = [place[start] + size for start, size in ends.get(point, [])]
         place[point] = max([place[before] + 1, *needs])
     return place
-
-
-# --- a line as characters and as HTML --------------------------------------------------------------------------
 
 
 def _characters(line: Strip) -> str:
@@ -219,8 +196,8 @@ def _joint_row(line: Strip, column: dict[Point, int]) -> str:
         "text-align:center;font-size:80%"
     )
     cells = "".join(
-        f'<td colspan="{column[group.stop] - column[group.start]}" style="{style}">{group.label or "&nbsp;"}</td>'
-        for group in line.groups()
+        f'<td colspan="{column[stop] - column[start]}" style="{style}">{label or "&nbsp;"}</td>'
+        for start, stop, label in line.groups()
     )
     return f'<tr style="background:none"><th style="background:none;border:none"></th>{cells}</tr>'
 
@@ -234,21 +211,12 @@ def _legend(strip: Strip) -> str:
     return f'<div style="font-size:80%;line-height:2.2">{" &ensp; ".join(items)}</div>'
 
 
-# --- making strips ---------------------------------------------------------------------------------------------
-
-
-def token_strip(extension: TokenizerPair, text: str, *, add_special_tokens: bool = False) -> Strip:
-    """Make the strip of a text, a few lines at most, under both tokenizers of an extension.
-
-    Args:
-        extension: anything with `original` and `extended`.
-        text: the text.
-        add_special_tokens: let both tokenizers add their own specials.
-    """
+def token_strip(extension: Extension, text: str, *, add_special_tokens: bool = False) -> Strip:
+    """Make the strip of a text, a few lines at most, under both tokenizers of an extension."""
     return aligned_strip(extension, align_text(extension, text, add_special_tokens=add_special_tokens))
 
 
-def aligned_strip(extension: TokenizerPair, aligned: AlignedText) -> Strip:
+def aligned_strip(extension: Extension, aligned: AlignedText) -> Strip:
     """Make the strip of a text that this extension aligned already."""
     both = extension.original, extension.extended
     spellings = [spelling_of(tokenizer) for tokenizer in both]
@@ -263,12 +231,7 @@ def aligned_strip(extension: TokenizerPair, aligned: AlignedText) -> Strip:
 
 
 def strip_from_pieces(original: Sequence[str], extended: Sequence[str], new: Sequence[str] | None = None) -> Strip:
-    """Make a strip from two ways to cut a text by hand, without any tokenizer.
-
-    Args:
-        original: the pieces of O.
-        extended: the pieces of E.
-        new: the pieces that are new tokens; by default those of E that do not occur in O.
+    """Make a strip from two ways to cut a text by hand; by default, pieces of E that O does not have are new.
 
     Raises:
         ValueError: if the two do not spell the same text.

@@ -35,18 +35,9 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 2, 2)))
 _POSITIONS = ("first", "intermediate", "last")
 _ORDERED = (
-    "mean_ce",
-    "random_ce",
-    "mean_kl_first",
-    "random_kl_first",
-    "mean_kl_last",
-    "random_kl_last",
-    "mean_untrained",
-    "random_untrained",
-    "mean_kl_none",
-    "mean_kl_last_ce0.3",
-    "mean_hidden_last",
-)
+    "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
+    "mean_untrained", "random_untrained", "mean_kl_none", "mean_kl_last_ce0.3", "mean_hidden_last",
+)  # fmt: skip
 """Variants with a style of their own, in the order of the styles."""
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
@@ -156,23 +147,13 @@ def note(ax: Axes, text: str) -> None:
 
 
 def save_figure(
-    fig: Figure,
-    name: str,
-    alt: str,
-    folder: str | Path | None = None,
-    formats: Sequence[Format] = ("svg", "png"),
+    fig: Figure, name: str, alt: str, folder: str | Path | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Path]:
     """Save a figure with fixed bytes (PNG with 200 dpi), and its alternative text in `alt.json` beside it.
 
     Args:
-        fig: what to save.
-        name: file name without extension.
         alt: what is plotted, which axes, the main pattern; for readers who do not see the picture.
         folder: where to; `figures/` below all runs if left out. Notebooks give the folder of their stage.
-        formats: any of `svg`, `pdf`, `png`.
-
-    Returns:
-        The files written.
 
     Raises:
         ValueError: the alternative text is too short to say anything, or a format is unknown.

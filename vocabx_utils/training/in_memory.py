@@ -105,6 +105,7 @@ def learn_rows(
         >>> learned.model.generate(ids, max_new_tokens=2, do_sample=False).shape[1] - ids.shape[1]
         2
     """
+    judged = _listed(texts, validation_texts)
     base = freeze(model, tokenizer)
     extension = new_tokens if isinstance(new_tokens, Extension) else add_tokens(tokenizer, new_tokens)
     require_tokenizer(base, extension.original, "the extension")
@@ -112,7 +113,7 @@ def learn_rows(
     known = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed, "variants": [recipe.name]}
     usual = {"train_windows": _ALL, "validation_windows": _ALL, "require_improvement": False}
     config = Phase1Config.from_params(**usual | settings | known)
-    data = prepare(base, extension, texts, texts if validation_texts is None else validation_texts, config)
+    data = prepare(base, extension, texts, judged, config)
     student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
     before = student.input_rows.detach().cpu().clone()
     training = Phase1Training(recipe, student, data, config)
@@ -151,11 +152,11 @@ def fine_tune(
         >>> last < first  # nats per token
         True
     """
+    judged = _listed(texts, validation_texts)
     if isinstance(start, BaseModel):
         none = range(start.vocab_size, start.vocab_size)
         start = Start(start.model, start.tokenizer, none, start)
     config = FineTuneConfig.from_params(**settings | {"stages": list(stages)})
-    judged = texts if validation_texts is None else validation_texts
     train, validation = (
         encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on) for part in (texts, judged)
     )
@@ -171,6 +172,15 @@ def fine_tune(
         if hasattr(model, "merge_and_unload"):
             model = model.merge_and_unload()
     return TunedModel(model, start.tokenizer, start.new_ids, start.base, start.origin, losses=losses)
+
+
+def _listed(texts: Sequence[Any], validation_texts: Sequence[Any] | None) -> Sequence[Any]:
+    """Return the texts that judge; refuse one string in place of a list, whose characters would be read as texts."""
+    judged = texts if validation_texts is None else validation_texts
+    for part in (texts, judged):
+        if isinstance(part, str):
+            raise ValueError(f"texts is one string of {len(part)} characters; expected a list of texts")
+    return judged
 
 
 def _carry_out(training: Training, title: str) -> list[Record]:

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from vocabx_utils.batching import pad
-from vocabx_utils.models import BaseModel, cache_argument
-from vocabx_utils.student import Student
+from vocabx_utils.models import BaseModel
+from vocabx_utils.student import Student, cache_argument
 from vocabx_utils.training.batches import micro_batches
 from vocabx_utils.training.examples import AlignedSet
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from vocabx_utils.vocabulary.boundaries import Side, first_divergence, match_tokens
 from vocabx_utils.vocabulary.encoding import encode_each, text_batches
 from vocabx_utils.vocabulary.spelling import BoolArray, IntArray, Spelling, spelling_of
+from vocabx_utils.vocabulary.tokens import Extension
 from vocabx_utils.vocabulary.walk import follow, new_added
 
 KindArray = npt.NDArray[np.int8]
@@ -25,37 +26,17 @@ ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
 IDENTICAL, MERGED = 0, 1
 
 
-class TokenizerPair(Protocol):
-    """What an alignment needs of a `vocabulary.tokens.Extension`: two fast tokenizers."""
-
-    @property
-    def original(self) -> Any: ...
-
-    @property
-    def extended(self) -> Any: ...
-
-
 @dataclass(frozen=True, eq=False)
 class AlignedText:
-    """One text under both tokenizers, and where the two may be compared.
+    """One text under both tokenizers, and where the two may be compared."""
 
-    Attributes:
-        original_ids: O, (To,).
-        extended_ids: E, (Te,).
-        original_ends: byte ends of O, (To,).
-        extended_ends: byte ends of E, (Te,).
-        boundaries: every pair (i, j) at which both sides have read the same text, (P, 2), rising.
-        original_special: tokens of O that stand for no text, (To,).
-        extended_special: the same of E, (Te,).
-    """
-
-    original_ids: IntArray
-    extended_ids: IntArray
-    original_ends: IntArray
-    extended_ends: IntArray
-    boundaries: IntArray
-    original_special: BoolArray
-    extended_special: BoolArray
+    original_ids: IntArray  # O, (To,)
+    extended_ids: IntArray  # E, (Te,)
+    original_ends: IntArray  # byte ends of O, (To,)
+    extended_ends: IntArray  # byte ends of E, (Te,)
+    boundaries: IntArray  # every pair (i, j) at which both sides have read the same text, (P, 2), rising
+    original_special: BoolArray  # tokens of O that stand for no text, (To,)
+    extended_special: BoolArray  # the same of E, (Te,)
 
     @cached_property
     def kind(self) -> KindArray:
@@ -83,18 +64,12 @@ class AlignedText:
         return first_divergence(self.original_ids, self.extended_ids)
 
     def pairs(self, anchor: Anchor = "last") -> tuple[IntArray, KindArray]:
-        """Return the positions whose next-token distributions are compared.
+        """Return the positions whose next-token distributions are compared, (P, 2), rising, and their kinds, (P,).
 
         Args:
             anchor: what stands for a divergent group. `last`: its boundary, where both sides have read the same text.
                 `first`: its first token on either side (the literal reading of the thesis; the two have read different
                 amounts of text). `none`: nothing, identical tokens only.
-
-        Returns:
-            pairs (P, 2), rising, and kind (P,): `IDENTICAL` or `MERGED`.
-
-        Raises:
-            ValueError: for an unknown anchor.
         """
         check_anchor(anchor)
         if anchor == "last":
@@ -108,11 +83,7 @@ class AlignedText:
 
 
 def check_anchor(anchor: str) -> None:
-    """Refuse an anchor that is not one of `ANCHORS`.
-
-    Raises:
-        ValueError: names the value given and the values expected.
-    """
+    """Refuse an anchor that is not one of `ANCHORS`."""
     if anchor not in ANCHORS:
         raise ValueError(f"anchor={anchor!r} is unknown; use one of {', '.join(ANCHORS)}")
 
@@ -125,12 +96,10 @@ def _skip_specials(positions: IntArray, special: BoolArray) -> IntArray:
     return text[np.searchsorted(text, positions)]
 
 
-def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool = False) -> AlignedText:
+def align_text(extension: Extension, text: str, *, add_special_tokens: bool = False) -> AlignedText:
     """Tokenize a text with both tokenizers of an extension and align the two.
 
     Args:
-        extension: anything with `original` and `extended` (fast tokenizers).
-        text: the text.
         add_special_tokens: let both tokenizers add their own specials (BOS, EOS).
 
     Raises:
@@ -148,28 +117,22 @@ def align_text(extension: TokenizerPair, text: str, *, add_special_tokens: bool 
 
 
 def align_texts(
-    extension: TokenizerPair,
-    texts: Iterable[str],
-    *,
-    add_special_tokens: bool = False,
-    batch_characters: int = 1_000_000,
+    extension: Extension, texts: Iterable[str], *, add_special_tokens: bool = False, batch_characters: int = 1_000_000
 ) -> list[AlignedText]:
     """Align many texts, as `align_text` does one; so many characters are encoded and matched at a time."""
     aligned: list[AlignedText] = []
     for batch in text_batches(texts, batch_characters):
-        left, right = (
-            [
-                np.array(ids, dtype=np.int64)
-                for ids in encode_each(tokenizer, batch, add_special_tokens=add_special_tokens)
-            ]
+        both = (
+            encode_each(tokenizer, batch, add_special_tokens=add_special_tokens)
             for tokenizer in (extension.original, extension.extended)
         )
+        left, right = ([np.array(ids, dtype=np.int64) for ids in side] for side in both)
         aligned += _align_batch(extension, batch, left, right)
     return aligned
 
 
 def align_ids(
-    extension: TokenizerPair, original_ids: Sequence[int] | IntArray, extended_ids: Sequence[int] | IntArray
+    extension: Extension, original_ids: Sequence[int] | IntArray, extended_ids: Sequence[int] | IntArray
 ) -> AlignedText:
     """Align two token sequences of one text that are already encoded: O, (To,), and E, (Te,).
 
@@ -181,7 +144,7 @@ def align_ids(
 
 
 def _align_batch(
-    extension: TokenizerPair, texts: Sequence[str | None], left: list[IntArray], right: list[IntArray]
+    extension: Extension, texts: Sequence[str | None], left: list[IntArray], right: list[IntArray]
 ) -> list[AlignedText]:
     """Align a batch with one match over all of its tokens, the texts laid end to end one byte apart."""
     spellings = spelling_of(extension.original), spelling_of(extension.extended)
@@ -262,12 +225,7 @@ def _walk(left: IntArray, right: IntArray, original: Spelling, extended: Spellin
 
 
 def summarize(aligned: Iterable[AlignedText]) -> dict[str, float | int]:
-    """Count what an alignment of many texts holds.
-
-    Returns:
-        Numbers of texts, tokens on either side, boundaries by kind, divergent groups and their sizes, original tokens
-        without a partner, and shares in 0..1.
-    """
+    """Count texts, tokens, boundaries by kind, divergent groups, tokens without a partner; shares are in 0..1."""
     found = list(aligned)
     original = sum(len(text.original_ids) for text in found)
     extended = sum(len(text.extended_ids) for text in found)

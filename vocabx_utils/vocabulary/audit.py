@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary.checks import round_trip_failures, unreachable
 from vocabx_utils.vocabulary.encoding import encode_all, encode_each
 from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Own text; each line is a kind of input that tokenizers have been known to get wrong.
 UNICODE_STRESS = (
@@ -44,30 +42,21 @@ CHECK_TEXT = (
 
 @dataclass(frozen=True)
 class Audit:
-    """Findings on one extension.
+    """Findings on one extension."""
 
-    Attributes:
-        unreachable: new tokens that no text can produce.
-        changed_words: original vocabulary words whose ids change: text, ids before and after, as pieces.
-        words_checked: how many original words were checked.
-        round_trips: (text, as the original gives it back, as the extended gives it back) where these differ.
-        texts_checked: how many texts were encoded and decoded.
-        missing: new tokens that the training texts do not show, or the other texts where no training texts were
-            given; None if there was no text at all.
-        looked_in: which of the two.
-        by_type: tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type.
-        check_changed: whether the ids of `CHECK_TEXT` changed.
-    """
-
-    unreachable: tuple[NewToken, ...]
-    changed_words: pd.DataFrame
-    words_checked: int
+    unreachable: tuple[NewToken, ...]  # new tokens that no text can produce
+    changed_words: pd.DataFrame  # original vocabulary words whose ids change: text, ids before and after, as pieces
+    words_checked: int  # how many original words were checked
+    # (text, as the original gives it back, as the extended gives it back) where these differ
     round_trips: tuple[tuple[str, str, str], ...]
-    texts_checked: int
+    texts_checked: int  # how many texts were encoded and decoded
+    # new tokens that the training texts do not show, or the other texts where no training texts were given; None if
+    # there was no text at all
     missing: tuple[NewToken, ...] | None
-    looked_in: str
+    looked_in: str  # which of the two
+    # tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type
     by_type: pd.DataFrame
-    check_changed: bool
+    check_changed: bool  # whether the ids of `CHECK_TEXT` changed
 
     @property
     def passed(self) -> bool:
@@ -76,8 +65,6 @@ class Audit:
 
     def table(self) -> pd.DataFrame:
         """Findings as rows of name, count, of, examples."""
-        import pandas as pd
-
         words = self.changed_words["word"].tolist()
         broken = [text for text, _, _ in self.round_trips]
         rows = [
@@ -101,7 +88,6 @@ def audit_extension(
     """Audit an extension.
 
     Args:
-        extension: what to audit.
         texts: texts by file type (or by any name) for the gains; they are also encoded and decoded.
         training_texts: where every new token should occur; where it is not given, `texts` are looked through.
         check_text: text whose ids a converter hashes. llama.cpp uses the one called `chktxt` in its conversion
@@ -113,7 +99,9 @@ def audit_extension(
     nothing_read = not everything if training_texts is None else not training_texts
     doubtful = [t for t in extension.tokens if not counts[t.id] and not here[t.id]]
     changed, checked = changed_words(extension)
-    probes = [*UNICODE_STRESS, *_with_tokens(extension), *everything[:200]]
+    # new tokens in running text, at the edges, and side by side
+    lines = [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:200]]
+    probes = [*UNICODE_STRESS, *lines, *everything[:200]]
     before, after = (encode_all(t, [check_text])[0] for t in (extension.original, extension.extended))
     return Audit(
         unreachable=tuple(unreachable(extension, doubtful)),
@@ -137,16 +125,11 @@ def texts_by_type(documents: Sequence[Document]) -> dict[str, list[str]]:
 
 
 def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
-    """Return the words of the original vocabulary, read alone, whose ids the extension changes.
+    """Return words of the original vocabulary that get other ids, spelt as pieces, and how many were checked.
 
     A token that cuts a longer word apart shows here (`stand` in `standard`). So does a word that the original
     tokenizer itself only reached in pieces and that is now one new token.
-
-    Returns:
-        Table of word, before, after (as pieces), and the number of words checked.
     """
-    import pandas as pd
-
     spelling = spelling_of(extension.original)
     words = []
     for i in sorted(set(spelling.pieces) - spelling.added_ids):
@@ -175,8 +158,6 @@ def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFr
 
 def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple[pd.DataFrame, Counter[int]]:
     """The table of `gains`, and how often each new token occurs."""
-    import pandas as pd
-
     rows = []
     shown: Counter[int] = Counter()
     for name, group in texts.items():
@@ -194,11 +175,6 @@ def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple
     table["saved_per_1000"] = 1000 * (1 - table.tokens_after / table.tokens_before)
     table["new_share"] = table.new / table.tokens_after
     return table.drop(columns="new"), shown
-
-
-def _with_tokens(extension: Extension, limit: int = 200) -> list[str]:
-    """Lines that hold new tokens in running text, at the edges, and side by side."""
-    return [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:limit]]
 
 
 def _examples(texts: Iterable[str], limit: int = 5) -> str:

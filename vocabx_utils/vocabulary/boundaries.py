@@ -33,27 +33,17 @@ def align_boundaries(
     original_ids: Sequence[int] | IntArray | None = None,
     extended_ids: Sequence[int] | IntArray | None = None,
 ) -> IntArray:
-    """Pair all positions at which two tokenizations of one text have consumed the same bytes.
+    """Pair all positions at which two tokenizations of one text have consumed the same bytes: (P, 2), rising.
 
     Exact, and linear in the length of the text. Where an end repeats, the tokens that repeat it are specials: the token
     that reached the end is paired with its counterpart, and the specials among themselves, in order (by id when ids are
     given, so that a special on one side only stays alone).
 
-    Args:
-        original_ends: byte ends of O, (To,), never falling.
-        extended_ends: byte ends of E, (Te,), never falling.
-        original_ids: O, (To,).
-        extended_ids: E, (Te,).
-
-    Returns:
-        (P, 2), rising in both columns.
-
     Raises:
         ValueError: if ends fall, or ids and ends differ in length.
 
-    Example:
-        >>> align_boundaries([6, 10, 12, 15], [6, 12, 15]).tolist()
-        [[0, 0], [2, 1], [3, 2]]
+    >>> align_boundaries([6, 10, 12, 15], [6, 12, 15]).tolist()
+    [[0, 0], [2, 1], [3, 2]]
     """
     if original_ids is None or extended_ids is None:
         original_ids = extended_ids = None

@@ -5,35 +5,23 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from vocabx_utils.corpus import (
-    QUICK_PACKAGES,
-    CorpusError,
-    data_path,
-    pairs_from_jsonl,
-    pairs_from_packages,
-    pairs_from_tree,
-    split_pairs,
-)
+import pandas as pd
+from transformers import PreTrainedTokenizerFast
+
+from vocabx_utils import corpus
+from vocabx_utils.corpus import Pair
 from vocabx_utils.vocabulary.audit import gains
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import STRATEGIES, Strategy, TokenOptions
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, select_tokens
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import PreTrainedTokenizerFast
-
-    from vocabx_utils.corpus import Pair
-
 C_HEADERS = Path("/usr/include/linux")  # Debian and Ubuntu: package linux-libc-dev
 
 
-@dataclass(frozen=True)
-class Halves:
+class Halves(NamedTuple):
     """One corpus: texts that tokens are chosen on, and other texts that the gain is measured on."""
 
     chosen_on: list[str]
@@ -47,26 +35,22 @@ def comparison_corpora(
     python_pairs: Sequence[Pair] | None = None,
     seed: int = 0,
 ) -> tuple[dict[str, Halves], dict[str, str]]:
-    """Gather the three corpora of the comparison: Python packages, CodeAlpaca and C headers.
+    """Gather Python packages, CodeAlpaca and C headers in halves, and for each that is not to be had here the reason.
 
     Args:
         max_bytes: text of each half, at most, in bytes; None takes all there is.
         headers: folder of C headers, or any folder of `.h` files.
         python_pairs: pairs of the Python corpus, if they are at hand; read from the installed packages otherwise.
-        seed: of the split into halves.
-
-    Returns:
-        Halves by name, and for each corpus that is not to be had here the reason.
     """
-    python = list(python_pairs) if python_pairs is not None else pairs_from_packages(QUICK_PACKAGES)
+    python = list(python_pairs) if python_pairs is not None else corpus.pairs_from_packages(corpus.QUICK_PACKAGES)
     corpora, missing = {"python packages": python}, {}
-    alpaca = data_path("code_alpaca_20k.jsonl.gz")
+    alpaca = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if alpaca is None:
         missing["code_alpaca_20k"] = "set VOCABX_DATA to a folder that holds code_alpaca_20k.jsonl.gz"
     else:
-        corpora["code_alpaca_20k"] = pairs_from_jsonl(alpaca)
+        corpora["code_alpaca_20k"] = corpus.pairs_from_jsonl(alpaca)
     if Path(headers).is_dir():
-        corpora["C headers"] = pairs_from_tree(headers, "*.h", max_chars=10_000_000)
+        corpora["C headers"] = corpus.pairs_from_tree(headers, "*.h", max_chars=10_000_000)
     else:
         missing["C headers"] = f"no folder {headers} (Debian: package linux-libc-dev)"
     return {name: _halves(pairs, max_bytes, seed) for name, pairs in corpora.items()}, missing
@@ -76,9 +60,9 @@ def _halves(pairs: Sequence[Pair], max_bytes: int | None, seed: int) -> Halves:
     half = len(pairs) // 2
     while True:
         try:
-            splits = split_pairs(pairs, {"chosen_on": half, "measured_on": half}, seed)
+            splits = corpus.split_pairs(pairs, {"chosen_on": half, "measured_on": half}, seed)
             break
-        except CorpusError:  # some pairs have the same answer and count once
+        except corpus.CorpusError:  # some pairs have the same answer and count once
             half = half * 49 // 50
     return Halves(*(_up_to([_text(p) for p in split], max_bytes) for split in splits.values()))
 
@@ -107,19 +91,11 @@ def compare_strategies(
 ) -> pd.DataFrame:
     """Extend a tokenizer by both strategies and measure each on text that it was not chosen on.
 
-    Args:
-        corpora: halves by name.
-        tokenizer: the original.
-        sizes: numbers of new tokens.
-        min_count: fewest occurrences in the half that tokens are chosen on.
-
     Returns:
         One row for each corpus, strategy and size: found (tokens, steps included), tokens_before, tokens_after,
         saved_per_1000 original tokens, new_share of extended positions, unseen (new tokens that the measured half
         does not show), steps (tokens that the chosen half does not show either), seconds to choose.
     """
-    import pandas as pd
-
     options = TokenOptions(min_count=min_count, keep_whitespace=False)
     rows = []
     for name, halves in corpora.items():

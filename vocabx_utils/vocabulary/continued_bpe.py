@@ -34,23 +34,14 @@ class Merge:
 
 @dataclass
 class LearnedMerges:
-    """Result of `learn_merges`.
+    """Result of `learn_merges`."""
 
-    Attributes:
-        merges: in order, one for each new token.
-        pieces: piece of each new token, by provisional id.
-        shown: how often each new token stands in the corpus after all merges, by provisional id.
-        parts: original ids that each new token replaces, by provisional id.
-        exhausted: whether the corpus had no further pair to offer.
-        tokens_after: tokens of the corpus after all merges.
-    """
-
-    merges: list[Merge]
-    pieces: dict[int, str]
-    shown: dict[int, int]
-    parts: dict[int, tuple[int, ...]]
-    exhausted: bool
-    tokens_after: int
+    merges: list[Merge]  # in order, one for each new token
+    pieces: dict[int, str]  # piece of each new token, by provisional id
+    shown: dict[int, int]  # how often each new token stands in the corpus after all merges, by provisional id
+    parts: dict[int, tuple[int, ...]]  # original ids that each new token replaces, by provisional id
+    exhausted: bool  # whether the corpus had no further pair to offer
+    tokens_after: int  # tokens of the corpus after all merges
 
     @property
     def unseen(self) -> list[int]:

@@ -11,13 +11,7 @@ from vocabx_utils.vocabulary.spelling import IntArray, backend_of, spelling_of
 
 
 def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: bool = False) -> Iterator[list[int]]:
-    """Return the token ids of one text after the other, as large corpora need it; many are tokenized at a time.
-
-    Args:
-        tokenizer: a fast tokenizer.
-        texts: may be read once only.
-        add_special_tokens: let the tokenizer add its own (BOS, EOS).
-    """
+    """Return token ids of one text after the other, as large corpora need it; texts may be read once only."""
     backend = backend_of(tokenizer)
     backend.no_truncation()  # state that an earlier call may have left; every call sets its own
     backend.no_padding()
@@ -50,10 +44,6 @@ def byte_ends(tokenizer: Any, ids: Sequence[int] | IntArray) -> IntArray:
 
     Several tokens can share one character, so characters could not tell positions apart.
 
-    Args:
-        tokenizer: the fast tokenizer that made the ids.
-        ids: token ids, (T,).
-
     Returns:
         (T,), never falling. Special tokens stand for no text and repeat the end before them; in SentencePiece-style
         tokenizers the mark U+2581 counts as the one space that it stands for.
@@ -67,9 +57,8 @@ def byte_ends(tokenizer: Any, ids: Sequence[int] | IntArray) -> IntArray:
 def piece_ends(pieces: Sequence[str] | Sequence[bytes]) -> IntArray:
     """Count the bytes consumed after each piece of a text that is already cut.
 
-    Example:
-        >>> piece_ends(["import", " num", "py"]).tolist()
-        [6, 10, 12]
+    >>> piece_ends(["import", " num", "py"]).tolist()
+    [6, 10, 12]
     """
     sizes = [len(piece.encode() if isinstance(piece, str) else piece) for piece in pieces]
     return np.cumsum(np.array(sizes, dtype=np.int64))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
@@ -15,9 +17,6 @@ from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, sele
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
 from vocabx_utils.vocabulary.wordtable import count_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 
 def extend_tokenizer(
@@ -32,19 +31,14 @@ def extend_tokenizer(
 ) -> Extension:
     """Extend a tokenizer by exactly `n` tokens of a domain, each of which the training texts show often enough.
 
-    Tokens that are too rare there (steps of merges included) are barred and the choice is made again.
+    Tokens that are too rare there (steps of merges included) are barred and the choice is made again; the extension's
+    report lists them.
 
     Args:
         tokenizer: the original tokenizer; it is left as it is.
-        texts: what tokens are chosen on.
-        n: new tokens.
         strategy: `merges` appends merges, `added` makes added tokens; see `add_tokens`.
-        options: what may become a token.
         training_texts: what rows will be trained on; the same texts if not given.
         min_train_count: fewest occurrences there.
-
-    Returns:
-        An extension of `n` tokens; its report lists what was barred.
 
     Raises:
         TokenizerError: the tokenizer cannot be extended, or the texts do not offer so many tokens.
@@ -84,7 +78,7 @@ def extend_tokenizer(
 def add_tokens(
     tokenizer: PreTrainedTokenizerFast, new_tokens: Iterable[str | Proposal], strategy: Strategy = "merges"
 ) -> Extension:
-    """Extend a tokenizer by given tokens.
+    """Extend a tokenizer by given tokens, with new ids V, V + 1, …
 
     Args:
         tokenizer: the original tokenizer; it is left as it is.
@@ -98,9 +92,6 @@ def add_tokens(
             is tried. They are not special, and match the text as it is written, or as the normaliser leaves it
             where that changes characters (NFC).
 
-    Returns:
-        The extension, its new ids V, V + 1, …
-
     Raises:
         TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be
             produced by no text, or keeps text from coming back. The message lists the tokens.
@@ -113,10 +104,11 @@ def add_tokens(
     """
     spelling = spelling_of(tokenizer)
     check_strategy(strategy, spelling)
-    asked = _sort_inputs(new_tokens, spelling)
-    _refuse_known(spelling, asked)
-    layout, tokens, given, further = (_by_added_tokens if strategy == "added" else _by_merges)(spelling, asked)
-    report = {"requested": len(asked.proposals) + len(asked.texts), "notes": asked.notes} | further
+    proposals, texts, notes = _sort_inputs(new_tokens, spelling)
+    _refuse_known(spelling, proposals, texts)
+    make = _by_added_tokens if strategy == "added" else _by_merges
+    layout, tokens, given, further = make(spelling, proposals, texts)
+    report = {"requested": len(proposals) + len(texts), "notes": notes} | further
     extended = surgery.build(layout, tokenizer)
     extension = Extension(tokenizer, extended, tuple(tokens), strategy, spelling.first_free_id, report)
     check_reachable(extension, given)
@@ -124,20 +116,14 @@ def add_tokens(
     return extension
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What was asked for: proposals by rank, further tokens as text by length, notes on how they were read."""
-
-    proposals: list[Proposal]
-    texts: list[str]
-    notes: list[str]
-
-
 # What a strategy makes: the layout, the new tokens, those of them that a text must produce, entries of the report.
 _Made = tuple[dict[str, Any], list[NewToken], list[NewToken], dict[str, Any]]
 
 
-def _sort_inputs(new_tokens: Iterable[str | Proposal], spelling: Spelling) -> _Asked:
+def _sort_inputs(
+    new_tokens: Iterable[str | Proposal], spelling: Spelling
+) -> tuple[list[Proposal], list[str], list[str]]:
+    """Proposals by rank, further tokens as text by length, and notes on how they were read."""
     if isinstance(new_tokens, str):
         raise TokenizerError(f"new_tokens is the string {new_tokens!r}; expected a list of strings or proposals.")
     proposals: dict[bytes, Proposal] = {}
@@ -160,13 +146,13 @@ def _sort_inputs(new_tokens: Iterable[str | Proposal], spelling: Spelling) -> _A
         texts.add(text)
     texts -= {p.text for p in proposals.values() if p.raw == p.text.encode("utf-8", "replace")}
     ordered = sorted(proposals.values(), key=lambda p: (p.rank, p.raw))
-    return _Asked(ordered, sorted(texts, key=lambda t: (len(t.encode()), t.encode())), sorted(notes))
+    return ordered, sorted(texts, key=lambda t: (len(t.encode()), t.encode())), sorted(notes)
 
 
-def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
+def _refuse_known(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> None:
     contents = {spelling.pieces[i] for i in spelling.added_ids}
-    known = [t for t in asked.texts if spelling.piece(t) in spelling.vocab or t in contents]
-    known += [p.text for p in asked.proposals if not p.merge and spelling.piece(p.text) in spelling.vocab]
+    known = [t for t in texts if spelling.piece(t) in spelling.vocab or t in contents]
+    known += [p.text for p in proposals if not p.merge and spelling.piece(p.text) in spelling.vocab]
     if known:
         raise TokenizerError(
             f"The original tokenizer has {', '.join(map(repr, known))} already. Leave "
@@ -174,14 +160,17 @@ def _refuse_known(spelling: Spelling, asked: _Asked) -> None:
         )
 
 
-# --- strategy `merges` -------------------------------------------------------------------------------------
-
-
-def _by_merges(spelling: Spelling, asked: _Asked) -> _Made:
-    _refuse_crossing(spelling, [*asked.texts, *(p.text for p in asked.proposals if not p.merge)])
-    plan = plan_merges(spelling, asked.proposals, asked.texts)
-    counts = {p.raw: p.count for p in asked.proposals}
-    given = {spelling.raw(spelling.piece(t)) for t in asked.texts} | {p.raw for p in asked.proposals if not p.merge}
+def _by_merges(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+    whole = [*texts, *(p.text for p in proposals if not p.merge)]
+    if crossing := [(t, parts) for t in whole if len(parts := spelling.split(t)) != 1]:
+        listed = "; ".join(f"{t!r} is cut into {parts}" for t, parts in crossing)
+        raise TokenizerError(
+            f"Merges cannot cross the cuts of the original pre-tokenizer: {listed}. "
+            "Propose the parts, or use strategy 'added'."
+        )
+    plan = plan_merges(spelling, proposals, texts)
+    counts = {p.raw: p.count for p in proposals}
+    given = {spelling.raw(spelling.piece(t)) for t in texts} | {p.raw for p in proposals if not p.merge}
     wanted = given | {raw for raw, count in counts.items() if count}
     tokens = []
     for token_id, (piece, subtokens) in enumerate(plan.subtokens.items(), spelling.first_free_id):
@@ -193,24 +182,11 @@ def _by_merges(spelling: Spelling, asked: _Asked) -> _Made:
     return layout, tokens, [t for t in tokens if t.raw in given], further
 
 
-def _refuse_crossing(spelling: Spelling, texts: Iterable[str]) -> None:
-    crossing = [(t, parts) for t in texts if len(parts := spelling.split(t)) != 1]
-    if crossing:
-        listed = "; ".join(f"{t!r} is cut into {parts}" for t, parts in crossing)
-        raise TokenizerError(
-            f"Merges cannot cross the cuts of the original pre-tokenizer: {listed}. "
-            "Propose the parts, or use strategy 'added'."
-        )
-
-
-# --- strategy `added` --------------------------------------------------------------------------------------
-
-
-def _by_added_tokens(spelling: Spelling, asked: _Asked) -> _Made:
-    if broken := [p.raw for p in asked.proposals if p.text.encode("utf-8", "replace") != p.raw]:
+def _by_added_tokens(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+    if broken := [p.raw for p in proposals if p.text.encode("utf-8", "replace") != p.raw]:
         raise TokenizerError(f"Added tokens hold whole characters; these bytes do not: {broken}. Use 'merges'.")
-    counts = {p.text: p.count for p in asked.proposals}
-    words = _whole_words(spelling, [*counts, *asked.texts])
+    counts = {p.text: p.count for p in proposals}
+    words = _whole_words(spelling, [*counts, *texts])
     tokens = [
         NewToken(token_id, text, text.encode(), spelling.subtokens(text), counts.get(text, 0))
         for token_id, text in enumerate(words, spelling.first_free_id)

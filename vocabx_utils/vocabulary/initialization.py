@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,13 +25,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.rows import TokenInfo
 from vocabx_utils.vocabulary.alignment import align_texts
-from vocabx_utils.vocabulary.tokens import Extension
+from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
 InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
 HeadMethod = Literal["random", "mean", "first"]
 INPUT_METHODS: tuple[str, ...] = get_args(InputMethod)
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
+SubtokenLike = NewToken | TokenInfo  # an id and its subtokens
 
 
 def first_rows(
@@ -47,11 +49,7 @@ def first_rows(
 
     Args:
         model: causal language model with the tokenizer that was extended.
-        extension: both tokenizers and the N new tokens.
-        input_method: one of `INPUT_METHODS`.
-        head_method: one of `HEAD_METHODS`.
         texts: of the domain, which `align` and `focus` need.
-        seed: of `random` and `focus`.
 
     Raises:
         ValueError: unknown method, or a method that needs texts was given none.
@@ -70,16 +68,6 @@ def first_rows(
     return rows, head_rows(head_method, base, extension.tokens, generator)
 
 
-class SubtokenLike(Protocol):
-    """What this module needs of a `vocabulary.tokens.NewToken`."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def subtokens(self) -> tuple[int, ...]: ...
-
-
 def input_rows(
     method: str,
     base: BaseModel,
@@ -92,9 +80,6 @@ def input_rows(
     """Return first values of the new embedding rows, (N, D).
 
     Args:
-        method: one of `INPUT_METHODS`.
-        base: gives the original rows.
-        tokens: the new ones, in order of id.
         generator: of the CPU; used by `random` and to seed `focus`.
         aligned: texts under both tokenizers (`AlignedText`), needed by `align` and `focus`.
         spell: the extended tokenizer's text of an id, for `focus`.
@@ -145,10 +130,7 @@ def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[SubtokenLike],
 def align_rows(matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable[Any]) -> Tensor:
     """Average the subtoken means of every tuple seen for a token, weighted by how often it was seen: (N, D).
 
-    Args:
-        matrix: (V, D) original embedding rows.
-        tokens: the N new tokens; one that no text holds falls back to the mean of its subtokens.
-        aligned: texts under both tokenizers.
+    A token that no text holds falls back to the mean of its subtokens.
     """
     seen = original_tuples(aligned, min((token.id for token in tokens), default=0))
     rows = torch.empty(len(tokens), matrix.shape[1])  # (N, D)
@@ -181,11 +163,7 @@ def original_tuples(aligned: Iterable[Any], first_new_id: int) -> dict[int, Coun
 
 
 def require_focus() -> None:
-    """Refuse to begin where the packages that FOCUS needs are missing.
-
-    Raises:
-        RuntimeError: names them.
-    """
+    """Raise a RuntimeError that names the packages that FOCUS needs, where they are missing."""
     missing = [name for name in ("gensim", "entmax") if importlib.util.find_spec(name) is None]
     if missing:
         raise RuntimeError(f"focus needs {' and '.join(missing)}: pip install {' '.join(missing)}")

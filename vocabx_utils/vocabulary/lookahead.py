@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,29 +23,16 @@ ORDERS: tuple[Order, ...] = ("sum", "original", "extended")
 
 @dataclass(frozen=True)
 class TokenMapping:
-    """What the look-ahead algorithm returns.
+    """What the look-ahead algorithm returns."""
 
-    Attributes:
-        similar: index pairs (i, j), 0-based, at which both sequences hold the same token.
-        divergent: pairs of index lists (original side, extended side) that stand for each other. One of the
-            two lists may be empty.
-    """
-
-    similar: list[tuple[int, int]]
+    similar: list[tuple[int, int]]  # index pairs (i, j), 0-based, at which both sequences hold the same token
+    # pairs of index lists (original side, extended side) that stand for each other. One of the two lists may be empty.
     divergent: list[tuple[list[int], list[int]]]
 
     def pairs(self, anchor: Anchor = "first") -> tuple[IntArray, KindArray]:
-        """Return the positions whose distributions are compared, in the thesis's own grouping.
+        """Return the positions whose distributions are compared, in the thesis's own grouping; see `AlignedText.pairs`.
 
-        Args:
-            anchor: `first` (the thesis's text), `last` or `none`; see `AlignedText.pairs`. A group of which
-                one side is empty has nothing to compare.
-
-        Returns:
-            pairs (P, 2) int64, sorted, and kind (P,) int8: `IDENTICAL` or `MERGED`.
-
-        Raises:
-            ValueError: for an unknown anchor.
+        The thesis's text has the anchor `first`. A group of which one side is empty has nothing to compare.
         """
         check_anchor(anchor)
         found = [(i, j, IDENTICAL) for i, j in self.similar]
@@ -82,13 +69,7 @@ def map_token_sequences(
     `extended` (smallest d', then d). The thesis's worked example comes out the same under each.
 
     Args:
-        original: token ids or strings O, length To.
-        extended: token ids or strings E, length Te.
         lookahead: largest offset tried on either side, in tokens, at least 1.
-        order: which offsets count as smallest.
-
-    Returns:
-        The similar pairs and divergent groups, 0-based.
 
     Raises:
         ValueError: for a look-ahead below 1 or an unknown order.
@@ -135,38 +116,23 @@ def wrong_pairs(mapping: TokenMapping, original_ends: IntArray, extended_ends: I
     return [(int(i), int(j)) for i, j in pairs[wrong]]
 
 
-@dataclass(frozen=True)
-class WrongPair:
-    """A pair of equal tokens at two different places of a text.
+class WrongPair(NamedTuple):
+    """A pair of equal tokens at two different places of a text."""
 
-    Attributes:
-        text: which text.
-        original: position i in O.
-        extended: position j in E.
-        partner: the position in O that has read the same text as j, or None if there is none.
-    """
-
-    text: int
-    original: int
-    extended: int
-    partner: int | None
+    text: int  # which text
+    original: int  # position i in O
+    extended: int  # position j in E
+    partner: int | None  # the position in O that has read the same text as j, or None if there is none
 
 
 @dataclass(frozen=True)
 class LookaheadCheck:
-    """What the look-ahead algorithm does on a corpus, under one reading of "smallest offsets".
+    """What the look-ahead algorithm does on a corpus, under one reading of "smallest offsets"."""
 
-    Attributes:
-        order: the reading, see `map_token_sequences`.
-        similar: pairs of equal tokens that it records.
-        wrong: those that join two different places.
-        missed: pairs of identical tokens at the same place that it does not record.
-    """
-
-    order: Order
-    similar: int
-    wrong: tuple[WrongPair, ...]
-    missed: int
+    order: Order  # the reading, see `map_token_sequences`
+    similar: int  # pairs of equal tokens that it records
+    wrong: tuple[WrongPair, ...]  # those that join two different places
+    missed: int  # pairs of identical tokens at the same place that it does not record
 
     @property
     def texts(self) -> int:

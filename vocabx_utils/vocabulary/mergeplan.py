@@ -12,17 +12,12 @@ from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
 @dataclass
 class MergePlan:
-    """New pieces and merges, built up in order.
+    """New pieces and merges, built up in order."""
 
-    Attributes:
-        spelling: of the original tokenizer.
-        subtokens: original ids that each new piece replaces, in the order of the new ids.
-        merges: place of each pair of pieces, in order.
-    """
-
-    spelling: Spelling
+    spelling: Spelling  # of the original tokenizer
+    # original ids that each new piece replaces, in the order of the new ids
     subtokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    merges: dict[tuple[str, str], int] = field(default_factory=dict)
+    merges: dict[tuple[str, str], int] = field(default_factory=dict)  # place of each pair of pieces, in order
 
     def knows(self, piece: str) -> bool:
         """Tell whether a piece is in the original vocabulary or among the new ones."""
@@ -72,16 +67,10 @@ class MergePlan:
 
 
 def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequence[str]) -> MergePlan:
-    """Order the merges of learned proposals and of plain texts.
+    """Order the merges of learned proposals, and of further tokens given as text.
 
-    Args:
-        spelling: of the original tokenizer.
-        proposals: from `select_tokens`, in any order; merges whose parts were not passed on are made up for.
-        texts: further tokens as text.
-
-    Returns:
-        A plan that depends on the set of proposals and texts, not on their order: learned merges in the order in
-        which they were learned, then texts by length and bytes.
+    The plan depends on the set of proposals and texts, not on their order: learned merges in the order in which they
+    were learned, then texts by length and bytes. Merges whose parts were not passed on are made up for.
 
     Raises:
         TokenizerError: a text cannot become one token.

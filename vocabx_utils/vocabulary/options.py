@@ -19,30 +19,23 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 class TokenOptions:
     """What may become a token; the same options for the notebook, the command and a call.
 
-    Attributes:
-        min_count: fewest occurrences in the corpus.
-        max_bytes: longest token in UTF-8 bytes (the thesis names no limit: `added` uses it only when below 32).
-        min_files: fewest texts that a token stands in when it is chosen.
-        across_digits: let merges join digits to digits and to letters (`merges` only).
-        keep_whitespace: let tokens be pure whitespace; None is yes for `added` (the thesis names no such step), no for
-            `merges`.
-        exclude: texts (or bytes) that must not become tokens; `Ġword` and `▁word` mean the word with its leading space.
-        count_steps: whether tokens that the corpus never shows, being steps of merges towards longer ones, count among
-            those wanted. If not, the steps come on top (`merges` only; they have `count` 0).
-        fresh_vocab_size: size of the fresh BPE (`added` only), which the thesis does not state; None is the larger of
-            8,000 and 16 times the tokens wanted.
-
     Raises:
         TokenizerError: a number is too small.
     """
 
-    min_count: int = 2
-    max_bytes: int = 32
-    min_files: int = 1
-    across_digits: bool = False
+    min_count: int = 2  # fewest occurrences in the corpus
+    max_bytes: int = 32  # longest token in UTF-8 bytes (the thesis names no limit: `added` uses it only when below 32)
+    min_files: int = 1  # fewest texts that a token stands in when it is chosen
+    across_digits: bool = False  # let merges join digits to digits and to letters (`merges` only)
+    # let tokens be pure whitespace; None is yes for `added` (the thesis names no such step), no for `merges`
     keep_whitespace: bool | None = None
+    # texts (or bytes) that must not become tokens; `Ġword` and `▁word` mean the word with its leading space
     exclude: frozenset[str | bytes] = frozenset()
+    # whether tokens that the corpus never shows, being steps of merges towards longer ones, count among those wanted.
+    # If not, the steps come on top (`merges` only; they have `count` 0).
     count_steps: bool = True
+    # size of the fresh BPE (`added` only), which the thesis does not state; None is the larger of 8,000 and 16 times
+    # the tokens wanted
     fresh_vocab_size: int | None = None
 
     def __post_init__(self) -> None:

@@ -6,17 +6,15 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
 
 class FewerTokensWarning(UserWarning):
@@ -25,22 +23,14 @@ class FewerTokensWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Proposal:
-    """A token that `select_tokens` proposes.
+    """A token that `select_tokens` proposes."""
 
-    Attributes:
-        text: its text (the replacement character where the bytes are no whole characters).
-        raw: its UTF-8 bytes.
-        count: occurrences in the corpus, after all other proposals took theirs.
-        subtokens: original ids that it replaces.
-        rank: place in the order of selection.
-        merge: the two pieces that make it; merges stand in the order of their ranks (strategy `merges` only).
-    """
-
-    text: str
-    raw: bytes
-    count: int
-    subtokens: tuple[int, ...]
-    rank: int
+    text: str  # its text (the replacement character where the bytes are no whole characters)
+    raw: bytes  # its UTF-8 bytes
+    count: int  # occurrences in the corpus, after all other proposals took theirs
+    subtokens: tuple[int, ...]  # original ids that it replaces
+    rank: int  # place in the order of selection
+    # the two pieces that make it; merges stand in the order of their ranks (strategy `merges` only)
     merge: tuple[str, str] | None = None
 
 
@@ -56,12 +46,8 @@ def select_tokens(
     """Propose new tokens for a corpus.
 
     Args:
-        texts: the documents of the domain.
-        tokenizer: the original tokenizer.
-        n: tokens wanted, 1 or more.
         strategy: `added` is the thesis's algorithm: a fresh BPE on the corpus, its most frequent tokens that are
             neither numbers nor substrings of original tokens. `merges` is ours: continued BPE.
-        options: what may become a token.
         table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
 
     Returns:
@@ -118,9 +104,6 @@ def proposals_from_merges(learned: LearnedMerges, spelling: Spelling) -> list[Pr
     return proposals
 
 
-# --- the thesis's algorithm "Vocabulary Expansion for Tokenizer" -------------------------------------------
-
-
 def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options: TokenOptions) -> list[Proposal]:
     if spelling.kind == "sentencepiece" and spelling.rewrites:
         texts = [spelling.normalise(text) for text in texts]
@@ -136,7 +119,8 @@ def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options:
             text = raw.decode()
         except UnicodeDecodeError:  # part of a character: an added token can only hold whole ones
             continue
-        if _is_number(text) or raw in barred or files[raw] < options.min_files or (longest and len(raw) > longest):
+        number = text.strip().replace(".", "").isnumeric()  # as in the thesis's examples 12 and 31
+        if number or raw in barred or files[raw] < options.min_files or (longest and len(raw) > longest):
             continue
         if options.keep_whitespace is False and text.isspace():
             continue
@@ -146,11 +130,6 @@ def _thesis_selection(texts: Sequence[str], spelling: Spelling, n: int, options:
     return chosen
 
 
-def _is_number(text: str) -> bool:
-    """Whether a token is just a number, as in the thesis's examples 12 and 31."""
-    return bool(text.strip()) and text.strip().replace(".", "").isnumeric()
-
-
 def train_fresh_bpe(texts: Sequence[str], spelling: Spelling, vocab_size: int) -> Tokenizer:
     """Train a BPE from nothing, of `vocab_size` entries, with the original normaliser and pre-tokenizer.
 
@@ -158,8 +137,6 @@ def train_fresh_bpe(texts: Sequence[str], spelling: Spelling, vocab_size: int) -
     at line ends, since lines were sentences. The same is done here, and letters, digits and signs are kept apart as
     continued merges keep them (see `wordtable.joinable`): a token `s.` would cut every plural before a full stop.
     """
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-
     fresh = Tokenizer(models.BPE())
     alphabet: list[str] = []
     if spelling.kind == "byte-level":

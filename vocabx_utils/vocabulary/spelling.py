@@ -14,13 +14,11 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from tokenizers import Tokenizer
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -55,18 +53,12 @@ _BYTE = {symbol: byte for byte, symbol in _SYMBOL.items()}
 
 @dataclass(frozen=True, eq=False)
 class Spelling:
-    """How one tokenizer spells text.
+    """How one tokenizer spells text."""
 
-    Attributes:
-        kind: which of the two kinds.
-        layout: the tokenizer's own JSON, padding entries removed.
-        vocab: piece to id, added tokens included.
-        added_ids: added tokens, which are matched in the text before the merges run and take part in none.
-    """
-
-    kind: Kind
-    layout: dict[str, Any] = field(repr=False)
-    vocab: dict[str, int] = field(repr=False)
+    kind: Kind  # which of the two kinds
+    layout: dict[str, Any] = field(repr=False)  # the tokenizer's own JSON, padding entries removed
+    vocab: dict[str, int] = field(repr=False)  # piece to id, added tokens included
+    # added tokens, which are matched in the text before the merges run and take part in none
     added_ids: frozenset[int] = field(repr=False)
 
     # --- its ids ---
@@ -137,8 +129,6 @@ class Spelling:
     @cached_property
     def backend(self) -> Tokenizer:
         """The tokenizer built anew from `layout`."""
-        from tokenizers import Tokenizer
-
         return Tokenizer.from_str(json.dumps(self.layout))
 
     @property
@@ -174,8 +164,6 @@ class Spelling:
     @cached_property
     def _normalizer(self) -> Any:
         """The normaliser without the prefix, or None."""
-        from tokenizers import Tokenizer
-
         kept = [part for part in self._normalizers if part["type"] != "Prepend"]
         if not kept:
             return None

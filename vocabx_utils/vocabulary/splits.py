@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vocabx_utils.corpus import (
-    Pair,
-    fingerprint,
-    pairs_from_hub,
-    pairs_from_jsonl,
-    pairs_from_packages,
-    pairs_from_tree,
-    render,
-    shared_sizes,
-)
+from transformers import PreTrainedTokenizerFast
+
+from vocabx_utils import corpus
+from vocabx_utils.config import TokenizerConfig
+from vocabx_utils.corpus import Pair
 from vocabx_utils.files import write_json, write_jsonl
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from vocabx_utils.config import TokenizerConfig
 
 SPLITS = ("tokenizer", "train", "validation")
 _LEAST = {"tokenizer": 20, "train": 20, "validation": 10}  # fewer say nothing about a token
@@ -35,12 +25,12 @@ def load_pairs(config: TokenizerConfig) -> list[Pair]:
         CorpusError: it is missing, empty or malformed.
     """
     if config.corpus_source == "jsonl":
-        return pairs_from_jsonl(config.corpus_path)
+        return corpus.pairs_from_jsonl(config.corpus_path)
     if config.corpus_source == "hub":
-        return pairs_from_hub(config.corpus_path, config.corpus_revision or None)
+        return corpus.pairs_from_hub(config.corpus_path, config.corpus_revision or None)
     if config.corpus_source == "tree":
-        return pairs_from_tree(config.corpus_path, config.corpus_glob)
-    return pairs_from_packages(config.packages)
+        return corpus.pairs_from_tree(config.corpus_path, config.corpus_glob)
+    return corpus.pairs_from_packages(config.packages)
 
 
 def split_sizes(config: TokenizerConfig, pairs: Sequence[Pair]) -> dict[str, int]:
@@ -53,7 +43,7 @@ def split_sizes(config: TokenizerConfig, pairs: Sequence[Pair]) -> dict[str, int
         CorpusError: a corpus of one's own with too few texts for three splits.
     """
     asked = {name: getattr(config, f"{name}_pairs") for name in SPLITS}
-    return shared_sizes(pairs, asked, _LEAST) if config.corpus_source in ("jsonl", "tree") else asked
+    return corpus.shared_sizes(pairs, asked, _LEAST) if config.corpus_source in ("jsonl", "tree") else asked
 
 
 def plain_texts(pairs: Sequence[Pair]) -> list[str]:
@@ -63,22 +53,18 @@ def plain_texts(pairs: Sequence[Pair]) -> list[str]:
 
 def rendered_texts(pairs: Sequence[Pair], config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast) -> list[str]:
     """Return pairs as the model reads them."""
-    return [render(pair, config.template, tokenizer).text for pair in pairs]
+    return [corpus.render(pair, config.template, tokenizer).text for pair in pairs]
 
 
 def save_splits(
     folder: Path, splits: Mapping[str, Sequence[Pair]], config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
     """Write `splits/<name>.jsonl` and `corpus.json` (source, template, sizes, fingerprints); return the latter."""
-    summary: dict[str, Any] = {
-        "corpus": config.corpus_source,
-        "template": config.template,
-        "sizes": {},
-        "fingerprints": {},
-    }
+    prints = {}
     for name, pairs in splits.items():
         write_jsonl(folder / "splits" / f"{name}.jsonl", [asdict(pair) for pair in pairs])
-        summary["sizes"][name] = len(pairs)
-        summary["fingerprints"][name] = fingerprint(rendered_texts(pairs, config, tokenizer))
+        prints[name] = corpus.fingerprint(rendered_texts(pairs, config, tokenizer))
+    summary: dict[str, Any] = {"corpus": config.corpus_source, "template": config.template}
+    summary |= {"sizes": {name: len(pairs) for name, pairs in splits.items()}, "fingerprints": prints}
     write_json(folder / "corpus.json", summary)
     return summary

@@ -13,13 +13,12 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.tokenizer_files import FILE, plain_tokenizer
 from vocabx_utils.vocabulary.spelling import Spelling
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 # Unicode noncharacters, never used in interchange: they fence added tokens while a text is decoded.
 _OPEN, _CLOSE = "\ufdd1", "\ufdd0"
@@ -42,7 +41,6 @@ def added_layout(spelling: Spelling, texts: Mapping[str, bool]) -> dict[str, Any
     before it, which it cannot once the letter is cut out inside an added token.
 
     Args:
-        spelling: of the original tokenizer.
         texts: of each token in the order of ids, and whether it may match only where it is a whole word.
     """
     layout = _with_added_tokens_in_vocab(spelling)

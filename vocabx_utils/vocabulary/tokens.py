@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_tokenizer
@@ -15,30 +18,18 @@ from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import Strategy
 from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from transformers import PreTrainedTokenizerFast
-
 
 @dataclass(frozen=True)
 class NewToken:
-    """One new token.
+    """One new token."""
 
-    Attributes:
-        id: V or more.
-        text: its text (the replacement character where its bytes are no whole characters).
-        raw: its UTF-8 bytes.
-        subtokens: original ids that it replaces.
-        count: occurrences in the corpus that it was chosen on; 0 for tokens that were given as text.
-        wanted: False for a token that only serves as a step of merges towards longer ones: it was not asked for,
-            or the corpus never shows it.
-    """
-
-    id: int
-    text: str
-    raw: bytes
-    subtokens: tuple[int, ...]
-    count: int = 0
+    id: int  # V or more
+    text: str  # its text (the replacement character where its bytes are no whole characters)
+    raw: bytes  # its UTF-8 bytes
+    subtokens: tuple[int, ...]  # original ids that it replaces
+    count: int = 0  # occurrences in the corpus that it was chosen on; 0 for tokens that were given as text
+    # False for a token that only serves as a step of merges towards longer ones: it was not asked for, or the corpus
+    # never shows it
     wanted: bool = True
 
     @property
@@ -49,23 +40,14 @@ class NewToken:
 
 @dataclass(frozen=True)
 class Extension:
-    """An original tokenizer, the extended one, and the tokens that are new.
+    """An original tokenizer, the extended one, and the tokens that are new."""
 
-    Attributes:
-        original: the tokenizer as it was.
-        extended: the tokenizer with new ids V to V + N − 1.
-        tokens: the new tokens in the order of their ids.
-        strategy: `added` or `merges`.
-        V: ids of the original tokenizer, gaps included.
-        report: what happened: what was asked for, left out, and noted.
-    """
-
-    original: PreTrainedTokenizerFast
-    extended: PreTrainedTokenizerFast
-    tokens: tuple[NewToken, ...]
-    strategy: Strategy
-    V: int
-    report: Mapping[str, Any]
+    original: PreTrainedTokenizerFast  # the tokenizer as it was
+    extended: PreTrainedTokenizerFast  # the tokenizer with new ids V to V + N − 1
+    tokens: tuple[NewToken, ...]  # the new tokens in the order of their ids
+    strategy: Strategy  # `added` or `merges`
+    V: int  # ids of the original tokenizer, gaps included
+    report: Mapping[str, Any]  # what happened: what was asked for, left out, and noted
 
     @property
     def N(self) -> int:
@@ -90,22 +72,10 @@ class Extension:
 
     def table(self) -> pd.DataFrame:
         """Return the new tokens, one a row."""
-        import pandas as pd
-
-        pieces = self.original.convert_ids_to_tokens
-        rows = [
-            {
-                "id": t.id,
-                "text": t.text,
-                "subtokens": " | ".join(pieces(list(t.subtokens))),
-                "k": len(t.subtokens),
-                "bytes": len(t.raw),
-                "count": t.count,
-                "tokens_saved": t.tokens_saved,
-                "wanted": t.wanted,
-            }
-            for t in self.tokens
-        ]
+        rows = []
+        for t in self.tokens:
+            pieces = " | ".join(self.original.convert_ids_to_tokens(list(t.subtokens)))
+            rows.append((t.id, t.text, pieces, len(t.subtokens), len(t.raw), t.count, t.tokens_saved, t.wanted))
         columns = ["id", "text", "subtokens", "k", "bytes", "count", "tokens_saved", "wanted"]
         return pd.DataFrame(rows, columns=columns)
 

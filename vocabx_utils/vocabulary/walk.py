@@ -19,19 +19,11 @@ def new_added(original: Spelling, extended: Spelling) -> BoolArray:
 
 
 def follow(reference: bytes, ids: IntArray, original: Spelling, extended: Spelling) -> tuple[IntArray, BoolArray]:
-    """Find each extended token's end in the bytes that the original read, and whether the tokens so far spell those.
+    """Find each extended token's end in the bytes that the original read, (Te,), and whether each is exact, (Te,).
 
-    Added tokens are cut out before a text is normalised. A SentencePiece-style tokenizer then puts a space before each
-    remaining part, and NFC cannot join a mark with a letter that sits inside the added token.
-
-    Args:
-        reference: bytes of the original side's tokens.
-        ids: E, (Te,).
-        original: spelling of the original tokenizer.
-        extended: spelling of the extended one.
-
-    Returns:
-        Ends, (Te,), and whether each is exact, (Te,).
+    An end is exact where the tokens so far spell those bytes. Added tokens are cut out before a text is normalised. A
+    SentencePiece-style tokenizer then puts a space before each remaining part, and NFC cannot join a mark with a letter
+    that sits inside the added token.
 
     Raises:
         ValueError: the two sides do not spell the same text.
@@ -71,19 +63,19 @@ def _spellings(piece: bytes, extended: Spelling, before: _Before, is_new: bool, 
 
     Where a tokenizer puts a space before stretches of text, the original may have one before a new token that the
     extended side lacks, and the extended one too many after a new token. The scheme and the reference's next byte
-    say which, so nothing is guessed.
-
-    Args:
-        piece: bytes of the extended tokens since the last agreement.
-        extended: spelling of the extended tokenizer.
-        before: what stands before them.
-        is_new: whether the last of them is a new added token.
-        following: the next byte of the reference.
+    (`following`) say which, so nothing is guessed. `piece` holds the bytes since the last agreement, and `is_new` is
+    of its last token.
     """
-    starts_spaced = piece.startswith(b" ")
-    if is_new and _lacks_space(extended, before, starts_spaced, following):
+    scheme, starts_spaced = extended.segment_prefix, piece.startswith(b" ")
+    if scheme == "added":
+        lacks_space, extra_space = before is _Before.BREAK, True
+    else:
+        lacks_space = scheme != "none" and following == b" " and not starts_spaced
+        extra_space = scheme == "unless_space" and following != b" "
+    # the original may have a space before a new token, and lack one behind it
+    if is_new and lacks_space:
         yield b" " + piece
-    if not is_new and before is _Before.NEW and starts_spaced and _has_extra_space(extended, following):
+    if not is_new and before is _Before.NEW and starts_spaced and extra_space:
         yield piece[1:]
     yield piece
     if extended.rewrites and piece:
@@ -92,15 +84,3 @@ def _spellings(piece: bytes, extended: Spelling, before: _Before, is_new: bool, 
         except UnicodeDecodeError:  # the tokens so far end inside a character
             return
         yield extended.normalise(text).encode()
-
-
-def _lacks_space(extended: Spelling, before: _Before, starts_spaced: bool, following: bytes) -> bool:
-    """Whether the original has a space before this new token that the extended side lacks."""
-    if extended.segment_prefix == "added":
-        return before is _Before.BREAK
-    return extended.segment_prefix != "none" and following == b" " and not starts_spaced
-
-
-def _has_extra_space(extended: Spelling, following: bytes) -> bool:
-    """Whether text behind a new token begins with a space that the original lacks."""
-    return extended.segment_prefix == "added" or (extended.segment_prefix == "unless_space" and following != b" ")

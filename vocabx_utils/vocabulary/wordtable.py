@@ -6,40 +6,29 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Encoding
 
 from vocabx_utils.progress import progress
 from vocabx_utils.vocabulary.encoding import text_batches
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, TokenOptions
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling
 
-if TYPE_CHECKING:
-    from tokenizers import Encoding
-
 _LONGEST = 512  # tokens; a longer pre-token (a data blob on one line) is counted in parts
 
 
 @dataclass(frozen=True)
 class WordTable:
-    """Distinct stretches of original tokens inside which merges may happen.
+    """Distinct stretches of original tokens inside which merges may happen."""
 
-    Attributes:
-        words: token ids of each stretch, two or more tokens long.
-        counts: how often each occurs.
-        tokens: all original tokens of the corpus, stretches of one token included.
-        n_bytes: UTF-8 bytes of the corpus.
-        files: numbers of the first texts that each stretch stands in, at most `files_kept`; empty if that is 1.
-        files_kept: how many texts are told apart. To ask for at least k, no more than k need be known.
-    """
-
-    words: list[tuple[int, ...]]
-    counts: list[int]
-    tokens: int
-    n_bytes: int
+    words: list[tuple[int, ...]]  # token ids of each stretch, two or more tokens long
+    counts: list[int]  # how often each occurs
+    tokens: int  # all original tokens of the corpus, stretches of one token included
+    n_bytes: int  # UTF-8 bytes of the corpus
+    # numbers of the first texts that each stretch stands in, at most `files_kept`; empty if that is 1
     files: list[tuple[int, ...]] = field(default_factory=list)
-    files_kept: int = 1
+    files_kept: int = 1  # how many texts are told apart. To ask for at least k, no more than k need be known.
 
 
 def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool = False) -> bool:
@@ -57,7 +46,7 @@ def joinable(left: str, right: str, spelling: Spelling, *, across_digits: bool =
     if right.startswith(SPACE_MARK):
         return not left.strip(SPACE_MARK) and not right.strip(SPACE_MARK)
     if not left.strip(SPACE_MARK):
-        return left == SPACE_MARK and (across_digits or not is_digit(right[0]))
+        return left == SPACE_MARK and (across_digits or _char_class(right[0]) != "digit")
     first, last = _char_class(right[0]), _char_class(left[-1])
     if "digit" in (first, last):
         return across_digits
@@ -69,12 +58,7 @@ def _edge_is_digit(piece: str, edge: int, spelling: Spelling) -> bool:
     if symbol.isascii():
         return symbol.isdigit()
     text = spelling.raw(piece).decode("utf-8", "ignore")
-    return bool(text) and is_digit(text[edge])
-
-
-def is_digit(char: str) -> bool:
-    """Tell whether a character is numeric (Unicode N)."""
-    return _char_class(char) == "digit"
+    return bool(text) and _char_class(text[edge]) == "digit"
 
 
 def _char_class(char: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -10,25 +10,10 @@ from vocabx_utils import config, profiles, thesis
 from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
-from vocabx_utils.paths import STAGES
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.training.finetuning_variants import plan_variants
 
 PROFILES = profiles.profile_names()
-CLASSES = dict(
-    zip(
-        STAGES,
-        (
-            config.StageConfig,
-            config.TokenizerConfig,
-            config.AlignmentConfig,
-            config.Phase1Config,
-            config.FineTuneConfig,
-            config.EvaluationConfig,
-            config.AnalysisConfig,
-        ),
-        strict=True,
-    )
-)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -43,8 +28,8 @@ def test_every_value_is_in_range(profile: str) -> None:
     plan = make_plan(profile)
     for stage, source in plan.sources.items():
         values = {n: p.default for n, p in declared_parameters(source).items()} | plan.parameters[stage]
-        fields = {field.name for field in dataclasses.fields(CLASSES[stage])}
-        settings = CLASSES[stage].from_params(**{n: v for n, v in values.items() if n in fields})
+        kind = config.STAGE_SETTINGS[stage][0]
+        settings = kind.from_params(**{n: v for n, v in values.items() if n in kind.field_names()})
         assert settings.run_name == profile
 
 
@@ -90,3 +75,30 @@ def test_the_thesis_profile_evaluates_every_row_of_the_published_table() -> None
         assert sorted(parameters["05_benchmark_evaluation"][name]) == sorted(
             ["base", *(f"tuned_{n}" for n in exported)]
         )
+
+
+def test_profile_sections_override_shared_values(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text('seed: 1\nother: 2\n"03":\n  seed: 5\n  epochs: 3\n')
+    profile = profiles.load_profile(path)
+    assert profile["03_phase1_training"] == {"seed": 5, "epochs": 3}
+    declared = {"seed": 0, "epochs": 1}
+    assert profiles.notebook_params(profile, "03_phase1_training", declared) == {"seed": 5, "epochs": 3}
+    assert profiles.notebook_params(profile, "01_tokenizer_extension", {"seed": 0}) == {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("- 1\n- 2\n", "expected a mapping"), ("a: [1\n", "is not YAML"), ("phase9:\n  a: 1\n", "names no notebook")],
+)
+def test_bad_profiles_are_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        profiles.load_profile(path)
+
+
+def test_unknown_profile_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"No profile 'gpus'. Known: quick"):
+        profiles.load_profile("gpus")
+    assert profiles.load_profile("quick") == {}

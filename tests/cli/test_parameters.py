@@ -119,11 +119,3 @@ def test_every_parameter_of_the_series_is_a_setting() -> None:
     for stage, path in find_notebooks().items():
         known = set().union(*(settings.field_names() for settings in config.STAGE_SETTINGS[stage]))
         assert set(declared_parameters(path)) - known == shown_only.get(stage, set()), stage
-
-
-@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
-def test_settings_refuse_numbers_that_are_not_finite(value: float) -> None:
-    with pytest.raises(settings.ConfigError, match="finite"):
-        config.Phase1Config(learning_rate=value)
-    with pytest.raises(settings.ConfigError, match="finite"):
-        config.FineTuneConfig(clip_norm=value)
