@@ -252,7 +252,7 @@ def _package_texts(distribution: str, suffix: str) -> list[str]:
 
 def _licences() -> list[str]:
     """The different licence texts of the installed packages."""
-    texts = []
+    texts: list[str] = []
     for distribution in ("numpy", "pandas", "scipy", "scikit-learn", "transformers", "safetensors"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             texts += _read(distribution, lambda name: "LICEN" in Path(name).name.upper())
