@@ -38,6 +38,7 @@ from vocabx_utils import corpus, files, models
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.training import stages
 from vocabx_utils.training.examples import Example, ExampleSet, encode
+from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.finetuning_stage import OutOfMemory, fine_tune, run_stage
 from vocabx_utils.training.forgetting import Snapshot, TextSet, forgetting_texts
 
@@ -144,7 +145,7 @@ def measured(
     folder = options.scratch / f"{shape}-{key}-{budget}-{compiled}"
     flops = flops_per_token(model, key, config, limit, options.length)
     weights = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-    _, result = run_stage(model, stage, texts, few, folder, config, limit=limit)
+    result, _ = run_stage(StageTraining(model, stage, texts, few, config, limit=limit), folder)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     records = [record for record in files.read_jsonl(folder / "losses.jsonl") if record["kind"] == "step"]
     seconds = [record["seconds"] for record in records][options.warmup :]

@@ -216,7 +216,7 @@ def engine(options: argparse.Namespace) -> None:
         synchronise()
         found["teacher_seconds"] = time.perf_counter() - began
         found["teacher_tokens"] = sum(len(e.original_ids) for e in problem.train.examples)
-        found["teacher_bytes"] = cache.nbytes
+        found["teacher_bytes"] = cache.states.nbytes
         trainer = ours(problem, cache=cache)
         step = trainer.step
     else:

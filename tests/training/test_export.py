@@ -6,7 +6,6 @@ import copy
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,10 +24,9 @@ from transformers import (
 
 from vocabx_utils import files, folders, locks, portable, runs
 from vocabx_utils.config import FineTuneConfig
-from vocabx_utils.fetch import DEFAULT_MODEL
 from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import PortableError, save_tokenizer
-from vocabx_utils.training import card, export, starts
+from vocabx_utils.training import export, starts
 from vocabx_utils.training.examples import encode
 from vocabx_utils.training.export import ExportError, export_model, read_facts
 from vocabx_utils.training.finetuning_stage import fine_tune
@@ -348,17 +346,6 @@ def test_a_tokenizer_that_others_would_open_as_another_is_refused(tmp_path):
         model = tiny_decoder(302, family="qwen2")
         export_model(Start(model, extension.extended, extension.new_ids), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_card_names_base_and_licence(tmp_path):
-    base = chat_base()
-    for name, text in (("packaged", DEFAULT_MODEL), ("folder", str(tmp_path / "own"))):
-        (tmp_path / "own").mkdir(exist_ok=True)
-        (tmp_path / "own" / "README.md").write_text("---\nlanguage: en\nlicense: Apache-2.0\n---\n# Mine\n")
-        export_model(with_rows(replace(base, name=text)), tmp_path / name)
-        readme = (tmp_path / name / "README.md").read_text()
-        assert "license: apache-2.0\n" in readme and f"derived from `{text}`" in readme
-    assert card.licence_of(str(tmp_path)) is None and card.licence_of("") is None
 
 
 def test_probe_tells_whether_ids_change():

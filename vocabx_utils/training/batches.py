@@ -11,8 +11,7 @@ Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from vocabx_utils.batching import like_length, pad
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.objectives import Anchor
-
-__all__ = ["Batch", "Step", "align_batch", "collate", "epoch_batches", "micro_batches", "padding_share", "plan_epoch"]
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,9 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
 
-        def move(tensor: Tensor) -> Tensor:
-            if device.type == "cuda":
-                return tensor.pin_memory().to(device, non_blocking=True)
-            return tensor.to(device)
-
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {name: move(value) for name, value in held.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        if device.type == "cuda":
+            return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in vars(self).values()))
+        return Batch(*(tensor.to(device) for tensor in vars(self).values()))
 
 
 def align_batch(
@@ -70,8 +62,6 @@ def align_batch(
     """Pad some examples and collect what the losses need.
 
     Args:
-        examples: the set.
-        indices: which examples.
         anchor: which pairs to compare, None for none at all.
         rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
     """
@@ -116,14 +106,9 @@ def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: in
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
 
     Args:
-        examples: the training set.
         batch_size: examples in a step.
-        seed: of the run.
         epoch: counted from 1.
         buckets: steps whose examples are sorted by length together; 1 switches sorting off.
-
-    Returns:
-        Lists of example indices, shuffled.
     """
     generator = np.random.default_rng([seed, epoch])
     order = np.asarray(generator.permutation(len(examples)), np.int64)
@@ -158,16 +143,11 @@ def plan_epoch(
     step holds does not depend on `world` or `tokens_per_batch`, so that the loss curve does not either.
 
     Args:
-        examples: encoded texts.
         tokens_per_step: tokens behind one optimiser step, over all processes.
         tokens_per_batch: padded tokens that one process holds at once (this bounds memory).
         world: number of processes that share a batch.
         max_padding: share of padding above which a batch is cut in two.
         pool_steps: steps of one sorted pool.
-        seed: same seed, same plan.
-
-    Returns:
-        The steps of the epoch.
 
     Raises:
         ValueError: when a single text is longer than `tokens_per_batch`.
@@ -181,30 +161,13 @@ def plan_epoch(
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
     pools = _cut(order, lengths, tokens_per_step * pool_steps)
-    groups = [
-        group
-        for pool in pools
-        for group in _cut(pool[np.argsort(-lengths[pool], kind="stable")], lengths, tokens_per_step)
-    ]
-    steps = [
-        Step(
-            tuple(
-                map(
-                    tuple,
-                    like_length(
-                        lengths,
-                        group,
-                        tokens=tokens_per_batch,
-                        world=world,
-                        max_padding=max_padding,
-                        longest_first=True,
-                    ),
-                )
-            ),
-            sum(examples[number].targets for number in group),
+    by_length = (pool[np.argsort(-lengths[pool], kind="stable")] for pool in pools)
+    steps = []
+    for group in (group for pool in by_length for group in _cut(pool, lengths, tokens_per_step)):
+        batches = like_length(
+            lengths, group, tokens=tokens_per_batch, world=world, max_padding=max_padding, longest_first=True
         )
-        for group in groups
-    ]
+        steps.append(Step(tuple(map(tuple, batches)), sum(examples[number].targets for number in group)))
     return [steps[number] for number in generator.permutation(len(steps))]
 
 
@@ -225,9 +188,6 @@ def collate(
     """Pad one process's share of a batch on the right.
 
     Args:
-        examples: encoded texts.
-        numbers: the batch.
-        rank: this process.
         world: number of processes; row `k` belongs to process `k % world`.
 
     Returns:

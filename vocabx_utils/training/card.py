@@ -12,8 +12,6 @@ import jinja2
 from vocabx_utils import files, runs
 from vocabx_utils.fetch import PACKAGED
 
-__all__ = ["licence_of", "write_card"]
-
 _TRAINED = {
     "a": ("whole input embedding and head", ("a_epochs", "a_rate", "a_warmup")),
     "b": (

@@ -16,8 +16,6 @@ from torch.optim import Optimizer
 
 from vocabx_utils import files
 
-__all__ = ["FILE", "gather_checkpoint", "load_checkpoint", "whole"]
-
 FILE = "checkpoint.safetensors"
 
 
@@ -25,10 +23,6 @@ def gather_checkpoint(parameters: Mapping[str, Tensor], optimisers: Sequence[Opt
     """Collect trained tensors and optimiser state on the CPU, for `files.write_tensors`.
 
     Every process has to call it: each gets the whole, also where the tensors are sharded.
-
-    Args:
-        parameters: the trained tensors by name.
-        optimisers: those that move them.
     """
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
@@ -41,15 +35,7 @@ def gather_checkpoint(parameters: Mapping[str, Tensor], optimisers: Sequence[Opt
 def load_checkpoint(
     folder: Path, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]
 ) -> dict[str, Tensor] | None:
-    """Restore the state in place.
-
-    Args:
-        folder: where `FILE` lies.
-        parameters: the trained tensors by name, overwritten.
-        optimisers: those that move them, overwritten.
-
-    Returns:
-        The counters, or None if there is no checkpoint.
+    """Restore the state in place; return the counters, or None if there is no checkpoint.
 
     Raises:
         ValueError: the file does not hold these tensors.

@@ -18,8 +18,6 @@ from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import Objective, Recipe
 
-__all__ = ["LossLog", "NotImprovedError", "RowsNotTrainedError", "StepFacts", "rows_checksum"]
-
 
 class RowsNotTrainedError(RuntimeError):
     """A new row with training examples did not change, or a frozen one did."""
@@ -82,8 +80,6 @@ class LossLog:
     """Losses of every step; they stay on the device between checks, since reading one waits for the GPU.
 
     Args:
-        name: of the variant, for the message.
-        learning_rate: likewise.
         every: steps between checks.
     """
 
@@ -136,9 +132,7 @@ def check_moved(recipe: Recipe, before: Tensor, after: Tensor, train: AlignedSet
     """Raise if a row with examples did not move; return the ids without examples.
 
     Args:
-        recipe: of the variant.
         before, after: (N, D) input rows on the CPU.
-        train: the training set.
     """
     missing: list[int] = (np.flatnonzero(train.counts() == 0) + train.vocab_size).tolist()
     if recipe.objective is None:
@@ -168,10 +162,8 @@ def check_improved(recipe: Recipe, metrics: list[dict[str, Any]], config: Phase1
 
 
 def _must_improve(recipe: Recipe, config: Phase1Config) -> bool:
-    objective = recipe.objective
-    return (
-        objective is not None and config.require_improvement and (objective.match, objective.anchor) == ("kl", "last")
-    )
+    found = recipe.objective
+    return found is not None and config.require_improvement and (found.match, found.anchor) == ("kl", "last")
 
 
 def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -> Ints:
@@ -186,11 +178,7 @@ def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -
 
 
 def rows_checksum(matrix: Tensor) -> int:
-    """Return a number that changes when any bit of a matrix changes place or value (not cryptographic).
-
-    Args:
-        matrix: any two-dimensional tensor.
-    """
+    """Return a number that changes when any bit of a two-dimensional matrix changes place or value; not a digest."""
     kinds: Mapping[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = matrix.detach().contiguous().view(kinds[matrix.element_size()])
     rows = torch.arange(1, bits.shape[0] + 1, device=bits.device, dtype=torch.int64)

@@ -24,8 +24,6 @@ from vocabx_utils.training.softmax import default_chunk
 from vocabx_utils.training.teacher import TeacherStates
 from vocabx_utils.vocabulary.initialization import SubtokenLike
 
-__all__ = ["Continuations", "continuations", "sample_after"]
-
 
 @dataclass(frozen=True)
 class Continuations:
@@ -77,12 +75,9 @@ def continuations(
     *,
     token_budget: int = 8192,
 ) -> Continuations:
-    """Predict one token after every new token of a split.
+    """Predict one token after every new token of a split; the teacher's states are those of its last layer.
 
     Args:
-        model: student.
-        examples: the split.
-        teacher: its cache, last layer.
         tokens: the N new tokens in order of id.
         token_budget: tokens of a forward pass, padding included.
     """
@@ -115,17 +110,10 @@ def _mass(scores: Tensor, ids: Tensor) -> Tensor:
 def sample_after(
     model: Student, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
 ) -> list[list[int]]:
-    """Continue some prefixes that end with a new token.
+    """Continue some prefixes that end with a new token; return the added ids.
 
     Args:
-        model: student.
-        prefixes: id sequences under the extended tokenizer.
-        length: tokens to add.
         greedy: take the most probable token; otherwise sample at temperature 1.
-        seed: for sampling.
-
-    Returns:
-        The added ids, one list a prefix.
     """
     generator = torch.Generator().manual_seed(seed)
     width = max(len(p) for p in prefixes)

@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from vocabx_utils.training.softmax import aligned_rows, blank_, cross_entropy_chunk
 
-__all__ = ["IGNORE", "linear_cross_entropy", "token_losses"]
-
 IGNORE = -1
 """Target of a position that has none: behind the last token of a text, in front of an answer, in the padding."""
 

@@ -22,8 +22,6 @@ from vocabx_utils.files import hash_bytes
 from vocabx_utils.training.objectives import ANCHORS, Anchor
 from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
 
-__all__ = ["AlignedExample", "AlignedSet", "Example", "ExampleSet", "choose_windows", "encode", "whole_texts"]
-
 Ints = npt.NDArray[np.int64]
 LossOn = Literal["all", "answer"]
 
@@ -117,13 +115,7 @@ class ExampleSet:
 
 @dataclass(frozen=True)
 class AlignedSet(ExampleSet):
-    """Examples of one split under both tokenizers.
-
-    Attributes:
-        examples: aligned stretches.
-        vocab_size: V.
-        n_new: N.
-    """
+    """Examples of one split under both tokenizers, V original ids and N new ones."""
 
     examples: tuple[AlignedExample, ...]
     vocab_size: int = field(kw_only=True)
@@ -160,9 +152,6 @@ def encode(
         tokenizer: original or extended; no special token is added here, the template has them.
         max_length: tokens kept of one text.
         loss_on: "all" learns the whole text, "answer" only from the first token that holds a byte of the answer.
-
-    Returns:
-        The examples in order, with counts of what was cut and skipped.
 
     Raises:
         ValueError: when `max_length` is under 2 or no text has anything to learn.
@@ -231,9 +220,6 @@ def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, ma
     """Take every text from its beginning, cut at a common boundary if it is too long.
 
     Args:
-        texts: aligned texts.
-        vocab_size: V.
-        n_new: N.
         max_length: longest example, in tokens of either tokenizer.
 
     Returns:
@@ -263,21 +249,13 @@ def choose_windows(
     per_token: int = 64,
     seed: int = 0,
 ) -> AlignedSet:
-    """Cut short windows around new tokens, spreading them evenly over the tokens.
+    """Cut short windows around new tokens, evenly spread over the tokens; in order of text and place.
 
     Tokens take turns, rarest first; an occurrence that already lies in a chosen window counts and costs nothing.
 
     Args:
-        texts: aligned texts.
-        vocab_size: V.
-        n_new: N.
         window: extended tokens in a window, about half before the new token and half after.
-        limit: most windows.
         per_token: most occurrences asked for one token.
-        seed: for the order of occurrences.
-
-    Returns:
-        The windows, in order of text and place.
     """
     cuts = [_boundaries(text) for text in texts]
     places = _occurrences(texts, vocab_size, n_new, seed)

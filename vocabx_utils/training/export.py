@@ -22,8 +22,6 @@ from vocabx_utils.training.stage_files import save_adapter
 from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.starts import Start
 
-__all__ = ["ExportError", "export_model", "read_facts", "refuse_existing"]
-
 _FACTS = "vocabx_export.json"
 # Digits, runs of spaces and line ends, scripts, marks and emoji: where pre-tokenizers differ.
 _PROBE = (
@@ -57,7 +55,6 @@ def export_model(
         adapter: `merge` adds LoRA into the weights; `separate` writes the base with its rows, and `adapter/` in it.
         pad_to: round the rows up to a multiple of this (64 suits GPUs); all padding rows are then overwritten with
             the mean head row, whose logit can never exceed the largest one.
-        shard_size: largest safetensors file.
         probe: text whose ids llama.cpp's converter hashes to recognise a pre-tokenizer.
         verify: load the folder again and compare logits and ids (memory of two models).
 
@@ -116,11 +113,7 @@ def read_facts(folder: str | Path) -> Mapping[str, Any]:
 
 
 def refuse_existing(out: Path) -> None:
-    """Refuse a folder with something in it, before a model is loaded for it.
-
-    Raises:
-        ExportError: says what to do.
-    """
+    """Raise an `ExportError` for a folder with something in it, before a model is loaded for it."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"{out} exists and is not empty; choose another folder or remove it")
 

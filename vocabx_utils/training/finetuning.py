@@ -39,8 +39,6 @@ from vocabx_utils.training.loss_model import (
 )
 from vocabx_utils.training.stage_files import new_rows_of
 
-__all__ = ["StageRun", "StageTraining", "validation_loss"]
-
 
 @dataclass(frozen=True)
 class StageRun:
@@ -77,7 +75,6 @@ class StageTraining:
     Args:
         model: plain untied model; changed in place, wrapped by peft in stage "b" (then `trained` is the wrapper).
         stage, config: what moves, for how long, how fast; batch sizes, clipping, precision, seed.
-        train, validation: encoded texts.
         limit: V + N.
         new_ids: ids of the new tokens.
         start_loss: validation loss of the model as it comes, measured here unless given.
@@ -148,11 +145,7 @@ class StageTraining:
         if not self.records:
             yield self.validate(0, self.start_loss)
         reset_peak()
-        flat = [
-            (step, epoch, number == len(plan) - 1)
-            for epoch, plan in enumerate(self.epochs)
-            for number, step in enumerate(plan)
-        ]
+        flat = [(step, epoch, step is plan[-1]) for epoch, plan in enumerate(self.epochs) for step in plan]
         for step, epoch, last in flat[self.done :]:
             record = self.step(step, self.done, epoch)
             self.done += 1
@@ -167,10 +160,7 @@ class StageTraining:
     def step(self, step: Step, number: int, epoch: int) -> Record:
         """Update what the stage frees once, over all batches of a step, each token weighing the same.
 
-        Args:
-            step: its batches.
-            number: of the step, from 0.
-            epoch: from 0.
+        Steps and epochs are counted from 0.
 
         Returns:
             Mean loss (nats per token), tokens, rate and seconds, for the journal.
@@ -284,9 +274,6 @@ class StageTraining:
     def close(self) -> Any:
         """Back to the model's own dtype, frozen and in evaluation mode; rows beside the matrices go into them.
 
-        Returns:
-            The model, wrapped by peft after stage "b".
-
         Raises:
             RuntimeError: a new row that stands in the training texts did not move.
         """
@@ -325,8 +312,6 @@ def validation_loss(module: nn.Module, steps: Sequence[Step], texts: ExampleSet,
     Args:
         module: a `LossModel`, possibly wrapped for several processes.
         steps: plan over the texts; every batch is shared by the processes.
-        texts: encoded texts.
-        accelerator: knows device and processes.
     """
     mode = module.training
     module.eval()

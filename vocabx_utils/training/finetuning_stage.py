@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel
@@ -26,11 +27,6 @@ from vocabx_utils.training.finetuning import StageRun, StageTraining, on_cpu
 from vocabx_utils.training.loop import Record, carry_out, claim
 from vocabx_utils.training.loss_model import check_shape
 from vocabx_utils.training.stage_files import load_stage, save_sharded, save_stage
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["FineTuned", "Measured", "OutOfMemory", "fine_tune", "run_stage"]
 
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
 _NOT_IN_KEY = (
@@ -47,15 +43,10 @@ class OutOfMemory(RuntimeError):
 
 @dataclass(frozen=True)
 class Measured:
-    """What one model gives, whichever variant asks: the end of a stage is the start of what comes after it.
+    """What one model gives, whichever variant asks: the end of a stage is the start of what comes after it."""
 
-    Attributes:
-        observed: what `observe` returned, None if it was not asked.
-        validation_loss: mean nats per learned token.
-    """
-
-    observed: dict[str, Any] | None
-    validation_loss: float
+    observed: dict[str, Any] | None  # what `observe` returned, None if it was not asked
+    validation_loss: float  # mean nats per learned token
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,6 @@ class FineTuned:
     """A finished variant.
 
     Attributes:
-        folder: the variant's folder.
         losses: one row per optimiser step (kind "step") and per epoch (kind "epoch").
         stages: one row per stage, fields of `StageRun`.
         observed: what `observe` returned, by stage key, "start" first.
@@ -100,7 +90,6 @@ def fine_tune(
 
     Args:
         model: plain untied model with the rows of phase 1 in place (or the base model); changed in place.
-        train, validation: encoded texts.
         folder: `runs/<name>/04_fine_tuning/<variant>`.
         config: stages, rates, precision.
         limit: V + N, the ids that count.
@@ -143,11 +132,21 @@ def fine_tune(
             done.append((result, files.read_jsonl(place / "losses.jsonl")))
             observed[stage.key] = _observed(stage.key, current, place, None, processes)
         else:
-            current, result, records = _train_stage(
-                current, stage, train, validation, place, config, limit=limit, new_ids=new_ids, start_loss=loss
+            place.mkdir(parents=True, exist_ok=True)
+            training = StageTraining(
+                current, stage, train, validation, config, limit=limit, new_ids=new_ids, start_loss=loss
             )
+            result, records = run_stage(training, place)
+            current = training.trained
+            del training  # and with it the optimiser's memory
+            if processes.is_main_process and not config.sharded:
+                save_stage(current, stage, place, new_ids=new_ids, refreeze=config.c_refreeze)
             observed[stage.key] = _observed(stage.key, current, place, observe, processes)
-            _finish_stage(place, result, processes)
+            processes.wait_for_everyone()
+            if processes.is_main_process:
+                files.write_json(place / "result.json", vars(result))
+                (place / FILE).unlink(missing_ok=True)
+            processes.wait_for_everyone()
             done.append((result, records))
             if config.sharded:
                 break  # weights that were sharded do not come back together: the next launch does the next stage
@@ -157,7 +156,9 @@ def fine_tune(
         unseen = [new_ids.start + number for number, count in enumerate(counts) if not count]
         runs.finish(folder, stages=[stage.key for stage in plan], new_ids_without_examples=unseen)
     processes.wait_for_everyone()
-    return _fine_tuned(folder, done, observed)
+    losses = pd.DataFrame([record for _, records in done for record in records])
+    seen = {stage: value for stage, value in observed.items() if value is not None}
+    return FineTuned(folder, losses, pd.DataFrame([vars(result) for result, _ in done]), seen)
 
 
 def check_start(
@@ -193,45 +194,20 @@ def check_start(
                 )
 
 
-def run_stage(
-    model: PreTrainedModel,
-    stage: stages.Stage,
-    train: ExampleSet,
-    validation: ExampleSet,
-    folder: Path,
-    config: FineTuneConfig,
-    **options: Any,
-) -> tuple[Any, StageRun]:
-    """Train one stage with a new optimiser, from its checkpoint when there is one.
+def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Record]]:
+    """Train one stage, from its checkpoint when there is one; `training.trained` is then frozen and in evaluation mode.
 
     Args:
-        model, stage, train, validation, config, options: see `StageTraining`.
-        folder: the stage's own folder; checkpoint, losses and, where the model is sharded, its tensors go here.
-
-    Returns:
-        The model (in evaluation mode, frozen) and what the stage did.
+        training: new.
+        folder: the stage's own; checkpoint, losses and, where the model is sharded, its tensors go here.
 
     Raises:
         OutOfMemory: names the setting to lower; the checkpoint is kept.
         SpaceError: the stage's files would not fit on the disk; no step was taken.
         RuntimeError: a frozen tensor moved, or a new row with examples did not.
     """
-    training, result, _ = _run(model, stage, train, validation, folder, config, **options)
-    return training.trained, result
-
-
-def _run(
-    model: PreTrainedModel,
-    stage: stages.Stage,
-    train: ExampleSet,
-    validation: ExampleSet,
-    folder: Path,
-    config: FineTuneConfig,
-    **options: Any,
-) -> tuple[StageTraining, StageRun, list[Record]]:
-    training = StageTraining(model, stage, train, validation, config, **options)
-    accelerator = training.accelerator
-    if accelerator.is_main_process:
+    stage, config = training.stage, training.config
+    if training.accelerator.is_main_process:
         # a checkpoint of weights and two moments, and the result beside it
         moved = sum(p.numel() * p.element_size() for p in training.parameters.values())
         folders.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")
@@ -246,24 +222,7 @@ def _run(
         _save_sharded(training, folder)
     else:
         training.close()
-    return training, result, records
-
-
-def _train_stage(
-    model: PreTrainedModel,
-    stage: stages.Stage,
-    train: ExampleSet,
-    validation: ExampleSet,
-    folder: Path,
-    config: FineTuneConfig,
-    **options: Any,
-) -> tuple[Any, StageRun, list[Record]]:
-    """Run a stage and store its tensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    training, result, records = _run(model, stage, train, validation, folder, config, **options)
-    if training.accelerator.is_main_process and not config.sharded:
-        save_stage(training.trained, stage, folder, new_ids=training.new_ids, refreeze=config.c_refreeze)
-    return training.trained, result, records
+    return result, records
 
 
 def _save_sharded(training: StageTraining, folder: Path) -> None:
@@ -273,14 +232,6 @@ def _save_sharded(training: StageTraining, folder: Path) -> None:
         rows = (state.pop("new_input").to(dtype), state.pop("new_head").to(dtype))
     if training.accelerator.is_main_process:
         save_sharded(training.trained, training.stage, folder, state, new_ids=training.new_ids, rows=rows)
-
-
-def _finish_stage(place: Path, result: StageRun, processes: PartialState) -> None:
-    processes.wait_for_everyone()
-    if processes.is_main_process:
-        files.write_json(place / "result.json", vars(result))
-        (place / FILE).unlink(missing_ok=True)
-    processes.wait_for_everyone()
 
 
 def _observed(
@@ -301,16 +252,6 @@ def _observed(
     seen = observe(name, model) if known is None else known
     files.write_json(path, seen)
     return seen
-
-
-def _fine_tuned(
-    folder: Path, done: list[tuple[StageRun, list[Record]]], observed: dict[str, dict[str, Any] | None]
-) -> FineTuned:
-    import pandas as pd
-
-    losses = pd.DataFrame([record for _, records in done for record in records])
-    seen = {key: value for key, value in observed.items() if value is not None}
-    return FineTuned(folder, losses, pd.DataFrame([vars(result) for result, _ in done]), seen)
 
 
 @contextmanager

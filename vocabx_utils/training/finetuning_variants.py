@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -23,11 +23,7 @@ from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning_stage import FineTuned, Measured, fine_tune
 from vocabx_utils.training.forgetting import Snapshot, TextSet
 from vocabx_utils.training.starts import STAGE, open_start, run_texts
-
-if TYPE_CHECKING:
-    from vocabx_utils.vocabulary.tokens import Extension
-
-__all__ = ["Texts", "TuningPlan", "choose_texts", "plan_variants", "tune_variant", "tune_variants"]
+from vocabx_utils.vocabulary.tokens import Extension
 
 
 @dataclass(frozen=True)
@@ -62,18 +58,15 @@ def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) ->
     """Take the texts of notebook 01's splits, those with most new tokens first where only some are wanted.
 
     Args:
-        run: the run.
-        extension: the extension of notebook 01.
         config: `train_texts` and `validation_texts` (0 for all), `max_length`.
 
     Raises:
         runs.MissingStageError: notebook 01 has not run.
     """
-    chosen = (
+    train, validation = (
         _densest(run_texts(run, split, extension.extended), extension.extended, extension.V, count, config.max_length)
         for split, count in (("train", config.train_texts), ("validation", config.validation_texts))
     )
-    train, validation = chosen
     return Texts(train, validation)
 
 
@@ -86,19 +79,12 @@ def tune_variants(
     config: FineTuneConfig,
     **options: Any,
 ) -> dict[str, FineTuned]:
-    """Tune variants one after the other; a model that several of them start from is measured once.
+    """Tune variants one after the other, by name; a model that several of them start from is measured once.
 
     Args:
-        run: the run.
         plans: the variants; one that starts from another comes after it.
-        base: the original model; left as it is.
         extension: the extension of notebook 01; None is enough for the base model.
-        texts: training and validation texts.
-        config: settings.
         options: text sets and prompt, see `tune_variant`.
-
-    Returns:
-        Losses, stages and what was observed, by variant.
     """
     tuned: dict[str, FineTuned] = {}
     measured: dict[str, Measured] = {}
@@ -129,35 +115,19 @@ def tune_variant(
     Ten arguments: what all variants share, the plan of this one, and what is to be observed.
 
     Args:
-        run: the run.
-        plan: the variant.
-        base: the original model; left as it is.
         extension: the extension of notebook 01; None is enough for the base model.
-        texts: training and validation texts.
         config: settings; its `stages` are replaced by the plan's.
         sets: text sets measured before and after each stage; none, no measurement.
         prompt: continued greedily after each stage.
-        max_new_tokens: length of the continuation.
         measured: the variant's start, where another variant has measured that model already.
-
-    Returns:
-        Losses, stages and what was observed.
     """
     start = open_start(run, plan.start, base, extension)
-    coded = (
+    train, validation = (
         encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on)
         for part in (texts.train, texts.validation)
     )
-    train, validation = coded
-    observe = Snapshot(
-        start.tokenizer,
-        start.limit,
-        start.new_ids,
-        tuple(sets),
-        prompt,
-        max_new_tokens,
-        max(4096, config.tokens_per_batch),
-    )
+    memory = max(4096, config.tokens_per_batch)
+    observe = Snapshot(start.tokenizer, start.limit, start.new_ids, tuple(sets), prompt, max_new_tokens, memory)
     return fine_tune(
         start.model,
         train,

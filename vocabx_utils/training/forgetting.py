@@ -8,9 +8,10 @@ Legend: V original vocabulary, N new tokens.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,6 @@ from vocabx_utils.training.loss_model import LossModel
 from vocabx_utils.training.stages import matrices_of
 
 _CHUNK_BYTES = 128 << 20  # logits held at once
-
-__all__ = ["Snapshot", "TextSet", "bits_per_byte", "forgetting_table", "forgetting_texts"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,9 @@ class Snapshot:
     """Measure a model between stages; give it to `fine_tune` as `observe`.
 
     Attributes:
-        tokenizer: of the variant.
         limit: V + N.
-        new_ids: of the new tokens.
         sets: texts for bits per byte; the first four of the first set also for the probability of new rows.
         prompt: continued greedily; empty for none.
-        max_new_tokens: length of the continuation.
-        tokens_per_batch: bounds memory.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -121,9 +116,6 @@ def bits_per_byte(
     """Negative log2-likelihood of the texts over their UTF-8 bytes, each text from its first byte.
 
     Args:
-        model: plain or peft model.
-        tokenizer: the model's.
-        texts: none of them empty.
         limit: V + N, the ids that count; padding rows take no probability.
         tokens_per_batch: padded tokens of one forward pass; longer texts are refused.
 
@@ -144,10 +136,8 @@ def forgetting_texts(
     scikit-learn with licences.
 
     Args:
-        domain: held-out texts.
         max_texts: of one set, evenly spread over what there is.
         max_chars: characters kept of one text, cut at a line end.
-        language: language of Code Alpaca's answers.
     """
     path = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if path is not None:
@@ -212,16 +202,13 @@ class _ReadTexts:
 
 @torch.no_grad()
 def _read_once(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    texts: Sequence[str],
-    limit: int,
-    tokens_per_batch: int,
+    model: Any, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], limit: int, tokens_per_batch: int
 ) -> _ReadTexts:
     if not texts or not all(texts):
         raise ValueError("bits per byte need at least one text, and none may be empty")
     examples = _with_start(tokenizer, texts)
-    tuned = LossModel(_plain_model(model), limit, matrices_of(model)[1].dtype).eval()
+    plain = model.get_base_model() if hasattr(model, "peft_config") else model  # adapters stay active
+    tuned = LossModel(plain, limit, matrices_of(model)[1].dtype).eval()
     states = [torch.empty(0)] * len(examples)
     plan = plan_epoch(examples, tokens_per_step=tokens_per_batch, tokens_per_batch=tokens_per_batch)
     for batch in (batch for step in plan for batch in step.batches):
@@ -238,12 +225,6 @@ def _with_start(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> lis
         raise ValueError("the tokenizer has neither a begin nor an end token to start a text with")
     coded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
     return [Example(np.asarray([start, *ids], dtype=np.int64), 1) for ids in coded]
-
-
-def _plain_model(model: Any) -> PreTrainedModel:
-    """The model inside a peft wrapper (adapters stay active), or the model itself."""
-    plain: PreTrainedModel = model.get_base_model() if hasattr(model, "peft_config") else model
-    return plain
 
 
 def _trim(texts: Iterable[str], max_texts: int, max_chars: int) -> tuple[str, ...]:
@@ -266,25 +247,23 @@ def _alpaca(path: Path, lang: str, shortest: int = 200) -> list[str]:
 
 
 def _package_texts(distribution: str, suffix: str) -> list[str]:
-    files = importlib.metadata.files(distribution) or []
-    return list(_read(Path(str(file.locate())) for file in sorted(files) if str(file).endswith(suffix)))
+    return list(_read(distribution, lambda name: name.endswith(suffix)))
 
 
 def _licences() -> list[str]:
     """The different licence texts of the installed packages."""
-    paths = []
+    texts: list[str] = []
     for distribution in ("numpy", "pandas", "scipy", "scikit-learn", "transformers", "safetensors"):
-        try:
-            files = importlib.metadata.files(distribution) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        paths += [Path(str(file.locate())) for file in sorted(files) if "LICEN" in file.name.upper()]
-    return list(dict.fromkeys(_read(paths)))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            texts += _read(distribution, lambda name: "LICEN" in Path(name).name.upper())
+    return list(dict.fromkeys(texts))
 
 
-def _read(paths: Iterable[Path]) -> Iterator[str]:
-    for path in paths:
-        if path.is_file() and path.stat().st_size < 200_000:
+def _read(distribution: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+    """Texts of an installed package's files that are neither short nor huge."""
+    for file in sorted(importlib.metadata.files(distribution) or []):
+        path = Path(str(file.locate()))
+        if wanted(str(file)) and path.is_file() and path.stat().st_size < 200_000:
             text = path.read_text(encoding="utf-8", errors="ignore")
             if len(text) > 200:
                 yield text

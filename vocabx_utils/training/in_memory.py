@@ -32,8 +32,6 @@ from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["LearnedRows", "TunedModel", "fine_tune", "learn_rows"]
-
 _ALL = 2**31  # windows: as many as the texts offer
 
 
@@ -87,9 +85,7 @@ def learn_rows(
         texts: to learn from.
         objective: what the input rows minimise, see `objectives.parse_objective`; `untrained` only measures the start.
         init: first values of the input rows, see `vocabulary.initialization.first_rows`.
-        epochs: passes over the texts.
         learning_rate: its peak.
-        seed: of the order of the texts and of random first values.
         validation_texts: texts that each epoch is judged by; the training texts unless given.
         settings: further fields of `config.Phase1Config`. All windows around new tokens are read, unless
             `train_windows` says how many.

@@ -24,8 +24,6 @@ from vocabx_utils.rows import write_epoch
 from vocabx_utils.training.checkpoints import FILE, gather_checkpoint, load_checkpoint
 from vocabx_utils.training.processes import leads, wait
 
-__all__ = ["EpochDone", "NonFiniteLossError", "StepDone", "carry_out", "claim", "learning_rate"]
-
 Record = dict[str, Any]
 
 
@@ -40,7 +38,6 @@ class StepDone:
     Attributes:
         steps: how many are done, over all epochs.
         note: for the progress line.
-        record: a line of the journal, if steps have one.
         checkpoint: whether a run may go on from here; not at an epoch's end, which is to be validated first.
     """
 
@@ -55,7 +52,6 @@ class EpochDone:
     """The end of an epoch, or the start (epoch 0).
 
     Attributes:
-        epoch: its number.
         record: a line of the journal: what validation found.
         tensors: files of the epoch: tensors by folder.
         checkpoint: whether a run may go on from here.
@@ -101,9 +97,7 @@ def carry_out(
 
     Args:
         training: new; restored from the folder's checkpoint if there is one.
-        folder: of the variant or stage.
         journal: name of the JSON Lines file of its records.
-        title: of the progress line.
         every: steps between checkpoints within an epoch, 0 for none.
         processes: those that share each step; the first one writes.
 
@@ -121,7 +115,11 @@ def carry_out(
     wait(processes)  # all have read before one writes
     if writes:
         files.write_jsonl(path, records)
-    with _bar(training, title, shown=writes) as bar, _told_where(folder):
+    shown = writes and training.total > 0
+    line = progress(total=training.total, desc=title, unit="step") if shown else contextlib.nullcontext()
+    with line as bar, _told_where(folder):
+        if bar is not None:
+            bar.update(training.done)
         for event in training.run():
             if writes and isinstance(event, EpochDone):
                 for place, tensors in event.tensors.items():  # first: a record says that they are there
@@ -130,7 +128,7 @@ def carry_out(
                 records.append(event.record)
                 if writes:
                     files.append_jsonl(path, event.record)
-            if isinstance(event, StepDone):
+            if isinstance(event, StepDone) and bar is not None:
                 bar.set_postfix_str(event.note, refresh=False)
                 bar.update(1)
             due = isinstance(event, EpochDone) or (every > 0 and event.steps % every == 0)
@@ -149,28 +147,11 @@ def claim(folder: Path, key: Mapping[str, Any], processes: PartialState | None) 
 
 
 @contextlib.contextmanager
-def _bar(training: Training, title: str, *, shown: bool) -> Iterator[Any]:
-    """A progress line of the first process, for as long as there are steps."""
-    if not shown or not training.total:
-        yield _NoBar()
-        return
-    with progress(total=training.total, desc=title, unit="step") as bar:
-        bar.update(training.done)
-        yield bar
-
-
-@contextlib.contextmanager
 def _told_where(folder: Path) -> Iterator[None]:
     try:
         yield
     except NonFiniteLossError as error:
         raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
-
-
-class _NoBar:
-    def update(self, _: int) -> None: ...
-
-    def set_postfix_str(self, _: str, *, refresh: bool) -> None: ...
 
 
 def learning_rate(

@@ -19,8 +19,6 @@ from vocabx_utils.training import stages
 from vocabx_utils.training.cross_entropy import linear_cross_entropy, token_losses
 from vocabx_utils.training.stage_files import new_rows_of
 
-__all__ = ["LossModel", "check_shape"]
-
 
 class LossModel(nn.Module):
     """The model as the training loop sees it (thesis eq. `cross_entropy_context`).
@@ -105,19 +103,14 @@ def check_shape(model: PreTrainedModel) -> None:
         ValueError: names what the family does.
     """
     config = model.config
-    head = model.get_output_embeddings()
-    odd = [
-        name
-        for name, present in {
-            "a head bias": getattr(head, "bias", None) is not None,
-            "soft-capped logits": getattr(config, "final_logit_softcapping", None) is not None,
-            "a scaled embedding": hasattr(model.get_input_embeddings(), "embed_scale"),
-            "scaled logits": getattr(config, "logit_scale", 1.0) not in (None, 1.0)
-            or getattr(config, "logits_scaling", 1.0) not in (None, 1.0),
-        }.items()
-        if present
-    ]
-    if odd:
+    scales = {getattr(config, name, None) for name in ("logit_scale", "logits_scaling")}
+    features = {
+        "a head bias": getattr(model.get_output_embeddings(), "bias", None) is not None,
+        "soft-capped logits": getattr(config, "final_logit_softcapping", None) is not None,
+        "a scaled embedding": hasattr(model.get_input_embeddings(), "embed_scale"),
+        "scaled logits": bool(scales - {None, 1.0}),
+    }
+    if odd := [name for name, present in features.items() if present]:
         raise ValueError(f"{type(model).__name__} has {', '.join(odd)}; fine-tuning knows plain decoders only")
 
 

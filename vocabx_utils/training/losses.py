@@ -24,8 +24,6 @@ from vocabx_utils.training.batches import Batch
 from vocabx_utils.training.objectives import Objective
 from vocabx_utils.training.softmax import Scratch, aligned_rows, blank_, default_chunk, logit_products, softmax_chunk
 
-__all__ = ["LossTerms", "batch_losses", "hidden_distance", "phase1_loss"]
-
 
 @dataclass(frozen=True)
 class LossTerms:

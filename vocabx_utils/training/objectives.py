@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from vocabx_utils.vocabulary.initialization import INPUT_METHODS
 
-__all__ = ["ANCHORS", "Objective", "Recipe", "parse_objective", "parse_variant"]
-
 Anchor = Literal["first", "last", "none"]
 ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"

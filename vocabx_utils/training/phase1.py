@@ -39,8 +39,6 @@ from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.tokens import Extension
 
-__all__ = ["Phase1Data", "Phase1Training", "new_student", "prepare"]
-
 _POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Teacher = Callable[[str, AlignedSet, int], TeacherStates]
 Scores = tuple[dict[str, float], TokenScores]

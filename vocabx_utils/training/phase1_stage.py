@@ -31,7 +31,7 @@ from vocabx_utils.training.checks import (
 )
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.loop import carry_out, claim
-from vocabx_utils.training.objectives import Recipe, parse_variant
+from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.stages import compile_blocks
@@ -39,16 +39,6 @@ from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
-
-__all__ = [
-    "Phase1Stage",
-    "VariantResult",
-    "final_model",
-    "prepare_phase1",
-    "token_table",
-    "train_stage",
-    "train_variant",
-]
 
 Starts = dict[tuple[int, ...], Scores]
 
@@ -61,14 +51,7 @@ _NOT_IN_KEY = {
 
 @dataclass(frozen=True)
 class Phase1Stage:
-    """What every variant of a run shares.
-
-    Attributes:
-        folder: of the stage.
-        base: frozen base model.
-        extension: of notebook 01.
-        data: examples and the teacher's states.
-    """
+    """What every variant of a run shares."""
 
     folder: Path
     base: BaseModel
@@ -78,19 +61,12 @@ class Phase1Stage:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """A finished variant.
-
-    Attributes:
-        folder: of the variant.
-        metrics: one mapping per epoch, epoch 0 first.
-        without_examples: ids of new tokens that no training example holds.
-        skipped_steps: steps that held nothing to learn from.
-    """
+    """A finished variant."""
 
     folder: Path
-    metrics: list[dict[str, Any]]
-    without_examples: list[int]
-    skipped_steps: int
+    metrics: list[dict[str, Any]]  # one an epoch, epoch 0 first
+    without_examples: list[int]  # ids of new tokens that no training example holds
+    skipped_steps: int  # those that held nothing to learn from
 
 
 def prepare_phase1(
@@ -104,10 +80,7 @@ def prepare_phase1(
     """Read notebook 01's files, check what can be known, and prepare examples and the teacher's states.
 
     Args:
-        run: the run.
-        config: of the stage.
         base: the base model, loaded from `config.model` unless given.
-        processes: those that share the teacher's work.
         tell: receives the size of each teacher cache before it is written.
 
     Raises:
@@ -137,28 +110,18 @@ def prepare_phase1(
             beginnings_bytes=0 if config.compile_blocks else None,
         ).to(model.device)  # fmt: skip
 
-    limits = {"train": config.train_limit, "validation": config.validation_limit}
-    texts = {
-        split: [item.text for item in run_texts(run, split, base.tokenizer, limit or None)]
-        for split, limit in limits.items()
-    }
-    data = prepare(base, extension, texts["train"], texts["validation"], config, cached)
+    train, validation = (
+        [item.text for item in run_texts(run, split, base.tokenizer, limit or None)]
+        for split, limit in (("train", config.train_limit), ("validation", config.validation_limit))
+    )
+    data = prepare(base, extension, train, validation, config, cached)
     return Phase1Stage(folder, base, extension, data)
 
 
 def train_stage(
     stage: Phase1Stage, config: Phase1Config, *, processes: PartialState | None = None
 ) -> dict[str, VariantResult]:
-    """Train every variant of the configuration; finished ones are read, killed ones go on.
-
-    Args:
-        stage: from `prepare_phase1`.
-        config: of the stage.
-        processes: those that share each step.
-
-    Returns:
-        Results by variant name.
-    """
+    """Train every variant of the configuration; finished ones are read, killed ones go on."""
     starts: Starts = {}
     return {
         name: train_variant(
@@ -189,8 +152,6 @@ def train_variant(
     Args:
         name: variant, see `parse_variant`.
         base, tokens, data, config, spell: see `phase1.new_student` and `phase1.Phase1Training`.
-        folder: where the variant is written.
-        processes: those that share each step.
         starts: validations of first values by their checksums, for one set of examples and one model; read, and added
             to, so that variants with the same first values share one.
 
@@ -201,7 +162,15 @@ def train_variant(
         vocabx_utils.runs.KeyMismatchError: the folder holds work with other settings.
     """
     recipe = parse_variant(name)
-    if claim(folder, _key(recipe, base, data, config), processes) == "finished":
+    key = {
+        "variant": recipe.name,
+        "settings": {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY},
+        "model": base.fingerprint,
+        "dtype": str(base.dtype),
+        "train": data.train.fingerprint(),
+        "validation": data.validation.fingerprint(),
+    }
+    if claim(folder, key, processes) == "finished":
         sealed = runs.read_provenance(folder)
         metrics = files.read_jsonl(folder / "metrics.jsonl")
         return VariantResult(folder, metrics, sealed["without_examples"], sealed["skipped_steps"])
@@ -233,35 +202,14 @@ def train_variant(
     return VariantResult(folder, metrics, missing, training.skipped)
 
 
-def _key(recipe: Recipe, base: BaseModel, data: Phase1Data, config: Phase1Config) -> dict[str, Any]:
-    return {
-        "variant": recipe.name,
-        "settings": {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY},
-        "model": base.fingerprint,
-        "dtype": str(base.dtype),
-        "train": data.train.fingerprint(),
-        "validation": data.validation.fingerprint(),
-    }
-
-
 def final_model(stage: Phase1Stage, variant: str, epoch: int | None = None) -> Student:
-    """Load a variant's rows.
-
-    Args:
-        stage: from `prepare_phase1`.
-        variant: a finished variant.
-        epoch: which epoch, the last by default.
-    """
+    """Load the rows of a finished variant, of its last epoch by default."""
     rows = read_epoch(stage.folder / variant / "rows", epoch)
     return Student(stage.base.model, stage.extension.V, rows["input_rows"], rows["head_rows"])
 
 
 def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
-    """Return one line per new token: how it was seen, and what training did to it.
-
-    Args:
-        stage: from `prepare_phase1`.
-        variant: a finished variant.
+    """Return one line per new token of a finished variant: how it was seen, and what training did to it.
 
     Returns:
         Columns: id, text, subtokens (their number), train_count, places (validation), kl_start, kl_end (nats at the

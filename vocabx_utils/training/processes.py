@@ -14,8 +14,6 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-__all__ = ["joined", "leads", "share_of", "sum_over"]
-
 
 @contextlib.contextmanager
 def joined(*, cpu: bool) -> Iterator[PartialState]:

@@ -21,8 +21,6 @@ from vocabx_utils.student import Student, cache_argument
 from vocabx_utils.training.batches import micro_batches
 from vocabx_utils.training.examples import AlignedSet
 
-__all__ = ["SharedBeginnings"]
-
 _CPU_BYTES = 2 << 30
 _GROUPS = 3
 

@@ -23,19 +23,6 @@ import torch._dynamo as dynamo
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = [
-    "Compiled",
-    "Scratch",
-    "aligned_rows",
-    "blank_",
-    "cross_entropy_chunk",
-    "default_chunk",
-    "logit_products",
-    "softmax_chunk",
-    "softmax_step",
-    "softmax_step_in_place",
-]
-
 CACHE_BYTES = 2 << 20  # of one block of rows: four of them share the cache
 _TILE = 64  # rows of a matrix come in multiples of this where the tensor cores are to run at full speed
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +20,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils import files
-from vocabx_utils.training.stages import Stage, block_prefix, blocks_of, check_extended, matrices_of
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-
-__all__ = ["load_adapter", "load_stage", "new_rows_of", "save_adapter", "save_sharded", "save_stage"]
+from vocabx_utils.training.stages import Stage, check_extended, freed_by, matrices_of
 
 
 def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]:
@@ -42,10 +37,7 @@ def save_sharded(
 
     Args:
         model: its own tensors sharded; for stage b the peft model.
-        stage: decides what is written.
-        folder: the stage's folder.
         state: trainable tensors by name within the module that trained.
-        new_ids: of the new tokens.
         rows: new input and head rows, both (N, D), at the end of the stage.
     """
     named = {name.removeprefix("tuned."): tensor.to(rows[0].dtype) for name, tensor in state.items()}
@@ -53,49 +45,29 @@ def save_sharded(
         lora = {f"base_model.model.{name}": state[f"tuned.{name}"] for name in named if "lora_" in name}
         save_adapter(model, folder / "adapter", new_ids=new_ids, state=lora, rows=rows)
     elif stage.key == "a":
-        input_name, head_name = _matrix_names(model)
-        tensors = {"input": named[input_name], "head": named[head_name]}
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        tensors = {key: named[names[id(p)]] for key, p in freed_by(model, stage, refreeze=True).items()}
         files.write_tensors(folder / "embeddings.safetensors", tensors)
     else:
         files.write_tensors(folder / "blocks.safetensors", named)
 
 
-def save_stage(
-    model: PreTrainedModel | PeftModel, stage: Stage, folder: Path, *, new_ids: range, refreeze: bool = True
-) -> None:
+def save_stage(model: Any, stage: Stage, folder: Path, *, new_ids: range, refreeze: bool = True) -> None:
     """Write the tensors that a stage moved.
 
     Args:
         model: for stage b the peft model.
-        stage: decides what is written.
-        folder: the stage's folder.
-        new_ids: of the new tokens.
         refreeze: whether the first half was frozen again in stage c2.
     """
     if stage.key == "b":
-        save_adapter(model, folder / "adapter", new_ids=new_ids)  # type: ignore[arg-type]
+        save_adapter(model, folder / "adapter", new_ids=new_ids)
         return
-    if stage.key == "a":
-        tensors = dict(zip(("input", "head"), matrices_of(model), strict=True))
-        files.write_tensors(folder / "embeddings.safetensors", tensors)
-        return
-    prefix = block_prefix(model)  # type: ignore[arg-type]
-    blocks = blocks_of(model)  # type: ignore[arg-type]
-    half = len(blocks) // 2
-    chosen = range(half) if stage.key == "c1" else range(half if refreeze else 0, len(blocks))
-    tensors = {
-        f"{prefix}.{number}.{name}": parameter
-        for number in chosen
-        for name, parameter in blocks[number].named_parameters()
-    }
-    files.write_tensors(folder / "blocks.safetensors", tensors)
+    name = "embeddings" if stage.key == "a" else "blocks"
+    files.write_tensors(folder / f"{name}.safetensors", freed_by(model, stage, refreeze=refreeze))
 
 
-def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTrainedModel | PeftModel:
-    """Put a finished stage's tensors into the model that the stage started from, in place.
-
-    Returns:
-        The model, wrapped by peft after stage b.
+def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Any:
+    """Put a finished stage's tensors into the model that it started from, in place; after "b" peft wraps it.
 
     Raises:
         ValueError: the stored tensors have other shapes than the model's.
@@ -122,7 +94,7 @@ def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PreTr
 
 
 def save_adapter(
-    model: PeftModel,
+    model: Any,
     folder: Path,
     *,
     new_ids: range,
@@ -135,7 +107,6 @@ def save_adapter(
     Args:
         model: peft model with the adapter `default`.
         folder: made when missing.
-        new_ids: of the new tokens.
         base: name or folder of the base to write into the adapter's configuration.
         state: gathered adapter weights, where the model's own are sharded.
         rows: new rows of both matrices, likewise.
@@ -148,7 +119,7 @@ def save_adapter(
     adapter = folder / "adapter_model.safetensors"  # once more, as peft does, but synced and with a checksum
     files.write_tensors(adapter, files.read_tensors(adapter), {"format": "pt"})
     inner = model.get_base_model()
-    input_rows, head_rows = rows or new_rows_of(inner, new_ids)  # type: ignore[arg-type]
+    input_rows, head_rows = rows or new_rows_of(inner, new_ids)
     tensors = {
         "input_rows": input_rows,
         "head_rows": head_rows,
@@ -158,16 +129,12 @@ def save_adapter(
     files.write_tensors(folder / "new_rows.safetensors", tensors)
 
 
-def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> PeftModel:
-    """Put an adapter and its new rows on an extended base, in place.
+def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Any:
+    """Put an adapter and its new rows on an extended base, in place: active and frozen.
 
     Args:
         model: plain untied model whose matrices already have the new rows.
         folder: what `save_adapter` wrote.
-        new_ids: of the new tokens.
-
-    Returns:
-        The peft model, adapter active, frozen.
 
     Raises:
         ValueError: the base was not extended, or is another model than the adapter was trained on.
@@ -220,10 +187,3 @@ def _check_adapter_names(model: PreTrainedModel, folder: Path) -> None:
                 f"the adapter in {folder} expects {place} with {tensor.shape[1]} inputs, this base has {found}: "
                 "it is an adapter for another base"
             )
-
-
-def _matrix_names(model: Any) -> tuple[str, str]:
-    """Names of the parameters of input embedding and head."""
-    matrices = matrices_of(model)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return names[id(matrices[0])], names[id(matrices[1])]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,27 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils.config import FineTuneConfig
 
-if TYPE_CHECKING:
-    from peft import PeftModel
-
 Schedule = Literal["linear", "constant"]
-
-__all__ = [
-    "Stage",
-    "block_prefix",
-    "blocks_of",
-    "check_extended",
-    "check_stage",
-    "checksums",
-    "compile_blocks",
-    "linear_layers",
-    "matrices_of",
-    "moved",
-    "open_stage",
-    "plan_stages",
-    "trainable_table",
-    "unmoved_rows",
-]
 
 
 @dataclass(frozen=True)
@@ -79,30 +59,22 @@ def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
     return tuple(stage for key in config.stages for stage in known[key])
 
 
-def open_stage(
-    model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)
-) -> PreTrainedModel | PeftModel:
-    """Free exactly the tensors of a stage, in float32, and freeze the rest.
+def open_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)) -> Any:
+    """Free exactly the tensors of a stage, in float32, freeze the rest, and return the model to train.
 
     Args:
         model: plain untied model; for stage b it is wrapped by peft in place.
-        stage: what moves.
-        config: LoRA settings, and whether the first half is frozen again in c2.
-        new_ids: of the new tokens; empty for the base model.
-
-    Returns:
-        The model to train: `model` itself, or the peft model around it.
 
     Raises:
         ValueError: the matrices do not reach the new ids or are tied, or the LoRA pattern matches nothing.
     """
     check_extended(model, new_ids)
     model.requires_grad_(False)
-    trained: PreTrainedModel | PeftModel = model
+    trained: Any = model
     if stage.key == "b":
         trained = _add_lora(model, config)
     else:
-        for parameter in _parameters_of(model, stage, config):
+        for parameter in freed_by(model, stage, refreeze=config.c_refreeze).values():
             parameter.data = parameter.data.float()
             parameter.requires_grad_(True)
     _assert_trainable(trained, model, stage, config)
@@ -152,6 +124,22 @@ def linear_layers(model: PreTrainedModel) -> list[str]:
     inside = f"{block_prefix(model)}."
     kinds = (nn.Linear, Conv1D)
     return [name for name, module in model.named_modules() if isinstance(module, kinds) and name.startswith(inside)]
+
+
+def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[str, nn.Parameter]:
+    """Return the tensors that stage a, c1 or c2 frees, by the names under which they are stored.
+
+    Args:
+        model: plain.
+        stage: not b, whose tensors are adapters.
+        refreeze: whether c2 leaves the first half frozen.
+    """
+    if stage.key == "a":
+        return dict(zip(("input", "head"), matrices_of(model), strict=True))
+    prefix, blocks = _block_list(model)
+    half = len(blocks) // 2
+    chosen = range(half) if stage.key == "c1" else range(half if refreeze else 0, len(blocks))
+    return {f"{prefix}.{k}.{name}": parameter for k in chosen for name, parameter in blocks[k].named_parameters()}
 
 
 def check_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, new_ids: range) -> None:
@@ -209,11 +197,7 @@ def trainable_table(model: nn.Module) -> pd.DataFrame:
 
 @torch.no_grad()
 def checksums(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies.
-
-    Returns:
-        Name to two integers: a plain and a position-weighted sum of the bit patterns, modulo 2^64.
-    """
+    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies: name to `_checksum`."""
     frozen: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     return {name: _checksum(tensor) for name, tensor in [*frozen, *model.named_buffers()]}
 
@@ -235,18 +219,7 @@ def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list
     return [int(number) for number in np.flatnonzero(still & (occurrences > 0))]
 
 
-def _parameters_of(model: PreTrainedModel, stage: Stage, config: FineTuneConfig) -> list[nn.Parameter]:
-    """The tensors that stages a, c1 and c2 free."""
-    if stage.key == "a":
-        return list(matrices_of(model))
-    blocks = list(blocks_of(model))
-    half = len(blocks) // 2
-    first, second = blocks[:half], blocks[half:] if config.c_refreeze else blocks
-    chosen = first if stage.key == "c1" else second
-    return [parameter for block in chosen for parameter in block.parameters()]
-
-
-def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> PeftModel:
+def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
     """Adapters on every linear layer inside a block, by pattern: a head or an embedding can never be caught."""
     from peft import LoraConfig, get_peft_model
 
@@ -292,13 +265,9 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
     if stage.key == "b":
         expected = {name for name, _ in trained.named_parameters() if ".lora_A." in name or ".lora_B." in name}
     else:
-        wanted = {id(parameter) for parameter in _parameters_of(model, stage, config)}
+        wanted = {id(parameter) for parameter in freed_by(model, stage, refreeze=config.c_refreeze).values()}
         expected = {name for name, parameter in trained.named_parameters() if id(parameter) in wanted}
-    wrong_dtype = [
-        name
-        for name, parameter in trained.named_parameters()
-        if parameter.requires_grad and parameter.dtype != torch.float32
-    ]
+    wrong_dtype = [n for n, p in trained.named_parameters() if p.requires_grad and p.dtype != torch.float32]
     if free != expected or not free or wrong_dtype:
         raise RuntimeError(
             f"stage {stage.key} would train {sorted(free ^ expected)[:5]} against its description"
@@ -307,6 +276,7 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
 
 
 def _checksum(tensor: Tensor) -> tuple[int, int]:
+    """A plain and a position-weighted sum of the bit patterns, modulo 2^64."""
     if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
         tensor = tensor.to_local()
     bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)

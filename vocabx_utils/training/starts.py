@@ -27,8 +27,6 @@ from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STAGE = "04"
 
-__all__ = ["Start", "from_rows", "load_folder", "load_variant", "open_start", "run_texts"]
-
 
 @dataclass(frozen=True)
 class Start:
@@ -58,12 +56,6 @@ class Start:
 
 def open_start(run: runs.Run, start: str, base: BaseModel, extension: Extension | None) -> Start:
     """Open a start by name: `base`, `phase1:VARIANT` or `VARIANT:STAGE` (a finished stage of notebook 04).
-
-    Args:
-        run: where notebooks 01, 03 and 04 left their files.
-        start: its name.
-        base: left as it is.
-        extension: of notebook 01; not needed for `base`.
 
     Raises:
         ValueError: another form, new tokens without an extension, or files that do not belong together.
@@ -113,8 +105,6 @@ def load_variant(
     """Rebuild a variant of notebook 04 from the run folder, in evaluation mode and frozen.
 
     Args:
-        run: where the variant was made.
-        variant: its name.
         base: the original model; loaded by the name in the variant's key when left out.
         extension: of notebook 01; loaded from the run when left out.
         upto: last stage to load, which has to be finished; by default the whole variant has to be, and all are.
@@ -175,12 +165,9 @@ def load_folder(folder: Path, model: str = DEFAULT_MODEL) -> Start:
 def run_texts(
     run: runs.Run, split: str, tokenizer: PreTrainedTokenizerFast, limit: int | None = None
 ) -> list[corpus.Rendered]:
-    """Render a split of notebook 01 with the template that it chose.
+    """Render a split (`train` or `validation`) of notebook 01 with the template that it chose.
 
     Args:
-        run: where notebook 01 left its splits.
-        split: `train` or `validation`.
-        tokenizer: gives the special tokens of the template.
         limit: keep at most this many, evenly spread.
 
     Raises:

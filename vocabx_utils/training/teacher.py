@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,6 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
-__all__ = ["TeacherStates", "ask_teacher", "teacher_cache"]
-
 _STORED = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16}
 
 
@@ -54,13 +53,9 @@ class TeacherStates:
     base_nats: float
     beginnings: SharedBeginnings
 
-    @property
-    def nbytes(self) -> int:
-        return self.states.numel() * self.states.element_size()
-
     def to(self, device: torch.device, share: float = 0.3) -> TeacherStates:
         """Copy to a GPU if that takes at most `share` of its free memory; otherwise stay on the host."""
-        if device.type != "cuda" or self.nbytes > share * torch.cuda.mem_get_info(device)[0]:
+        if device.type != "cuda" or self.states.nbytes > share * torch.cuda.mem_get_info(device)[0]:
             return self
         return replace(self, states=self.states.to(device))
 
@@ -80,8 +75,6 @@ def ask_teacher(
     """Run the teacher over some examples and keep its states in memory.
 
     Args:
-        base: the base model.
-        examples: what will be compared.
         layer: hidden state to keep, -1 the last (after the final norm).
         token_budget: tokens of one teacher pass, padding included.
         beginnings_bytes: what the beginnings before each first divergence may take; see `SharedBeginnings`.
@@ -96,7 +89,8 @@ def ask_teacher(
         nats += part_nats
         for index, kept in found:
             states[torch.from_numpy(rows[index])] = kept.cpu()
-    return _opened(base, examples, rows, states, nats, token_budget, beginnings_bytes)
+    beginnings = SharedBeginnings(base, examples, token_budget=token_budget, limit=beginnings_bytes)
+    return TeacherStates(tuple(rows), states, nats, beginnings)
 
 
 def teacher_cache(
@@ -110,18 +104,14 @@ def teacher_cache(
     processes: PartialState | None = None,
     beginnings_bytes: int | None = None,
 ) -> TeacherStates:
-    """Open the file of these examples' states, running the teacher if there is none for exactly this input.
+    """Memory-map the file of these examples' states, running the teacher if there is none for exactly this input.
 
     Eight arguments: those of `ask_teacher`, and where, by whom and with which word the file is written.
 
     Args:
-        base, examples, layer, token_budget, beginnings_bytes: see `ask_teacher`.
         folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
         tell: receives the announcement of the size, before anything is written.
         processes: each runs the teacher on its share and writes its rows of the one file.
-
-    Returns:
-        The states, memory-mapped.
 
     Raises:
         SpaceError: the file would not fit on the disk; nothing was written.
@@ -140,7 +130,13 @@ def teacher_cache(
                 _reserve(folder, total, base, tell)
             wait(processes)
             share = share_of(range(len(examples)), processes)
-            nats = _fill(path, rows, _passes(base, examples, layer, token_budget, share))
+            nats = 0.0
+            with path.open("r+b", buffering=0) as file:
+                for found, part_nats in _passes(base, examples, layer, token_budget, share):
+                    nats += part_nats
+                    for index, kept in found:
+                        _write(file.fileno(), kept, int(rows[index][0]) if len(rows[index]) else 0)
+                os.fsync(file.fileno())
             summed = torch.tensor(nats, dtype=torch.float64, device=base.device)
             sum_over([summed], processes)
             wait(processes)
@@ -153,30 +149,14 @@ def teacher_cache(
     if base.dtype == torch.bfloat16:
         states = states.view(torch.bfloat16)
     nats = files.read_json(folder / "key.json")["base_nats"]
-    return _opened(base, examples, rows, states, nats, token_budget, beginnings_bytes)
-
-
-def _opened(
-    base: BaseModel,
-    examples: AlignedSet,
-    rows: list[Ints],
-    states: Tensor,
-    nats: float,
-    token_budget: int,
-    beginnings_bytes: int | None,
-) -> TeacherStates:
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget, limit=beginnings_bytes)
     return TeacherStates(tuple(rows), states, nats, beginnings)
 
 
 def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:
     """Rows of each example in the matrix of states, and how many there are; refuses what cannot be compared."""
-    rows: list[Ints] = []
-    total = 0
-    for example in examples.examples:
-        count = len(example.teacher_at())
-        rows.append(np.arange(total, total + count))
-        total += count
+    ends = np.cumsum([0, *(len(example.teacher_at()) for example in examples.examples)])
+    rows, total = [np.arange(start, stop) for start, stop in pairwise(ends)], int(ends[-1])
     if total == 0:
         raise ValueError("no example has an aligned position at or after a divergence: is the text free of new tokens?")
     _check_ids(base, examples)
@@ -288,18 +268,6 @@ def _reserve(folder: Path, total: int, base: BaseModel, tell: Callable[[str], No
     tell(f"teacher cache: {total:,} positions x {base.width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
     with (folder / "states.bin").open("wb") as file:
         file.truncate(size)
-
-
-def _fill(path: Path, rows: list[Ints], passes: Iterator[tuple[list[tuple[int, Tensor]], float]]) -> float:
-    """Write states into their rows of the file as they come; return the summed nats."""
-    nats = 0.0
-    with path.open("r+b", buffering=0) as file:
-        for found, part_nats in passes:
-            nats += part_nats
-            for index, states in found:
-                _write(file.fileno(), states, int(rows[index][0]) if len(rows[index]) else 0)
-        os.fsync(file.fileno())
-    return nats
 
 
 def _write(descriptor: int, states: Tensor, row: int) -> None:

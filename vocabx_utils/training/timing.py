@@ -14,8 +14,6 @@ from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.losses import LossTerms, phase1_loss
 from vocabx_utils.training.phase1 import Phase1Data
 
-__all__ = ["time_schemes"]
-
 
 def time_schemes(
     model: Student, data: Phase1Data, indices: list[int], repeats: int = 6
@@ -25,9 +23,6 @@ def time_schemes(
     In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state.
 
     Args:
-        model: student.
-        data: training examples and teacher.
-        indices: examples of the step.
         repeats: measured steps of each scheme, taken in turns after one that does not count.
 
     Returns:

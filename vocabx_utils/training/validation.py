@@ -22,8 +22,6 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import share_of, sum_over
 from vocabx_utils.training.teacher import TeacherStates
 
-__all__ = ["TokenScores", "base_bits_per_byte", "evaluate"]
-
 _PLACES = ("old", "new", "identical", "last", "first")
 
 
@@ -48,16 +46,6 @@ class TokenScores:
         """Return sums over nothing."""
         return cls(*(torch.zeros(n_new, dtype=torch.float64, device=device) for _ in range(4)))
 
-    def add_kl(self, tokens: Tensor, values: Tensor) -> None:
-        """Add the KL of some places to the sums of their tokens (0 … N-1)."""
-        self.kl.index_add_(0, tokens, values)
-        self.kl_count.index_add_(0, tokens, torch.ones_like(values))
-
-    def add_ce(self, tokens: Tensor, values: Tensor) -> None:
-        """Likewise the CE."""
-        self.ce.index_add_(0, tokens, values)
-        self.ce_count.index_add_(0, tokens, torch.ones_like(values))
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the sums by name, for a file."""
         return dict(vars(self))
@@ -72,14 +60,10 @@ def evaluate(
     token_budget: int = 8192,
     processes: PartialState | None = None,
 ) -> tuple[dict[str, float], TokenScores]:
-    """Measure a model on a split.
+    """Measure a model on a split; the teacher's states are those of its last layer.
 
     Args:
-        model: student.
-        examples: the split.
-        teacher: its cache, last layer.
         token_budget: tokens of a forward pass, padding included.
-        processes: those that share the work.
 
     Returns:
         Means (CE and KL in nats per position, `bpb` in bits per UTF-8 byte) and sums per new token. A mean over no
@@ -99,8 +83,12 @@ def evaluate(
             sums[name][1] += len(values)
         token = last.ids.reshape(-1)[last.positions[: len(kl)]]  # (K,) what the student has read there
         own = last.merged & (token >= model.vocab_size)
-        scores.add_kl(token[own] - model.vocab_size, kl[own])
-        scores.add_ce(last.targets[new] - model.vocab_size, ce[new])
+        for total, count, tokens, values in (
+            (scores.kl, scores.kl_count, token[own], kl[own]),
+            (scores.ce, scores.ce_count, last.targets[new], ce[new]),
+        ):
+            total.index_add_(0, tokens - model.vocab_size, values)
+            count.index_add_(0, tokens - model.vocab_size, torch.ones_like(values))
     sum_over([*sums.values(), *scores.tensors().values()], processes)
     prefix = sum(e.prefix_pairs for e in examples.examples)
     n_bytes = sum(e.n_bytes for e in examples.examples)
