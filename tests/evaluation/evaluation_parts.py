@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
+import pytest
 from tiny import byte_level_bpe, tiny_decoder
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation import benchmarks
-from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError
+from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
+from vocabx_utils.evaluation.kept import KEPT_FOLDER
 from vocabx_utils.evaluation.results import Result
 
 CODE = [
@@ -105,3 +109,19 @@ def result(task: str, passed: bool = False, **changes: Any) -> Result:
     status: tuple[Any, str] = ("pass", "") if passed else ("fail", "assert")
     made = Result(task, 0, *status, "", {}, 1, 1, 0.1, 20, 1, 5.0, "k", "bwrap", "plain", "e")
     return dataclasses.replace(made, **changes)
+
+
+def load_or_skip(name: str) -> list[Problem]:
+    """Problems of a benchmark; the test is skipped where its data is not."""
+    try:
+        return load_benchmark(name)
+    except BenchmarkUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def kept_or_skip(name: str) -> dict[str, Any]:
+    """The committed list of a benchmark; the test is skipped where there is none."""
+    file = KEPT_FOLDER / f"{name}.json"
+    if not file.is_file():
+        pytest.skip(f"no list yet: `vocabx eval verify-references {name}` writes it")
+    return json.loads(file.read_text())

@@ -8,7 +8,13 @@ import itertools
 from typing import Any
 
 import pytest
-from evaluation.evaluation_parts import bigcodebench_problem, ds1000_problem, humaneval_problem, mbpp_problem
+from evaluation.evaluation_parts import (
+    bigcodebench_problem,
+    ds1000_problem,
+    humaneval_problem,
+    load_or_skip,
+    mbpp_problem,
+)
 from evaluation.made_up_replies import Reply, made_up_replies
 from transformers import PreTrainedTokenizerFast
 
@@ -20,8 +26,6 @@ from vocabx_utils.evaluation.answers import (
     longest_part,
     looks_like_prose,
 )
-from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError
-from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
 from vocabx_utils.evaluation.kept import KeptList
 from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt
@@ -190,25 +194,18 @@ def test_snippets_are_cut_as_the_official_script_does(
     assert extract_answer(problem, build_prompt(problem, gpt2_like), reply) == expected
 
 
-def _load(name: str) -> list[Problem]:
-    try:
-        return load_benchmark(name)
-    except BenchmarkUnavailableError as error:
-        pytest.skip(str(error))
-
-
 def test_no_reference_of_ds1000_is_changed() -> None:
     """The sandbox ran the references themselves: unchanged, they pass as replies, too."""
     listed = KeptList.read("ds1000")
     assert listed is not None
-    changed = [p.task_id for p in _load("ds1000") if ds1000_snippet(p.reference) != p.reference]
+    changed = [p.task_id for p in load_or_skip("ds1000") if ds1000_snippet(p.reference) != p.reference]
     assert [task for task in changed if task not in listed.dropped] == []
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "bigcodebench"])
 def test_no_reference_is_changed(gpt2_like: PreTrainedTokenizerFast, name: str) -> None:
     """What extraction does to right answers it must not harm: at most unneeded statements are missing."""
-    for problem, prefill in itertools.product(_load(name)[::3], ("none", "fence", "code")):
+    for problem, prefill in itertools.product(load_or_skip(name)[::3], ("none", "fence", "code")):
         prompt: Prompt = build_prompt(problem, gpt2_like, prefill=prefill, wording="complete")
         full = reference_answer(problem)
         reply = f"Here's the code:\n```python\n{full}\n```\nDone" if prefill == "none" else full[len(prompt.kept) :]

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evaluation.evaluation_parts import kept_or_skip, load_or_skip
 
 from vocabx_utils.cli.evaluation import _note_environment
 from vocabx_utils.evaluation import kept
-from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError
-from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
 from vocabx_utils.evaluation.environment_build import pinned
 from vocabx_utils.evaluation.environments import RECIPES, REQUIREMENTS, Environment
 from vocabx_utils.evaluation.kept import (
-    KEPT_FOLDER,
     EnvironmentDiffersError,
     KeptList,
     check_environment,
@@ -27,20 +25,6 @@ from vocabx_utils.evaluation.kept import (
 )
 
 SIZES = {"humaneval": (164, 164), "mbpp": (500, 500), "bigcodebench": (1112, 1140), "ds1000": (878, 1000)}
-
-
-def _load(name: str) -> list[Problem]:
-    try:
-        return load_benchmark(name)
-    except BenchmarkUnavailableError as error:
-        pytest.skip(str(error))
-
-
-def _kept(name: str) -> dict[str, Any]:
-    file = KEPT_FOLDER / f"{name}.json"
-    if not file.is_file():
-        pytest.skip(f"no list yet: `vocabx eval verify-references {name}` writes it")
-    return json.loads(file.read_text())
 
 
 def test_kept_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +78,7 @@ def test_lists_that_differ_are_compared(plain: Environment, tmp_path: Path, monk
 @pytest.mark.parametrize("name", ["bigcodebench", "ds1000"])
 def test_committed_lists_name_the_pinned_packages(name: str) -> None:
     """What `vocabx eval-env build` installs is what the list was made with."""
-    recorded = _kept(name)["environment"]
+    recorded = kept_or_skip(name)["environment"]
     files = [RECIPES[name].groups[group] for group in ("", *recorded["groups"])]
     pins = {key.lower().replace("_", "-"): value for f in files for key, value in pinned(REQUIREMENTS / f).items()}
     assert pins == {key: version.split("+")[0] for key, version in recorded["packages"].items()}
@@ -102,7 +86,7 @@ def test_committed_lists_name_the_pinned_packages(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_committed_lists_reach_their_size(name: str) -> None:
-    content = _kept(name)
+    content = kept_or_skip(name)
     least, total = SIZES[name]
     assert len(content["kept"]) >= least
     assert len(content["kept"]) + len(content["dropped"]) == total
@@ -115,8 +99,8 @@ def test_committed_lists_reach_their_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_committed_lists_fit_the_benchmark(name: str) -> None:
-    content = _kept(name)
-    ids = [problem.task_id for problem in _load(name)]
+    content = kept_or_skip(name)
+    ids = [problem.task_id for problem in load_or_skip(name)]
     assert [task for task in ids if task in set(content["kept"])] == content["kept"]
     assert set(ids) == set(content["kept"]) | set(content["dropped"])
 

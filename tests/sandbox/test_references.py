@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from evaluation.evaluation_parts import kept_or_skip, load_or_skip
 
 from vocabx_utils.cli import main
 from vocabx_utils.evaluation import references
-from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError
-from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
+from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.environments import (
     Environment,
     EnvironmentMissingError,
@@ -25,20 +25,6 @@ from vocabx_utils.evaluation.execution import run_jobs
 from vocabx_utils.evaluation.kept import KEPT_FOLDER, reference_timeouts
 from vocabx_utils.evaluation.outcomes import Outcome
 from vocabx_utils.evaluation.references import drop_reason, reference_jobs, time_limit, verify_references
-
-
-def _load(name: str) -> list[Problem]:
-    try:
-        return load_benchmark(name)
-    except BenchmarkUnavailableError as error:
-        pytest.skip(str(error))
-
-
-def _kept(name: str) -> dict[str, Any]:
-    file = KEPT_FOLDER / f"{name}.json"
-    if not file.is_file():
-        pytest.skip(f"no list yet: `vocabx eval verify-references {name}` writes it")
-    return json.loads(file.read_text())
 
 
 @pytest.mark.sandbox
@@ -88,14 +74,14 @@ def test_a_stopped_verification_continues(make_problem: Callable[..., Problem], 
 
 
 def test_missing_libraries_are_refused(plain: Environment) -> None:
-    problem = next(p for p in _load("ds1000") if p.library == "Tensorflow")
+    problem = next(p for p in load_or_skip("ds1000") if p.library == "Tensorflow")
     with pytest.raises(EnvironmentMissingError, match="--with tensorflow"):
         verify_references([problem], dataclasses.replace(plain, name="ds1000", groups=("torch",)))
 
 
 @pytest.mark.sandbox
 def test_the_command_writes_into_a_folder_of_the_user(tmp_path: Path, monkeypatch) -> None:
-    _load("mbpp")
+    load_or_skip("mbpp")
     before = (KEPT_FOLDER / "mbpp.json").read_bytes()
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
     command = ["eval", "verify-references", "mbpp", "--ids", "Mbpp/11,Mbpp/12", "--fast", "--any-environment"]
@@ -134,8 +120,8 @@ def _fixed(problems: list[Problem], count: int = 20) -> list[Problem]:
 @pytest.mark.parametrize("strict", [False, True], ids=["usual", "strict"])
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_twenty_references_pass(name: str, strict: bool, plain: Environment) -> None:
-    kept = _kept(name)
-    problems = [p for p in _load(name) if p.task_id not in {**kept["not_strict"], **kept["timeouts"]}]
+    kept = kept_or_skip(name)
+    problems = [p for p in load_or_skip(name) if p.task_id not in {**kept["not_strict"], **kept["timeouts"]}]
     jobs = reference_jobs(_fixed(problems), plain, lambda _: 10.0, strict=strict)
     outcome = {job.task_id: verdict for job, verdict, _ in run_jobs(jobs, plain, fast=True)}
     assert {name: v.details for name, v in outcome.items() if v.status != "pass"} == {}
@@ -143,9 +129,9 @@ def test_twenty_references_pass(name: str, strict: bool, plain: Environment) -> 
 
 def _not_passed(name: str, fast: bool) -> dict[str, dict[str, str]]:
     """Details of kept problems that do not pass in their pinned environment; slow ones are left out."""
-    content = _kept(name)
+    content = kept_or_skip(name)
     environment = load_environment(name)
-    problems = [p for p in _load(name) if p.task_id in set(content["kept"]) - set(content["timeouts"])]
+    problems = [p for p in load_or_skip(name) if p.task_id in set(content["kept"]) - set(content["timeouts"])]
     problems = [p for p in problems if p.library not in ("Pytorch", "Tensorflow")]
     jobs = reference_jobs(_fixed(problems), environment, reference_timeouts(name))
     outcome = {job.task_id: verdict for job, verdict, _ in run_jobs(jobs, environment, fast=fast)}
