@@ -17,13 +17,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.models import BaseModel, freeze
-from vocabx_utils.progress import progress
 from vocabx_utils.tokenizer_files import require_tokenizer
 from vocabx_utils.training.checks import check_moved
 from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.finetuning_stage import check_start
-from vocabx_utils.training.loop import Record, StepDone, Training
+from vocabx_utils.training.loop import Record, show
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stages import plan_stages
@@ -117,7 +116,7 @@ def learn_rows(
     student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
     before = student.input_rows.detach().cpu().clone()
     training = Phase1Training(recipe, student, data, config)
-    metrics = _carry_out(training, recipe.name)
+    metrics = [event.record for event in show(training, recipe.name, delay=1) if event.record is not None]
     rows, head = (values.detach().cpu() for values in training.parameters.values())
     check_moved(recipe, before, rows, data.train)
     start = from_rows(base, extension, rows, head)
@@ -166,7 +165,7 @@ def fine_tune(
     losses: list[Record] = []
     for stage in plan:
         training = StageTraining(model, stage, train, validation, config, limit=start.limit, new_ids=start.new_ids)
-        losses += _carry_out(training, stage.title)
+        losses += [event.record for event in show(training, stage.title, delay=1) if event.record is not None]
         training.result()
         model = training.close()
         if hasattr(model, "merge_and_unload"):
@@ -181,16 +180,3 @@ def _listed(texts: Sequence[Any], validation_texts: Sequence[Any] | None) -> Seq
         if isinstance(part, str):
             raise ValueError(f"texts is one string of {len(part)} characters; expected a list of texts")
     return judged
-
-
-def _carry_out(training: Training, title: str) -> list[Record]:
-    """Run a training and return its records."""
-    records: list[Record] = []
-    with progress(total=training.total, desc=title, unit="step", delay=1) as bar:
-        for event in training.run():
-            if isinstance(event, StepDone):
-                bar.set_postfix_str(event.note, refresh=False)
-                bar.update(1)
-            if event.record is not None:
-                records.append(event.record)
-    return records

@@ -90,6 +90,20 @@ class Training(Protocol):
         """Take the steps that are left."""
 
 
+def show(training: Training, title: str, delay: float = 0) -> Iterator[StepDone | EpochDone]:
+    """Run a training behind a progress line, which appears after `delay` seconds; without steps there is none."""
+    if not training.total:
+        yield from training.run()
+        return
+    with progress(total=training.total, desc=title, unit="step", delay=delay) as bar:
+        bar.update(training.done)
+        for event in training.run():
+            if isinstance(event, StepDone):
+                bar.set_postfix_str(event.note, refresh=False)
+                bar.update(1)
+            yield event
+
+
 def carry_out(
     training: Training, folder: Path, journal: str, *, title: str, every: int, processes: PartialState | None = None
 ) -> list[Record]:
@@ -115,12 +129,8 @@ def carry_out(
     wait(processes)  # all have read before one writes
     if writes:
         files.write_jsonl(path, records)
-    shown = writes and training.total > 0
-    line = progress(total=training.total, desc=title, unit="step") if shown else contextlib.nullcontext()
-    with line as bar, _told_where(folder):
-        if bar is not None:
-            bar.update(training.done)
-        for event in training.run():
+    with _told_where(folder):
+        for event in show(training, title) if writes else training.run():
             if writes and isinstance(event, EpochDone):
                 for place, tensors in event.tensors.items():  # first: a record says that they are there
                     write_epoch(folder / place, event.epoch, tensors)
@@ -128,9 +138,6 @@ def carry_out(
                 records.append(event.record)
                 if writes:
                     files.append_jsonl(path, event.record)
-            if isinstance(event, StepDone) and bar is not None:
-                bar.set_postfix_str(event.note, refresh=False)
-                bar.update(1)
             due = isinstance(event, EpochDone) or (every > 0 and event.steps % every == 0)
             if due and event.checkpoint:
                 tensors = gather_checkpoint(training.parameters, training.optimisers) | training.counters()
