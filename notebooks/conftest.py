@@ -1,4 +1,4 @@
-"""nbval compares text only, gives kernels time to start, and reads folder variables as the runner does."""
+"""nbval compares text only, gives kernels time, and reads folders as the runner."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ SKIPPED = (
 
 
 def pytest_collectstart(collector: Any) -> None:
-    """Add to the kinds of output that nbval leaves out of the comparison, and prepare what its kernels inherit."""
+    """Skip more kinds of output in the comparison, and prepare what kernels inherit."""
     if hasattr(collector, "skip_compare"):
         collector.skip_compare += SKIPPED
         options = collector.config.option
-        options.nbval_kernel_startup_timeout = max(options.nbval_kernel_startup_timeout, KERNEL_START_S)
-        logging.getLogger("nbval").setLevel(logging.CRITICAL)  # it would log the traceback that we put into a line
+        options.nbval_kernel_startup_timeout = max(
+            options.nbval_kernel_startup_timeout, KERNEL_START_S
+        )
+        logging.getLogger("nbval").setLevel(
+            logging.CRITICAL
+        )  # it would log the traceback that we put into a line
         pin_folders()
 
 
@@ -39,4 +43,6 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[Any]:
     except RuntimeError as error:
         if "ernel" not in str(error):
             raise
-        pytest.fail(f"{item.path.name}: its kernel did not start ({error}).", pytrace=False)
+        pytest.fail(
+            f"{item.path.name}: its kernel did not start ({error}).", pytrace=False
+        )

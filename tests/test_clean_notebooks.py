@@ -109,10 +109,10 @@ def test_web_addresses_and_relative_paths_are_no_machine_paths() -> None:
 
 def test_large_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"x")
-    (tmp_path / "large").write_bytes(b"x" * 1_000_001)
+    (tmp_path / "large").write_bytes(b"x" * 1_500_001)
     names = [str(tmp_path / name) for name in ("small", "large", "missing")]
     assert [line.split(":")[0] for line in too_large(names)] == [names[1]]
-    assert any("bytes" in problem for problem in find_problems(clean(notebook()), 1_000_001))
+    assert any("bytes" in problem for problem in find_problems(clean(notebook()), 1_500_001))
 
 
 def test_the_command_cleans_in_place_and_check_changes_nothing(tmp_path: Path, capsys: Any) -> None:

@@ -3,7 +3,7 @@
 Outputs and execution counts stay: readers meet the notebooks on a web page, and nbval compares against them (a
 cell without count and output would pass unseen). Widget state, standard error, timings, kernel names and paths
 of this machine go. A notebook that was not saved from one run in order, holds an error, a path of a machine or
-more than 1 MB is named and refused.
+more than 1.5 MB is named and refused.
 
     python tools/clean_notebooks.py notebooks/*.ipynb           rewrite in place; status 1 if anything was wrong
     python tools/clean_notebooks.py --check notebooks/*.ipynb   change nothing
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 1_500_000
 CHECK_MARK = "NBVAL_CHECK_OUTPUT"
 WIDGETS = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 KEPT_CELL_METADATA = ("tags", "jupyter", "slideshow")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+CITATION: dict[str, Any] = _DATA["citation"]
+"""The thesis itself: title, author, kind, university, year and arXiv number."""
 CLAIMS: dict[str, str] = _DATA["claims"]
 """Claims of the thesis, in this project's words; `vocabx_utils.claims` judges each from measured numbers."""
 NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numbers"].items()}
@@ -114,6 +116,17 @@ POSITION_MAPPING = _EXAMPLES["position_mapping"]
 """AweDist's mapping. The thesis writes pairs as (extended, original); here they are (original, extended)."""
 TOKENIZATION_TABLE: tuple[tuple[str, int], ...] = _tuples(_DATA["tokenization"]["tokens"])
 """Tokens and ids of `def calculate_sum(a, b):` in `tab:tokenization_process` (without its closing `):`)."""
+
+
+def cite() -> str:
+    """Return the reference to the thesis in one line.
+
+    >>> print(cite())  # doctest: +ELLIPSIS
+    Max Rehman Linder, "Vocabulary Expansion of ...", Master's thesis in applied mathematics, KTH ... arXiv:2508.15807
+    """
+    found = CITATION
+    where = f"{found['kind']}, {found['university']}, {found['year']}, arXiv:{found['arxiv']}"
+    return f'{found["author"]}, "{found["title"]}", {where}'
 
 
 def cosine_table() -> pd.DataFrame:

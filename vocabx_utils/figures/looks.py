@@ -51,18 +51,18 @@ _WHITESPACE = {" ": "\u00b7", "\n": "\u21b5", "\r": "\u240d", "\t": "\u2192", "\
 _BROKEN_OR_CHAR = re.compile("([\udc80-\udcff]+)|(.)", re.DOTALL)  # what `surrogateescape` makes of broken UTF-8
 
 
-def visible(piece: bytes, limit: int = 24) -> str:
-    """Spell bytes so that nothing is invisible.
+def visible(piece: bytes | str, limit: int = 24) -> str:
+    """Spell the bytes of a token, or its text, so that nothing is invisible.
 
     Spaces become `·`, line feeds `↵`, tabs `→`, carriage returns `␍`, other control characters their pictures, lone
     combining marks stand on `◌`, other unprintable characters show their code point, and bytes that are not a whole
     character their hexadecimal value. What is longer than `limit` characters is shortened in the middle.
 
     Example:
-        >>> visible(b" x\\n"), visible("⭢".encode()[:2])
-        ('·x↵', '‹E2 AD›')
+        >>> visible(b" x\\n"), visible(" groupby"), visible("⭢".encode()[:2])
+        ('·x↵', '·groupby', '‹E2 AD›')
     """
-    text = piece.decode("utf-8", errors="surrogateescape")
+    text = piece if isinstance(piece, str) else piece.decode("utf-8", errors="surrogateescape")
     shown = _BROKEN_OR_CHAR.sub(lambda found: _visible_bytes(found[1]) if found[1] else _visible_char(found[2]), text)
     if len(set(shown)) == 1 and len(shown) > 6:
         return f"{shown[0]}\u00d7{len(shown)}"
