@@ -229,8 +229,8 @@ def large_table(new: int = 800, tokens: int = 4096, cards: tuple[int, ...] = (2,
 WAY_STYLES = {way: cycle_style(at) for at, way in enumerate(WAYS)}
 
 
-def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
-    """Wall seconds against tokens read, as measured, for each way of training; False without a measurement."""
+def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> str:
+    """Wall seconds against tokens read for each way of training; returns its alternative text, none without data."""
     panels = [
         (f"{name}, {row['device']}", row["quality"])
         for found in details.values()
@@ -238,10 +238,11 @@ def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
         if any("curve" in way for way in row.get("quality", {}).values())
     ]
     if not panels:
-        return False
+        return ""
     figure, axes = plt.subplots(1, len(panels), figsize=(4.8 * len(panels), 4.0), squeeze=False)
-    ends = []
+    told = []
     for ax, (title, ways) in zip(axes[0], panels, strict=True):
+        ends = []
         for at, (way, row) in enumerate(ways.items()):
             if "curve" not in row:
                 continue
@@ -254,14 +255,16 @@ def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.locator_params(axis="x", nbins=5)
         ax.legend(title="way of training")
-    alt = "Line chart of measured wall seconds against tokens read in phase 1, by way of training: " + "; ".join(ends)
-    save_figure(figure, "cost", alt + ".", folder)
+        told.append(f"{title}: {'; '.join(ends)}")
+    alt = "Line charts of measured wall seconds against student tokens read in phase 1, a curve for each way to train."
+    alt = " ".join([alt, *(f"{one}." for one in told)])
+    save_figure(figure, "cost", alt, folder)
     plt.close(figure)
-    return True
+    return alt
 
 
-def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: int = 4096) -> None:
-    """Bytes of logits against V: calculated lines, and measured peaks where there are some."""
+def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: int = 4096) -> str:
+    """Bytes of logits against V: calculated lines, measured peaks if there are any; returns its alternative text."""
     vocab = np.geomspace(16_000, 260_000, 40)
     literal = 4 * 4.0 * positions * vocab  # logits and log-probabilities of teacher and student, float32
     device = torch.device("cuda")
@@ -302,9 +305,10 @@ def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: i
         f"from {literal[0] / GIB:.1f} to {literal[-1] / GIB:.1f} GiB, ours stays at {ours.max() / GIB:.1f} GiB or less"
     )
     peaks = "; ".join(measured) or "none"
-    alt = f"Line chart of memory against V, calculated: literal grows {ends}. Measured peaks: {peaks}."
+    alt = f"Line chart of memory in GiB against V, calculated: literal grows {ends}. Measured peaks: {peaks}."
     save_figure(figure, "memory", alt, folder)
     plt.close(figure)
+    return alt
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -329,10 +333,8 @@ def write(results: Path, docs: Path) -> None:
         path.stem.removeprefix("phase1-").removesuffix("-details"): files.read_json(path)
         for path in sorted(results.glob("phase1-*-details.json"))
     }
-    drawn = cost_figure(details, docs / "figures")
-    memory_figure(details, docs / "figures")
+    cost, memory = cost_figure(details, docs / "figures"), memory_figure(details, docs / "figures")
     lengths = {"qwen2.5-coder-0.5b": 1024, "llama-6.7b": 2048, "llama-6.7b-v128k": 2048}
-    cost = "![Wall time against tokens, measured](figures/cost.svg)" if drawn else f"Cost against tokens: {MISSING}."
     parts = {
         "phase1": phase1_table(read(results, "phase1")),
         "parts": parts_table(details),
@@ -342,7 +344,8 @@ def write(results: Path, docs: Path) -> None:
         "arithmetic": arithmetic_table(lengths),
         "large": large_table(),
         "quick": quick_table(results / "quick-series.json"),
-        "cost": cost,
+        "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
+        "memory": f"![{memory}](figures/memory.svg)",
     }
     page = docs / "performance.md"
     text = page.read_text(encoding="utf-8")

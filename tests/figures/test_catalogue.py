@@ -12,6 +12,7 @@ from figures.figure_parts import contrast, draw
 from fixtures.tiny_run import TinyRun, build_run
 from fixtures.tiny_series import LINES, write_series
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from vocabx_utils.cli.report import figures as command
@@ -112,6 +113,16 @@ def test_all_strips_are_drawn_twice_alike(tmp_path: Path) -> None:
     run = series(tmp_path)
     first, second = (draw_figures(run, tmp_path / part, STRIPS, ("svg",)) for part in ("a", "b"))
     assert [outcome.reason for outcome in first] == [""] * 5
+    for spec in STRIPS:
+        figure = spec.draw(run).figure
+        if spec.name != "tokenization_process":  # this tokenizer knows little more than letters
+            assert figure.get_size_inches()[0] <= 10, spec.name
+        for text in figure.findobj(Text):
+            if text.get_text().strip() and text.get_visible():
+                assert text.get_fontsize() >= 8 and contrast(text.get_color()) >= 4.5, (spec.name, text.get_text())
+        for patch in figure.findobj(Patch):
+            if patch.get_hatch() or patch.get_linestyle() != "solid":  # a token that is not plain
+                assert max(map(contrast, (patch.get_edgecolor(), patch.get_facecolor()))) >= 3, spec.name
     for one, other in zip(first, second, strict=True):
         assert [p.read_bytes() for p in one.paths] == [p.read_bytes() for p in other.paths], one.name
 

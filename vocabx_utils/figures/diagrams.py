@@ -82,7 +82,7 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
     red: dict[str, Any] = {"color": PALETTE[4], "lw": 1.6, "marker": "", "ls": "-"}
     ax.plot([8.84, 8.84, 2.06], [1.5, 0.2, 0.2], **red)
     ax.annotate("", (2.06, 0.7), (2.06, 0.19), arrowprops={"arrowstyle": "-|>", "color": PALETTE[4], "lw": 1.6})
-    ax.text(5.4, 0.12, "the gradient moves one thing: the input row of the new token", ha="center", va="top")
+    ax.text(5.4, 0.12, "its gradient changes only the input row of the new token", ha="center", va="top")
     beside = "beside it, the head row of ·numpy learns by cross-entropy when to be predicted"
     ax.text(4.5, 2.0, beside, ha="center", va="center", fontsize=_SMALL, color="0.25")
     title = "A new token learns to stand for the tokens it replaces, from the model's own predictions"

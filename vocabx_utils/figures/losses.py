@@ -30,7 +30,7 @@ _METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
     "kl_identical": ("How far student and teacher differ behind tokens both have", _POSITION, ("n_identical",), None),
     "kl_last": ("How far student and teacher differ behind a new token", _POSITION, ("n_last",), None),
     "kl_pooled": (
-        "How far they differ, pooled as in the thesis (identical and first)",
+        "How far student and teacher differ, pooled as in the thesis (identical and first)",
         _POSITION,
         ("n_identical", "n_first"),
         None,

@@ -117,8 +117,8 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
         "800 tokens. Vertical axes differ.",
     )
     alt = (
-        f"Charts of the mean cosine of new {_ROWS[matrix]} to their subtokens by epoch, a panel for each variant; "
-        f"last epoch, first/intermediate/last subtoken: {'; '.join(ends)}."
+        f"Line charts of the mean cosine of new {_ROWS[matrix]} to the rows of their subtokens by epoch, a panel for "
+        f"each variant. Last epoch: {'; '.join(ends)}."
     )
     return Drawing(fig, alt)
 
@@ -137,9 +137,9 @@ def _published(matrix: Matrix, variant: str) -> list[thesis.CosineCurve]:
 
 
 def _final(part: pd.DataFrame) -> str:
-    means = part[part["epoch"] == part["epoch"].max()].set_index("position")["mean"]
-    values = [float(means.get(position, np.nan)) for position in POSITIONS]
-    return "/".join("none" if np.isnan(value) else f"{value:.3f}" for value in values)
+    """Mean cosines of the last epoch in words."""
+    means = part[part["epoch"] == part["epoch"].max()].set_index("position")["mean"].dropna()
+    return " and ".join(f"{means[place]:.3f} to the {place}" for place in POSITIONS if place in means) + " subtoken"
 
 
 def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> Drawing:
@@ -168,11 +168,21 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     note(grid[0, 0], "Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.")
     counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
+    ends = "; ".join(_spread(table, name, shown[0], grouping) for name in names)
     alt = (
-        f"Line charts of the cosine of new {_ROWS[matrix]} to their {', '.join(shown)} subtoken by epoch for groups of "
-        f"tokens by {GROUPINGS[grouping]}: {told}; one column for each of {len(names)} variants."
+        f"Line charts of the cosine of new {_ROWS[matrix]} to their {' and '.join(shown)} subtoken by epoch, a column "
+        f"for each variant and a curve for each group of tokens by {GROUPINGS[grouping]}: {told}. Lowest and highest "
+        f"group in the last epoch, {shown[0]} subtoken: {ends}."
     )
     return Drawing(fig, alt)
+
+
+def _spread(table: pd.DataFrame, variant: str, position: str, grouping: str) -> str:
+    """The groups with the lowest and the highest mean cosine of the last epoch in words."""
+    part = table[(table["variant"] == variant) & (table["position"] == position)].dropna(subset="mean")
+    part = part[part["epoch"] == part["epoch"].max()].sort_values("mean").iloc[[0, -1]]
+    ends = (f"{group} {mean:.3f}" for group, mean in zip(part[grouping], part["mean"], strict=True))
+    return f"{variant_label(variant)} {' and '.join(ends)}"
 
 
 def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
@@ -307,7 +317,7 @@ def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> 
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value > 0.55 * limit else "black"
         shown = visible(tops[row, column][0], 12)
-        ax.text(column, row, shown, ha="center", va="center", fontsize="x-small", color=color, parse_math=False)
+        ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color, parse_math=False)
     bar = ax.figure.colorbar(image, ax=ax, extend="max" if values.max() > limit else "neither")
     bar.set_label("KL to the teacher's prediction (nats)")
     ax.set_xticks(range(len(readers)), readers)
