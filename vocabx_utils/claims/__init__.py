@@ -1,4 +1,4 @@
-"""Claims C1 to C17 of the thesis: one rule each, fixed before any number was seen.
+"""Claims C1 to C17 of the thesis: one rule each.
 
 Each `judge_c…` takes tables or arrays and returns a `Verdict`; files are read elsewhere. One principle holds for all: a
 claim is confirmed or not confirmed only where an interval excludes the other answer, else we cannot tell. Begin with
