@@ -98,20 +98,28 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Tabulate what each stage cost, and bits per byte by text set before the first and after each.
+    """Tabulate what each stage cost, and what was measured before the first and after each.
 
-    By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), text sets.
+    By variant and stage, "start" first: steps and tokens, parameters that learn (`trainable`), seconds, tokens/s, peak
+    GB, validation loss (nats per token), and bits per byte by text set.
+
+    Args:
+        variants: stages, epochs and observations by variant, as `read_finetuning` and `FineTuned.to_dict` return them.
     """
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():
         costs = {stage["stage"]: stage for stage in variant["stages"]}
+        first = next(iter(variant["epochs"]), {})
         for key, seen in variant["observed"].items():
             stage = costs.get(key, {})
             rows[name, key] = {
+                "steps": stage.get("steps"),
+                "tokens": stage.get("tokens"),
+                "trainable": stage.get("trainable"),
                 "seconds": stage.get("seconds"),
-                "tokens/s": stage.get("tokens_per_s"),
+                "tokens/s": stage["tokens"] / stage["seconds"] if stage else None,
                 "peak GB": stage["peak_bytes"] / 1e9 if stage else None,
-                "validation loss": stage.get("validation_loss"),
+                "validation loss": stage["validation_loss"] if stage else first.get("validation_loss"),
                 **seen["bits_per_byte"],
             }
     return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis(["variant", "stage"])
