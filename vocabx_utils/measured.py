@@ -109,7 +109,7 @@ def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():
         costs = {stage["stage"]: stage for stage in variant["stages"]}
-        first = next(iter(variant["epochs"]), {})
+        first: Mapping[str, Any] = next(iter(variant["epochs"]), {})
         for key, seen in variant["observed"].items():
             stage = costs.get(key, {})
             rows[name, key] = {

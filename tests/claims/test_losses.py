@@ -81,10 +81,10 @@ def curve(key: str, *values: float) -> list[dict[str, float]]:
 def test_a_loss_that_still_moves_says_nothing_about_the_end(still: tuple[float, ...]) -> None:
     results = lines("kl_pooled_last", mean_kl_last=0.6) | {"random_kl_last": curve("kl_pooled_last", *still)}
     verdict = claims.judge_c3({title: results for title in NAMES})
-    assert verdict.answer == "cannot tell" and not verdict.measured
+    assert verdict.answer == "cannot tell" and verdict.measured and not verdict.effects
     assert "has not levelled off: random_kl_last of M, python, random_kl_last of M, headers" in verdict.reason
     results = lines("ce", mean_ce=1.0, mean_kl_first=1.05, mean_kl_last=1.0) | {"random_kl_last": curve("ce", *still)}
-    assert not claims.judge_c2(over(results)).measured
+    assert not claims.judge_c2(over(results)).effects
     assert claims.judge_c2(over({**results, **lines("ce", random_kl_last=1.5)})).answer == "confirmed"
 
 

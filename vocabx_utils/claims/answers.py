@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from vocabx_utils import statistics
-from vocabx_utils.claims.verdict import Verdict, spelled
+from vocabx_utils.claims.verdict import Verdict, spelled, unseen
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.evaluation.scoring import Count
 from vocabx_utils.intervals import Interval, judge, judge_all, ratio_difference, shared_level
@@ -32,7 +32,7 @@ def judge_c10(passes: Passes, benchmark: str = "bigcodebench") -> Verdict:
     names = ["random_ce", "random_kl", "mean_ce", "mean_kl"]
     cells = _cells(passes, names, [benchmark])
     if not cells:
-        return Verdict("C10", "cannot tell", f"no {benchmark} results of all of {', '.join(names)}")
+        return unseen("C10", f"{benchmark} results of all of {', '.join(names)}")
     counts = [(cells[name, benchmark].passed, cells[name, benchmark].kept) for name in names]
     effect = statistics.rate_contrast(counts, (1, -1, -1, 1))
     return Verdict("C10", judge(effect), f"interaction {_points(effect)}", {"interaction": effect})
@@ -56,7 +56,7 @@ def judge_c14(passes: Passes) -> Verdict:
     """C14: CE suits short completion (DS-1000), KL open-ended tasks (BigCodeBench), both from mean rows."""
     cells = _cells(passes, ["mean_ce", "mean_kl"], _THESIS_BENCHMARKS)
     if not cells:
-        return Verdict("C14", "cannot tell", "DS-1000 and BigCodeBench results of mean_ce and mean_kl are needed")
+        return unseen("C14", "DS-1000 and BigCodeBench results of mean_ce and mean_kl")
     level = shared_level(2)  # each half can refute the claim
     gaps = {}
     for title, better, worse, name in (
@@ -81,7 +81,9 @@ def judge_c15(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
     others = [name for name in usable if name != "ds1000"]
     if "ds1000" not in usable or not others:
         measured = ", ".join(usable) or "nothing"
-        return Verdict("C15", "cannot tell", f"measured on {measured} only ({_FEWEST_PROBLEMS} problems or more)")
+        return unseen(
+            "C15", f"DS-1000 and another benchmark ({_FEWEST_PROBLEMS} problems or more), but {measured} only"
+        )
     level = shared_level(len(others))  # any of them can refute the claim
     gaps = {name: ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
     parts = {name: judge(gap) for name, gap in gaps.items()}

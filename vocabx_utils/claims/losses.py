@@ -175,7 +175,7 @@ def _over_settings(
     """Judge log ratios over settings: every part has to have this sign."""
     seen = {name: values for name, values in parts.items() if values}
     if not seen:
-        return unseen(claim, missing + note)
+        return Verdict(claim, "cannot tell", note.removeprefix("; ")) if note else unseen(claim, missing)
     logs = {name: mean_interval(values, shared_level(len(seen))) for name, values in seen.items()}
     ratios = {name: _exp(log) for name, log in logs.items()}
     answers = {name: judge(signed(log, sign)) for name, log in logs.items()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils.claims.verdict import Verdict, signed, unseen
+from vocabx_utils.claims.verdict import Verdict, signed, spelled, unseen
 from vocabx_utils.intervals import CONFIDENCE, Interval, judge, judge_all, ratio_interval, shared_level
 
 Observed = Mapping[str, Mapping[str, Any]]
@@ -61,8 +61,11 @@ def judge_c9(lora: Observed, full: Observed, steps: tuple[int, int] | None = Non
     """
     names = list(_last(lora)["bits"])
     gaps = {name: _gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
-    reason = "LoRA minus full: " + "; ".join(f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items())
-    return _at_steps(Verdict("C9", judge_all([judge(signed(gap, -1)) for gap in gaps.values()]), reason, gaps), steps)
+    fair = steps is None or steps[0] == steps[1]
+    parts = {name: judge(signed(gap, -1)) if fair else "cannot tell" for name, gap in gaps.items()}
+    texts = {name: f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items()}
+    answer, reason = judge_all(list(parts.values())), f"LoRA minus full: {spelled(texts, parts)}"
+    return _at_steps(Verdict("C9", answer, reason, gaps, parts), steps)
 
 
 def _at_steps(verdict: Verdict, steps: tuple[int, int] | None) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from vocabx_utils.intervals import Answer, Interval
 from vocabx_utils.thesis import CLAIMS
@@ -48,6 +48,7 @@ _RULES = {
     "C16": "in every model, answers without code are more than half of those and any other class of failure",
     "C17": "both together end below either and neither, in bits per byte and in KL",
 }
+_UNSEEN = "not measured here: "
 _TOLD: dict[Answer, str] = {
     "confirmed": "Agrees with the thesis",
     "not confirmed": "Does not agree with the thesis",
@@ -78,8 +79,8 @@ class Verdict:
 
     @property
     def measured(self) -> bool:
-        """Whether anything was measured that the rule asks for."""
-        return bool(self.effects)
+        """Whether there was anything that the rule asks for, if only one run."""
+        return not self.reason.startswith(_UNSEEN)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.answer.upper()}\n   {self.reason}"
@@ -110,7 +111,7 @@ class Verdict:
         Raises:
             ValueError: no claim of the thesis, or no answer that a rule gives.
         """
-        claim, answer = str(content.get("claim", "")).split(" ")[0], content.get("answer")
+        claim, answer = str(content.get("claim", "")).split(" ")[0], cast(Answer, content.get("answer"))
         if claim not in _RULES or answer not in get_args(Answer):
             raise ValueError(f"expected a claim from C1 to C17 and one of {get_args(Answer)}, got {dict(content)}")
         effects = content.get("effects", {})
@@ -128,7 +129,7 @@ def _limit(found: Mapping[str, Any], key: str) -> float:
 
 def unseen(claim: str, what: str) -> Verdict:
     """Return the verdict where nothing was measured."""
-    return Verdict(claim, "cannot tell", f"not measured here: {what}")
+    return Verdict(claim, "cannot tell", _UNSEEN + what)
 
 
 def signed(interval: Interval, sign: int) -> Interval:
