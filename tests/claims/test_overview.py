@@ -37,11 +37,20 @@ def test_the_verdicts_of_a_run_are_collected_in_the_claims_order(tmp_path: Path)
     assert not claims.collect(runs.Run("empty", tmp_path / "empty")).verdicts
 
 
-@pytest.mark.parametrize("content", [{"C8, here": seen("C8").to_dict()}, [{"claim": "C8", "outcome": "confirmed"}], 3])
+@pytest.mark.parametrize("content", [[{"claim": "C8", "verdict": "confirmed"}], ["C8"], 3])
 def test_what_is_no_list_of_verdicts_is_named(tmp_path: Path, content: object) -> None:
     files.write_json(tmp_path / "04_fine_tuning" / "verdicts.json", content)
     with pytest.raises(ValueError, match=r"04_fine_tuning.*holds no list of verdicts"):
         claims.collect(runs.Run("broken", tmp_path))
+
+
+def test_runs_of_older_versions_are_read(tmp_path: Path) -> None:
+    tuned = {"C8, m, here": seen("C8").to_dict(), "C8, Qwen": seen("C8", "not confirmed").to_dict()}
+    files.write_json(tmp_path / "04_fine_tuning" / "verdicts.json", tuned)
+    answered = [{"claim": "C10", "outcome": "cannot tell", "reason": "too few"}]
+    files.write_json(tmp_path / "05_benchmark_evaluation" / "verdicts.json", answered)
+    found = claims.collect(runs.Run("older", tmp_path)).verdicts
+    assert {claim: verdict.answer for claim, verdict in found.items()} == {"C8": "confirmed", "C10": "cannot tell"}
 
 
 def test_settings_are_read_back_with_the_quick_run_first(tmp_path: Path) -> None:

@@ -113,3 +113,16 @@ def test_hyperparameters_name_what_is_not_stated() -> None:
     assert set(thesis.hyperparameter_table("stage_a", "lora")["stage"]) == {"stage_a", "lora"}
     with pytest.raises(ValueError, match="phase9"):
         thesis.hyperparameter_table("phase9")
+
+
+def test_the_thesis_is_cited_where_a_reader_begins() -> None:
+    root = Path(__file__).parents[2]
+    cited = thesis.CITATION
+    for page in ("README.md", "CITATION.cff"):
+        text = (root / page).read_text(encoding="utf-8")
+        family = cited["author"].split(" ", 1)[1]
+        for said in (family, cited["title"], cited["kind"], cited["university"], str(cited["year"]), cited["arxiv"]):
+            assert said in text, f"{page}: {said}"
+    start = json.loads((root / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8"))["cells"]
+    shown = ["".join(output.get("text", "")) for cell in start for output in cell.get("outputs", [])]
+    assert f"{thesis.cite()}\n" in shown

@@ -121,8 +121,10 @@ def tell(claim: str, settings: Sequence[Setting]) -> str:
 
 def _read(path: Path) -> list[Verdict]:
     content = files.read_json(path)
+    if isinstance(content, dict):  # as older runs of notebook 04 have it: by claim and by where it was measured
+        content = [item for where, item in content.items() if where.endswith(", here")]
     try:
-        return [Verdict.from_dict(item) for item in content]
+        return [Verdict.from_dict({"answer": item.get("outcome"), **item}) for item in content]  # so 05 named it
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{paths.show_path(path)} holds no list of verdicts: {error}") from error
 
