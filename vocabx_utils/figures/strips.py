@@ -94,16 +94,17 @@ class Strip:
             if length.get(point, 0) - used > width and before != cuts[-1]:
                 cuts.append(before)
                 used = length.get(before, 0)
-        return [self._between(*ends) for ends in zip(cuts, [*cuts[1:], self.points[-1]], strict=True)]
+        return [self.between(*ends) for ends in zip(cuts, [*cuts[1:], self.points[-1]], strict=True)]
 
-    def _between(self, start: Point, stop: Point) -> Strip:
+    def between(self, start: Point, stop: Point) -> Strip:
+        """Cut out the part between two shared points."""
         sides = [tuple(t for t in row if start <= t.start and t.stop <= stop) for row in (self.original, self.extended)]
         return Strip(sides[0], sides[1], self.shared)
 
     def groups(self) -> Iterator[tuple[Point, Point, str]]:
         """Yield neighbouring shared points, and `k:m` where k old tokens between them stand for m others."""
         for start, stop in pairwise(point for point in self.points if point in self.shared):
-            part = self._between(start, stop)
+            part = self.between(start, stop)
             plain = {token.kind for token in part.extended} <= {"same", "special"}
             yield start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}"
 
