@@ -66,6 +66,9 @@ def test_only_text_in_columns_keeps_its_lines(text: str, kept: bool) -> None:
 
 
 def test_links_lead_to_pages_of_the_site_or_are_unlinked() -> None:
+    assert (
+        mended('<a href="b.ipynb#cell-id=The-End">b</a>', b="b.html").body == '<a href="b.html#cell-id=The-End">b</a>'
+    )
     links = '<a href="../x/b.ipynb#The-End">b</a> <a href="c.py">c</a> <a href="https://d">d</a> <a href="#E">e</a>'
     page = '<a href="b.html#the-end">b</a> <span class="file" title="c.py">c</span> <a href="https://d">d</a> '
     assert mended(links, b="b.html").body == page + '<a href="#e">e</a>'

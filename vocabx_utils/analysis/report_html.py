@@ -129,8 +129,10 @@ def _settle_link(soup: BeautifulSoup, link: Tag, pages: Mapping[str, str]) -> No
     if page is None:
         link.name, link.attrs = "span", {"class": "file", "title": target}
     else:
-        # JupyterLab keeps capitals in anchors and GitHub does not; here both forms find the heading
-        link["href"] = page + (f"#{anchor.lower()}" if anchor else "")
+        # JupyterLab keeps capitals in anchors of headings and GitHub does not; here both forms find the heading.
+        # JupyterLab finds a cell more surely than a heading, and nbconvert gives cells the same anchors.
+        settled = anchor if anchor.startswith("cell-id=") else anchor.lower()
+        link["href"] = page + (f"#{settled}" if anchor else "")
 
 
 def _take_pictures(soup: BeautifulSoup, name: str, folder: Path) -> dict[str, bytes]:
