@@ -1,6 +1,9 @@
 """Participation, shares, spread and the causal test against closed forms, loops and a planted change."""
 
 import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,6 +94,11 @@ def test_keep_part_ends_and_choices() -> None:
         m.keep_part(start, end[:2], 1)
 
 
+def meter(measure: Callable[[torch.Tensor], float]) -> Any:
+    """A meter of two texts, the first with a quarter of the KL, at ten positions in all."""
+    return SimpleNamespace(positions=10, by_text=lambda rows: np.array([2.5, 7.5]) * measure(rows))
+
+
 def test_causal_sweep_recovers_a_planted_sparse_change() -> None:
     """Three coordinates of each row matter to the measure; noise everywhere else does not."""
     generator = torch.Generator().manual_seed(0)
@@ -105,7 +113,7 @@ def test_causal_sweep_recovers_a_planted_sparse_change() -> None:
     def measure(rows: torch.Tensor) -> float:
         return float((rows.gather(1, where) - target).square().mean())
 
-    result = m.causal_sweep(measure, start, end, [1, 2, 3, 8, 32], draws=8)
+    result = m.causal_sweep(meter(measure), start, end, [1, 2, 3, 8, 32], draws=8)
     assert result.coordinates_needed(0.99) == planted
     assert result.coordinates_needed(0.99, "random") is None
     recovered = result.table.groupby(["keep", "k"])["recovered"].mean()
@@ -123,15 +131,29 @@ def test_causal_sweep_finds_no_sparsity_in_a_dense_change() -> None:
     def measure(rows: torch.Tensor) -> float:
         return float(100 - (rows - start).sum(1).mean())
 
-    result = m.causal_sweep(measure, start, start + delta, [10, 50], draws=2)
+    result = m.causal_sweep(meter(measure), start, start + delta, [10, 50], draws=2)
     top = result.table[result.table["keep"] == "top"].set_index("k")["recovered"]
     assert top.tolist() == pytest.approx([0.1, 0.5], abs=1e-5)
     assert result.coordinates_needed(0.9) is None
 
 
+def test_causal_sweep_keeps_the_sums_of_each_text() -> None:
+    start, end = torch.zeros(2, 4), torch.ones(2, 4)
+    result = m.causal_sweep(meter(lambda rows: float(8 - rows.sum())), start, end, [1, 3], draws=3)
+    for keep in ("top", "random", "principal"):
+        ends = result.ends(3, keep)  # type: ignore[arg-type]
+        assert ends[0].tolist() == [20, 60]
+        assert ends[2].tolist() == [0, 0]
+    assert result.ends(1)[1].tolist() == [15, 45]
+    assert result.ends(1, "random")[1] == pytest.approx([15, 45])
+    assert (result.kl_start, result.kl_end) == (8, 0)
+    part = result.table[result.table["keep"] == "random"].groupby("k")["kl"].mean()
+    assert part.tolist() == pytest.approx([6, 2])
+
+
 def test_causal_sweep_without_a_change() -> None:
     start = torch.ones(2, 4)
-    result = m.causal_sweep(lambda rows: 1.0, start, start.clone(), [1])
+    result = m.causal_sweep(meter(lambda rows: 1.0), start, start.clone(), [1])
     assert result.table["recovered"].isna().all()
 
 
