@@ -135,7 +135,7 @@ def panel(load: Callable[[str], Explorer], runs: Sequence[str] = ("a",), token: 
     box = explorer_widget(load, runs, token)
     (run, variant), (search, token_box), (epoch, matrix) = (row.children for row in box.children[:3])
     found = {"run": run, "variant": variant, "search": search, "token": token_box, "epoch": epoch, "matrix": matrix}
-    out, listed, restart = box.children[3:]
+    listed, restart, out = box.children[3:]
     return SimpleNamespace(box=box, out=out, listed=listed, restart=restart, **found)
 
 

@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.tiny_run import build_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabx_utils.analysis import mechanisms as m
+from vocabx_utils.rows import read_histories
 
 
 def test_participation_closed_forms() -> None:
@@ -71,6 +74,17 @@ def test_spread_against_pairs_and_known_sets() -> None:
     broken = m.spread(torch.tensor([[0.0, 0.0], [float("nan"), 1.0], [1.0, 0.0]]))
     assert broken["left_out"] == 2
     assert math.isnan(broken["mean_cosine"])
+
+
+def test_spread_by_epoch_ends_with_the_yardstick(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path, variants=("mean_ce", "mean_kl_last"))
+    history = read_histories(tiny.run)
+    table = m.spread_by_epoch(history.values(), tiny.original["input"])
+    assert table["variant"].tolist() == ["mean_ce", "mean_ce", "mean_kl_last", "mean_kl_last", "old rows"]
+    assert table["epoch"].tolist()[:4] == [0, 2, 0, 2]
+    assert table["epoch"].isna().tolist() == [False] * 4 + [True]
+    assert table["mean_cosine"][1] == pytest.approx(m.spread(history["mean_ce"].rows(2))["mean_cosine"])
+    assert table["effective_rank"][4] == pytest.approx(m.spread(tiny.original["input"])["effective_rank"])
 
 
 def test_keep_part_ends_and_choices() -> None:
@@ -146,7 +160,9 @@ def test_causal_sweep_keeps_the_sums_of_each_text() -> None:
         assert ends[2].tolist() == [0, 0]
     assert result.ends(1)[1].tolist() == [15, 45]
     assert result.ends(1, "random")[1] == pytest.approx([15, 45])
-    assert (result.kl_start, result.kl_end) == (8, 0)
+    assert result.facts() == {"kl_start": 8, "kl_end": 0, "width": 4, "positions": 10}
+    assert result.recovered(1) == pytest.approx(0.25)
+    assert result.recovered(3, "random") == pytest.approx(0.75)
     part = result.table[result.table["keep"] == "random"].groupby("k")["kl"].mean()
     assert part.tolist() == pytest.approx([6, 2])
 

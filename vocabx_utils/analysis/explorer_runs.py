@@ -6,7 +6,7 @@ phase 1 writes the fingerprint of its base model beside the rows, and here it ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -45,8 +45,12 @@ def open_explorer(run: Run, base: BaseModel | None = None) -> Explorer:
     """
     histories, tokens = read_histories(run), read_tokens(run)
     texts, kl_tables = _measured(run, histories)
-    decode = read_tokenizer(str(run.require("01", "extension/extended"))).decode
+    tokenizer = read_tokenizer(str(run.require("01", "extension/extended")))
     original = _original_rows(run, histories, base)
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids)))
+
     return Explorer(tokens, histories, original, decode, texts=texts, kl_tables=kl_tables, run=run.name)
 
 

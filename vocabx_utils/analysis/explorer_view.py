@@ -30,7 +30,7 @@ _EVEN_LUMINANCE = 0.179
 """Black and white ink have equal contrast here, 4.6 to 1 (WCAG 2)."""
 _STYLE = (
     "<style>.vx{display:flex;flex-wrap:wrap;gap:12px 28px;background:#fff;color:#222;padding:8px;font-size:13px}"
-    ".vx h4{margin:6px 0 2px;font-size:13px}.vx table{border-collapse:collapse}"
+    ".vx-part{display:block;margin:6px 0 2px;font-size:13px}.vx table{border-collapse:collapse}"
     ".vx td,.vx th{padding:1px 8px;text-align:right;border-bottom:1px solid #ddd;color:#222;background:#fff}"
     ".vx code{background:#f1f1f1;color:#222;white-space:pre;padding:0 2px}.vx .t{text-align:left}"
     ".vx-error,.vx-restart{background:#fff3e6;color:#5c2a00;border-left:4px solid #b35300;padding:6px 10px}"
@@ -59,7 +59,7 @@ def view_html(view: TokenView) -> str:
         "KL by position (nats)": _kl_strip(view.kl),
         "map of the new rows": _map(view.points),
     }
-    sections = "".join(f"<div><h4>{title}</h4>{body}</div>" for title, body in parts.items())
+    sections = "".join(f'<div><strong class="vx-part">{title}</strong>{body}</div>' for title, body in parts.items())
     return f'{_STYLE}<div class="vx">{_head(view)}{sections}</div>'
 
 
@@ -81,7 +81,7 @@ def _table(table: pd.DataFrame, columns: Sequence[str] | None = None) -> str:
     names = list(columns or table.columns)
     if table.empty:
         return "<em>nothing to show</em>"
-    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
+    head = "".join(f'<th scope="col">{html.escape(str(name))}</th>' for name in names)
     lines = table[names].itertuples(index=False)
     rows = "".join(f"<tr>{''.join(map(_cell, line))}</tr>" for line in lines)
     return f"<table><tr>{head}</tr>{rows}</table>"
@@ -136,11 +136,13 @@ def _map(points: pd.DataFrame, width: int = 320, height: int = 240) -> str:
     for at in [chosen, *np.flatnonzero(~new).tolist()]:
         if new[at]:
             marks.append(f'<circle cx="{x[at]:.0f}" cy="{y[at]:.0f}" r="6" fill="{_THIS}"/>')
+            under = -8  # labels of the token and of its subtokens lie apart, for the rows are often close
         else:
             corner = f'x="{x[at] - 5:.0f}" y="{y[at] - 5:.0f}"'
             marks.append(f'<rect {corner} width="10" height="10" fill="{_SUBTOKEN}"/>')
+            under = 16
         label = _escaped(points["label"].iloc[at])
-        marks.append(f'<text x="{x[at] + 8:.0f}" y="{y[at] + 4:.0f}" font-size="11">{label}</text>')
+        marks.append(f'<text x="{x[at] + 8:.0f}" y="{y[at] + under:.0f}" font-size="11">{label}</text>')
     title = f"two principal directions of {int(new.sum())} new rows; circle: this token; squares: its subtokens"
     drawn = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 70}" height="{height + 16}" '
@@ -239,7 +241,7 @@ class _Panel:
         for widget in (self.variant, self.matrix, self.token):
             widget.observe(self._show, names="value")
         rows = [w.HBox([self.run, self.variant]), w.HBox([self.search, self.token]), w.HBox([self.epoch, self.matrix])]
-        self.box = w.VBox([*rows, self.out, self.listed, self.restart])
+        self.box = w.VBox([*rows, self.listed, self.restart, self.out])
         self.box.add_class("vx-panel")
         self._open()
         if token in [at for _, at in self.token.options]:
@@ -267,7 +269,8 @@ class _Panel:
         self.token.options = [(visible(self.explorer.tokens[at].text), at) for at in shown]
         if shown:  # after an empty list the box chooses nothing by itself
             self.token.value = chosen if chosen in shown else shown[0]
-        self.listed.value = f'<span class="vx-listed" role="status">{self._told_list(len(shown), len(found))}</span>'
+        told = self._told_list(len(shown), len(found)) if shown else ""
+        self.listed.value = f'<span class="vx-listed" role="status">{told}</span>'
         self._quiet = False
         self._show()
 

@@ -7,7 +7,7 @@ about what the model does with a row, which no statistic of the row alone can sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -18,8 +18,11 @@ from scipy.stats import norm
 from torch import Tensor
 
 from vocabx_utils.analysis.similarity import cosine
+from vocabx_utils.rows import RowHistory
 
 Keep = Literal["top", "random", "principal"]
+OLD_ROWS = "old rows"
+"""Name of the yardstick in a table by variant."""
 
 
 def participation_ratio(delta: Tensor) -> np.ndarray:
@@ -102,6 +105,21 @@ def spread(rows: Tensor) -> dict[str, float]:
     }
 
 
+def spread_by_epoch(histories: Iterable[RowHistory], old_rows: Tensor) -> pd.DataFrame:
+    """Return the `spread` of the input rows of each variant in its first and last epoch, and last that of old rows.
+
+    Returns:
+        variant (`old rows` for the yardstick), epoch (missing there), mean_cosine, effective_rank, distance, left_out.
+    """
+    found = [
+        {"variant": history.variant, "epoch": epoch, **spread(history.rows(epoch))}
+        for history in histories
+        for epoch in (history.first, history.last)
+    ]
+    table = pd.DataFrame([*found, {"variant": OLD_ROWS, "epoch": None, **spread(old_rows)}])
+    return table.astype({"epoch": "Int64"})
+
+
 def row_statistics(start: Tensor, end: Tensor, ks: Sequence[int] = (1, 8, 64)) -> pd.DataFrame:
     """Describe what training did to each row, from start (N, D) to end.
 
@@ -182,12 +200,23 @@ class CausalTest:
     # sums of KL of each text, (texts,), mean over draws, by way of choosing and k; for every way 0 is the start, D the
     # end
     by_text: Mapping[tuple[Keep, int], np.ndarray] = field(default_factory=dict)
+    positions: int = 0  # that KL was measured at
 
     def coordinates_needed(self, share: float = 0.9, keep: Keep = "top") -> int | None:
         """Return the smallest k of the sweep that recovers `share` of the improvement, None if no k does."""
         part = self.table[self.table["keep"] == keep].groupby("k")["recovered"].mean()
         enough = part.index[part >= share]
         return int(enough.min()) if len(enough) else None
+
+    def recovered(self, k: int, keep: Keep = "top") -> float:
+        """Return the share of the improvement in KL that k dimensions bring back, mean over draws."""
+        part = self.table[(self.table["keep"] == keep) & (self.table["k"] == k)]
+        return float(part["recovered"].mean())
+
+    def facts(self) -> dict[str, float]:
+        """Return what a figure of the table needs besides it."""
+        ends = {"kl_start": self.kl_start, "kl_end": self.kl_end}
+        return ends | {"width": self.width, "positions": self.positions}
 
     def ends(self, k: int, keep: Keep = "top") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the sums of KL of each text with the initial rows, k dimensions of the change, and all of it."""
@@ -233,4 +262,4 @@ def causal_sweep(
     for keep in keeps:
         by_text |= {(keep, 0): sums_start, (keep, width): sums_end}
     table = pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"])
-    return CausalTest(table, kl_start, kl_end, width, by_text)
+    return CausalTest(table, kl_start, kl_end, width, by_text, meter.positions)
