@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from vocabx_utils.glyphs import visible as visible
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 Kind = Literal["same", "merged", "new", "recut", "special"]
 
@@ -47,6 +49,21 @@ LOOKS: dict[Kind, Look] = {
     "special": Look("special token, stands for no text", "", "#d9e8d3", "#4d7a3d", "1px solid"),
 }
 INK = "#1a1a1a"
+
+
+def visible_tokens(tokenizer: Any, ids: Iterable[int]) -> str:
+    """Spell token ids so that nothing is invisible, with a bar between two; special tokens show their name.
+
+    Example:
+        >>> from vocabx_utils.models import load_tokenizer
+        >>> tokenizer = load_tokenizer("smollm2-135m")
+        >>> visible_tokens(tokenizer, tokenizer(" skipna=").input_ids)
+        '·skip | na | ='
+    """
+    spelling = spelling_of(tokenizer)
+    return " | ".join(
+        spelling.pieces[i] if spelling.is_control[i] else visible(spelling.raws[i]) for i in map(int, ids)
+    )
 
 
 def drawable(text: str) -> str:
