@@ -3,13 +3,14 @@
 import shutil
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from figures.figure_parts import draw, lines
 from fixtures.tiny_run import TinyRun
 
 from vocabx_utils import thesis
-from vocabx_utils.figures.results import detectable_chart, failure_chart, forest_chart, saved_chart
+from vocabx_utils.figures.results import detectable_chart, draw_saved, failure_chart, forest_chart, saved_chart
 from vocabx_utils.runs import Run
 
 
@@ -66,3 +67,14 @@ def test_tokens_saved_by_number_of_new_tokens() -> None:
     ax = saved_chart(pd.DataFrame(rows, columns=columns))
     assert ax.get_title() == "a"
     assert lines(ax) == {"added": ([8], [1.0]), "merges": ([8, 16], [2.0, 3.0])}
+
+
+def test_tokens_saved_on_each_corpus_are_told_at_one_size() -> None:
+    columns = ["corpus", "strategy", "n", "found", "saved_per_1000"]
+    sizes = [("a", s, n, n, k * n) for s, k in (("added", 1.0), ("merges", 2.0)) for n in (4, 8)]
+    table = pd.DataFrame([*sizes, *(("b", *row[1:]) for row in sizes)], columns=columns)
+    drawing = draw_saved(table)
+    assert [ax.get_title() for ax in drawing.figure.axes] == ["a", "b"]
+    assert "With 8 new tokens: a 8 (added) and 16 (merges); b 8" in drawing.alt
+    assert "With 4 new tokens: a 4 (added) and 8 (merges)" in draw_saved(table, told=4).alt
+    plt.close("all")

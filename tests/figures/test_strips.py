@@ -12,8 +12,9 @@ from fixtures.alignment_tokenizers import FAMILIES, make_tokenizer, with_added, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabx_utils.figures.looks import LOOKS, visible
+from vocabx_utils.figures.looks import LOOKS, visible, visible_tokens
 from vocabx_utils.figures.strips import Strip, strip_from_pieces, token_strip
+from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.alignment import align_text
 
 ORIGINAL = ["import", " num", "py", " as", " np", "\n", "st", "d", "(", ")"]
@@ -37,6 +38,13 @@ EXTENDED = ["import", " numpy", " as", " np", "\n", "std", "(", ")"]
 )
 def test_nothing_is_invisible(piece, shown):
     assert visible(piece) == shown
+
+
+def test_token_ids_are_spelt_with_bars_and_names_of_specials():
+    tokenizer = load_tokenizer("smollm2-135m")
+    ids = tokenizer(" xp⭢").input_ids
+    assert visible_tokens(tokenizer, [*ids, tokenizer.eos_token_id]) == "·x | p | ‹E2› | ‹AD› | ‹A2› | <|im_end|>"
+    assert visible_tokens(tokenizer, []) == ""
 
 
 @given(st.binary(max_size=12))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils.claims.verdict import Verdict, signed
+from vocabx_utils.claims.verdict import Verdict, signed, spelled, unseen
 from vocabx_utils.intervals import CONFIDENCE, Interval, judge, judge_all, ratio_interval, shared_level
 
 Observed = Mapping[str, Mapping[str, Any]]
@@ -22,8 +22,8 @@ Observed = Mapping[str, Mapping[str, Any]]
 
 def judge_tuned(
     variants: Mapping[str, Mapping[str, Any]], tuned: str, *, without_a: str, full: str
-) -> list[Verdict]:
-    """Judge C8 and C9 from finished variants, each at the steps that it took; without its control a claim is left out.
+) -> tuple[Verdict, Verdict]:
+    """Judge C8 and C9 from finished variants, each at the steps that it took.
 
     Args:
         variants: stages and observations by name, as `measured.read_finetuning` and `FineTuned.to_dict` return them.
@@ -32,14 +32,14 @@ def judge_tuned(
         full: that which went through c after the same stage a.
     """
     steps = {name: {stage["stage"]: int(stage["steps"]) for stage in v["stages"]} for name, v in variants.items()}
-    found = []
-    if without_a in variants:
+    c8, c9 = unseen("C8", f"no variant {without_a}"), unseen("C9", f"no variant {full}")
+    if {tuned, without_a} <= variants.keys():
         both = sum(steps[tuned].values()), sum(steps[without_a].values())
-        found.append(judge_c8(variants[tuned]["observed"], variants[without_a]["observed"], both))
-    if full in variants:
+        c8 = judge_c8(variants[tuned]["observed"], variants[without_a]["observed"], both)
+    if {tuned, full} <= variants.keys():
         both = steps[tuned]["b"], sum(count for stage, count in steps[full].items() if stage.startswith("c"))
-        found.append(judge_c9(variants[tuned]["observed"], variants[full]["observed"], both))
-    return [replace(verdict, reason=f"{tuned}: {verdict.reason}") for verdict in found]
+        c9 = judge_c9(variants[tuned]["observed"], variants[full]["observed"], both)
+    return c8, c9
 
 
 def judge_c8(with_a: Observed, without_a: Observed, steps: tuple[int, int] | None = None) -> Verdict:
@@ -61,8 +61,11 @@ def judge_c9(lora: Observed, full: Observed, steps: tuple[int, int] | None = Non
     """
     names = list(_last(lora)["bits"])
     gaps = {name: _gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
-    reason = "LoRA minus full: " + "; ".join(f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items())
-    return _at_steps(Verdict("C9", judge_all([judge(signed(gap, -1)) for gap in gaps.values()]), reason, gaps), steps)
+    fair = steps is None or steps[0] == steps[1]
+    parts = {name: judge(signed(gap, -1)) if fair else "cannot tell" for name, gap in gaps.items()}
+    texts = {name: f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items()}
+    answer, reason = judge_all(list(parts.values())), f"LoRA minus full: {spelled(texts, parts)}"
+    return _at_steps(Verdict("C9", answer, reason, gaps, parts), steps)
 
 
 def _at_steps(verdict: Verdict, steps: tuple[int, int] | None) -> Verdict:

@@ -103,6 +103,23 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
     return ax
 
 
+def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
+    """Draw what both strategies save, a panel for each corpus of `compare_strategies`; the text names size `told`."""
+    names = list(table["corpus"].unique())
+    fig, axes = plt.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False)
+    for ax, name in zip(axes.flat, names, strict=True):
+        saved_chart(table, ax, name)
+    at = table[table["n"] == min(told, table["n"].max())].pivot(
+        index="corpus", columns="strategy", values="saved_per_1000"
+    )
+    numbers = "; ".join(f"{row.Index} {row.added:.0f} (added) and {row.merges:.0f} (merges)" for row in at.itertuples())
+    alt = (
+        "Tokens saved per 1,000 original tokens against the number of new tokens, one panel a corpus, both "
+        f"strategies. With {min(told, table['n'].max())} new tokens: {numbers}."
+    )
+    return Drawing(fig, alt)
+
+
 def _pass_bars(ax: Axes, passed: Sequence[int | None], totals: Sequence[int], marked: Sequence[bool]) -> None:
     """Draw pass rates as bars from top to bottom with Wilson's interval; None leaves a row empty."""
     rows = [at for at, value in enumerate(passed) if value is not None]
