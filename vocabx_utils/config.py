@@ -91,8 +91,10 @@ class Phase1Config(StageConfig):
         "mean_untrained",
         "random_untrained",
         "mean_ce",
-        "mean_kl_last",
+        "random_ce",
         "mean_kl_first",
+        "random_kl_first",
+        "mean_kl_last",
         "random_kl_last",
     )
     # first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise
@@ -255,13 +257,13 @@ class AnalysisConfig(StageConfig):
     """Notebook 06: inside the model."""
 
     # variants of phase 1 whose student is run (causal test, layers, lens); those that the run lacks are left out
-    probed: tuple[str, ...] = ("mean_ce", "mean_kl_last")
-    windows: int = 8  # most windows of validation text that teacher and student read
+    probed: tuple[str, ...] = ("mean_kl_last", "mean_ce", "random_kl_last", "random_kl_first", "random_ce")
+    windows: int = 10  # most windows of validation text that teacher and student read
     # paired positions in a window before its new token and from it on
     before: int = 12
     after: int = 12
-    # dimensions of the learned change that the causal test keeps; those above D are left out
-    kept: tuple[int, ...] = (4, 16, 64, 256)
+    # dimensions of the learned change that the causal test keeps besides a tenth of D; those above D are left out
+    kept: tuple[int, ...] = (4, 16, 256)
     draws: int = 1  # repetitions with random coordinates
     bootstrap: int = 1000  # samples behind each interval
     batch_size: int = 8  # windows in one forward pass

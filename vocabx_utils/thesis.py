@@ -19,6 +19,8 @@ CITATION: dict[str, Any] = _DATA["citation"]
 """The thesis itself: title, author, kind, university, year and arXiv number."""
 CLAIMS: dict[str, str] = _DATA["claims"]
 """Claims of the thesis, in this project's words; `vocabx_utils.claims` judges each from measured numbers."""
+ALSO: dict[str, str] = _DATA["also"]
+"""What the thesis itself holds against some of these claims, by claim: its own numbers, or what it did not run."""
 NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numbers"].items()}
 """Single numbers of its text and figures."""
 
@@ -27,7 +29,8 @@ NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numb
 class ResultRow:
     """One row of the results table (`tab:combined_results`)."""
 
-    variant: str  # name of the phase-1 variant in this project, or `base`
+    # phase-1 variant by its name in this project, or `base`; KL variants have the name of one reading, anchor `first`
+    variant: str
     recipe: Literal["none", "lora", "full"]  # fine-tuning of the blocks: `none`, `lora`, or `full` (sequential)
     # problems passed
     bigcodebench: int
@@ -54,7 +57,7 @@ COMBINED_TOTAL = BIGCODEBENCH_TOTAL + DS1000_TOTAL
 
 @dataclass(frozen=True)
 class AxisLimits:
-    """Axis limits of a figure, in data units; None where the thesis lets its plotting package choose."""
+    """Axis limits of a figure, in units that the thesis does not name; None where its package chooses."""
 
     label: str
     x: tuple[float, float]
@@ -111,7 +114,12 @@ _EXAMPLES = {
 ALIGNMENT_EXAMPLE = _EXAMPLES["token_mapping"]
 """Worked example of the token mapping: `int CellConnectDLS(void) { return 0; }`."""
 LOSS_PIPELINE = _EXAMPLES["loss_pipeline"]
-"""The text of the loss figure; the thesis also compares the first token of both divergent groups."""
+"""The text of the loss figure, which also sets `num` beside `numpy` and `st` beside `std`.
+
+Which distributions are compared depends on the reading. Where a column holds the logits that predict its token, that
+pair lies before the merged span, and the figure's pairs are those of anchor `last`. Where it holds the logits after its
+token, they are those of anchor `first`.
+"""
 POSITION_MAPPING = _EXAMPLES["position_mapping"]
 """AweDist's mapping. The thesis writes pairs as (extended, original); here they are (original, extended)."""
 TOKENIZATION_TABLE: tuple[tuple[str, int], ...] = _tuples(_DATA["tokenization"]["tokens"])
@@ -140,7 +148,7 @@ def cosine_table() -> pd.DataFrame:
 
 
 def sequential_table() -> pd.DataFrame:
-    """Return the published losses of sequential fine-tuning: label, variant, split, epoch, loss (nats per token).
+    """Return the published losses of sequential fine-tuning: label, variant, split, epoch, loss (no unit is given).
 
     With new tokens, epochs 1-4 train embedding and head, 5 the first half of the blocks, 6 the second half. The base
     model has the last two only.

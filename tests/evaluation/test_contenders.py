@@ -10,7 +10,15 @@ from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
 from vocabx_utils import files, models, runs
-from vocabx_utils.evaluation.contenders import contender_bits, load_contender, open_folder
+from vocabx_utils.evaluation.contenders import (
+    contender_bits,
+    execute_contender,
+    held_out_spans,
+    load_contender,
+    open_folder,
+    require_contender,
+)
+from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewrap
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.models import BaseModel
 
@@ -51,6 +59,8 @@ def test_variants_are_loaded_by_name(run: runs.Run, tiny_base: BaseModel) -> Non
 def test_a_tuned_variant_is_read_from_its_export(run: runs.Run, tiny_base: BaseModel) -> None:
     with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
         load_contender(run, "tuned_mean_ce", tiny_base)
+    with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
+        require_contender(run, "tuned_mean_ce")
     folder = run.stage("04", "mean_ce") / "exported"
     extended = load_contender(run, "mean_ce", tiny_base)
     extended.model.save_pretrained(folder)
@@ -63,6 +73,10 @@ def test_a_tuned_variant_is_read_from_its_export(run: runs.Run, tiny_base: BaseM
 def test_missing_stages_name_their_notebook(run: runs.Run, tiny_base: BaseModel) -> None:
     with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
         load_contender(run, "mean_kl_last", tiny_base)
+    with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
+        require_contender(run, "mean_kl_last")
+    require_contender(run, "mean_ce")
+    require_contender(run, "base")
     (run.stage("03", "empty") / "rows").mkdir()
     with pytest.raises(runs.MissingStageError, match="no phase-1 rows of variant 'empty'"):
         load_contender(run, "empty", tiny_base)
@@ -93,3 +107,33 @@ def test_scores_of_different_problems_are_not_compared(run: runs.Run, tiny_base:
         likelihood_table({"base": scores, "other": scores[:1]}, reference="base")
     with pytest.raises(ValueError, match="reference"):
         likelihood_table({"base": scores}, reference="other")
+
+
+def test_answers_to_several_benchmarks_are_executed_into_one_file_each(run: runs.Run) -> None:
+    try:
+        find_bubblewrap()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    code = {PROBLEMS[0].task_id: "def add(a, b):\n    return a + b", PROBLEMS[1].task_id: "def twice(x):\n    return x"}
+    rows = [{"task_id": task, "solution": text} for task, text in reversed(code.items())]
+    found = execute_contender(run, "references", rows, PROBLEMS)
+    assert [(row.task_id, row.passed) for row in found] == [("HumanEval/0", True), ("Mbpp/11", False)]
+    folder = run.stage("05", "references")
+    assert sorted(path.name for path in folder.glob("*.json*")) == ["results_humaneval.jsonl", "results_mbpp.jsonl"]
+    files.write_jsonl(folder / "samples.jsonl", rows)
+    assert execute_contender(run, "references", rows, PROBLEMS) == found
+    control = execute_contender(run, "control", None, PROBLEMS)
+    assert all(row.passed for row in control)
+    official = files.read_json(folder / "samples_eval_results.json")["eval"]
+    assert official["Mbpp/11"][0]["status"] == "fail"
+
+
+def test_held_out_spans_begin_with_the_richest_pair(run: runs.Run, tiny_base: BaseModel) -> None:
+    answers = ["return a", "nothing new", "twice twice return a", "twice " * 400]
+    pairs = [{"query": f"q{number}", "answer": answer} for number, answer in enumerate(answers)]
+    files.write_jsonl(run.stage("01") / "splits" / "validation.jsonl", pairs)
+    tokenizers = [tiny_base.tokenizer, load_contender(run, "mean_ce", tiny_base).tokenizer]
+    spans = held_out_spans(run, tokenizers, tiny_base.vocab_size, 9)
+    assert [span.text.split("q")[1][0] for span in spans] == ["2", "0"]
+    assert len(held_out_spans(run, tokenizers, tiny_base.vocab_size, 1)) == 1
+    assert all(span.text[span.start :].lstrip().startswith(("twice", "return")) for span in spans)

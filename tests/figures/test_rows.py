@@ -9,7 +9,7 @@ from fixtures.tiny_run import TinyRun
 from vocabx_utils import rows, thesis
 from vocabx_utils.analysis import similarity
 from vocabx_utils.analysis.mechanisms import CausalTest, top_k_share
-from vocabx_utils.figures.rows import causal_chart, cosine_chart, lens_chart, share_chart
+from vocabx_utils.figures.rows import causal_chart, cosine_chart, draw_causal, lens_chart, share_chart
 
 
 def published_curve(*place: str) -> thesis.CosineCurve:
@@ -23,11 +23,11 @@ def test_cosine_chart_draws_the_table_and_the_published_curve(tiny: TinyRun) -> 
     published = published_curve("input", "kl", "first")
     drawn = lines(cosine_chart(part, [published]))
     expected = part[part["position"] == "first"].sort_values("epoch")
-    x, y = drawn["first (n = 12)"]
+    x, y = drawn["first subtoken (n = 12)"]
     assert x == expected["epoch"].tolist()
     assert y == pytest.approx(expected["mean"].tolist())
     assert drawn["thesis, first"][1] == pytest.approx(list(published.cosine))
-    assert "intermediate (n = 8)" in drawn
+    assert "intermediate subtoken (n = 8)" in drawn
 
 
 def test_cosines_of_groups_are_those_of_the_table(tiny: TinyRun) -> None:
@@ -63,11 +63,22 @@ def test_causal_and_share_charts() -> None:
     assert drawn["mean init, CE"][1] == pytest.approx([1, 1])
 
 
+def test_many_variants_fit_one_page() -> None:
+    part = pd.DataFrame(
+        [("top", k, 0, 1 / k, 1 - 1 / k) for k in (1, 4)], columns=["keep", "k", "draw", "kl", "recovered"]
+    )
+    names = ("mean_ce", "mean_kl_first", "mean_kl_last")
+    table = pd.concat(part.assign(variant=name) for name in names)
+    facts = {name: {"kl_start": 1.0, "kl_end": 0.1, "width": 8, "positions": 5} for name in names}
+    figure = draw_causal(pd.concat([table, table.assign(keep="random")]), facts).figure
+    assert figure.get_size_inches()[0] <= 10 and len(figure.axes) == 3
+
+
 def test_lens_chart_names_tokens_without_breaking_on_odd_ones() -> None:
     cells = [(layer, who, ("\n", "$x$"), 0.5, float(layer)) for layer in range(3) for who in ("teacher 1", "student")]
     table = pd.DataFrame(cells, columns=["layer", "reader", "top", "probability", "kl"])
     ax = lens_chart(table)
-    assert [text.get_text() for text in ax.texts] == ["\\n"] * 6
+    assert [text.get_text() for text in ax.texts] == ["\u21b5"] * 6
     cells = [(0, "student", ("$a_b^$",), 0.5, 1.0)]
     ax = lens_chart(pd.DataFrame(cells, columns=table.columns))
     ax.figure.canvas.draw()  # a token that looks like broken mathematics must not raise
