@@ -267,6 +267,7 @@ class AnalysisConfig(StageConfig):
     draws: int = 1  # repetitions with random coordinates
     bootstrap: int = 1000  # samples behind each interval
     batch_size: int = 8  # windows in one forward pass
+    example_token: str = " estimator"  # the new token that is followed through the notebook; else the first one
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,9 +9,9 @@ from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 
 def test_turns_name_both_sides() -> None:
     said = readings.read_turns(pd.Series({"mean_ce": -0.01, "random_kl_last": 0.25}))
-    assert "To the first subtoken turn: random init, KL (last); to the last: mean init, CE." in said
+    assert "To the first subtoken turn: random init, KL (last). To the last: mean init, CE." in said
     assert "from 0.0100 to 0.2500" in said
-    assert "to the last: none" in readings.read_turns(pd.Series({"mean_ce": 0.01}))
+    assert "To the last: none." in readings.read_turns(pd.Series({"mean_ce": 0.01}))
 
 
 def test_change_in_shares_and_degrees() -> None:

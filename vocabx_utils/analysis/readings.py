@@ -13,11 +13,12 @@ from vocabx_utils.names import variant_label
 
 def read_turns(turns: pd.Series) -> str:
     """Say which variants turn to the first subtoken, from their gain to the first minus that to the last."""
-    first = [variant_label(str(name)) for name in turns.index[turns > 0]]
-    last = [variant_label(str(name)) for name in turns.index[turns <= 0]]
+    first, last = (
+        "; ".join(variant_label(str(name)) for name in turns.index[side]) or "none" for side in (turns > 0, turns <= 0)
+    )
     return (
-        f"To the first subtoken turn: {', '.join(first) or 'none'}; to the last: {', '.join(last) or 'none'}. "
-        f"The sizes go from {turns.abs().min():.4f} to {turns.abs().max():.4f}."
+        f"To the first subtoken turn: {first}. To the last: {last}. The sizes go from {turns.abs().min():.4f} to "
+        f"{turns.abs().max():.4f}."
     )
 
 
