@@ -9,8 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from vocabx_utils.figures.looks import drawable, visible
+from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.theme import PALETTE, Drawing, note, variant_style
+from vocabx_utils.glyphs import visible
 from vocabx_utils.measured import ce_line
 from vocabx_utils.names import variant_label
 
