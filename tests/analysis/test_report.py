@@ -136,6 +136,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("A sentence that goes on\nin another line. More.", "A sentence that goes on in another line."),
         ("What of `code`?\n\nMore.", "What of <code>code</code>?"),
+        ("All is in place. What now? And then?", "All is in place. What now?"),
         ("## A section\n\nThis sentence introduces the section.", ""),
         ("| a | b |\n| - | - |\n\nThis one follows a table.", ""),
         ("- an item", ""),

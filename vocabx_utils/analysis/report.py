@@ -38,7 +38,7 @@ class Page:
     """One page of the site."""
 
     title: str  # first heading of the notebook or document
-    lead: str  # HTML of the first sentence of the paragraph right below it: a notebook's question
+    lead: str  # HTML of the first question, or sentence, of the paragraph right below it
     source: Path  # file it was made from
     body: str  # HTML of the cells, as nbconvert makes it
 
@@ -111,14 +111,15 @@ def _page(path: Path, notebook: NotebookNode) -> Page:
     title = first.splitlines()[0].lstrip("# ") if first.startswith("#") else path.stem
     exporter = _Exporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     body, _ = exporter.from_notebook_node(_without_widgets(notebook))
-    return Page(title, _render_markdown(_first_sentence(" ".join(below[:1]))), path, body)
+    return Page(title, _render_markdown(_lead(" ".join(below[:1]))), path, body)
 
 
-def _first_sentence(paragraph: str) -> str:
-    """The first sentence of a paragraph; nothing where it is a heading, table, list or code instead."""
+def _lead(paragraph: str) -> str:
+    """A paragraph up to its first question, or its first sentence; nothing where it is a heading, table, list, code."""
     if re.match(r"[#|*<`\-]|\d+\.", paragraph):
         return ""
-    return re.split(r"(?<=[.?!])\s", " ".join(paragraph.split()), maxsplit=1)[0]
+    ends = r"(?<=\?)\s" if "?" in paragraph else r"(?<=[.!])\s"
+    return re.split(ends, " ".join(paragraph.split()), maxsplit=1)[0]
 
 
 def _without_widgets(notebook: NotebookNode) -> NotebookNode:
