@@ -4,6 +4,9 @@ literal  as the thesis describes phase 1: every step runs the teacher, builds bo
          at every position, finds the pairs with the look-ahead algorithm (anchor: first token of a group) and makes two
          backward passes for two optimisers. The frozen base takes no gradient and only new rows are trained, as
          in `ours`: the comparison is about the method, not about careless code.
+plain    what a competent engineer writes from the thesis in an afternoon: teacher under `no_grad` in every step,
+         alignment computed before, one backward pass, a fused optimiser; `plain` keeps the logits in the model's dtype,
+         `plain32` turns them into float32.
 ours     `training.phase1.Phase1Training` with the teacher cached.
 floor    what no implementation can leave out: the student's forward and backward pass (from the first divergence on, as
          in `ours`) and the bare products with the head (student at every target, teacher and gradient at every
@@ -31,6 +34,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
+from vocabx_utils.training.blocks import Blocks
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
@@ -53,6 +57,11 @@ class Problem:
     train: AlignedSet
     config: Phase1Config
     beginnings_bytes: int | None = None  # 0 where the blocks are fused
+    blocks: Blocks | None = None  # replayed, where they are
+
+    def replayed(self) -> Problem:
+        """The same with blocks that are replayed, of every engine that runs no whole model."""
+        return replace(self, blocks=Blocks(self.base.model))
 
     def fused(self) -> Problem:
         """The same with fused blocks, which run whole texts."""
@@ -63,9 +72,10 @@ class Problem:
         """Mean of subtokens for the input rows, first subtoken for the head."""
         generator = torch.Generator().manual_seed(0)
         rows = input_rows("mean", self.base, self.tokens, generator)
-        return Student(
-            self.base.model, self.base.vocab_size, rows, head_rows("first", self.base, self.tokens, generator)
-        )
+        heads = head_rows("first", self.base, self.tokens, generator)
+        student = Student(self.base.model, self.base.vocab_size, rows, heads)
+        student.blocks = self.blocks
+        return student
 
     def cache(
         self, examples: AlignedSet, folder: Path | None = None, processes: PartialState | None = None
@@ -83,7 +93,7 @@ def ours(
 ) -> Phase1Training:
     """The package's own training, ready for `Phase1Training.step`."""
     cache = cache or problem.cache(problem.train)
-    data = Phase1Data(problem.train, problem.train, cache, cache)
+    data = Phase1Data(problem.train, problem.train, cache, cache, blocks=problem.blocks)
     return Phase1Training(parse_variant(f"mean_kl_{anchor}"), problem.student(), data, problem.config, processes)
 
 
@@ -126,6 +136,53 @@ def literal(problem: Problem) -> Step:
             goal = _padded([examples[i].ids[1:] for i in part], base.device, fill=-100)
             loss = functional.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100, reduction="sum")
             (loss / targets).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    step.model = model  # type: ignore[attr-defined]
+    return step
+
+
+def plain(problem: Problem, *, anchor: str = "last", float32: bool = False) -> Step:
+    """Both optimisers and one step of the method in straightforward torch."""
+    base, model, config, examples = problem.base, problem.student(), problem.config, problem.train.examples
+    fused = True if base.device.type == "cuda" else None
+    optimizers = [
+        AdamW([rows], lr=config.learning_rate, weight_decay=0.0, fused=fused)
+        for rows in (model.input_rows, model.head_rows)
+    ]
+    head, vocab = aligned_rows(model.head), model.vocab_size
+    lengths = [len(example.ids) for example in examples]
+    pairs = [torch.from_numpy(example.pairs[anchor]) for example in examples]  # type: ignore[index]
+
+    def products(states: Tensor) -> Tensor:
+        found = (states @ head.T)[..., :vocab]
+        return found.float() if float32 else found
+
+    def step(indices: list[int], factor: float = 1.0) -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.param_groups[0]["lr"] = config.learning_rate * factor
+        targets, compared = sum(lengths[i] - 1 for i in indices), sum(len(pairs[i]) for i in indices)
+        for part in micro_batches(lengths, indices, config.token_budget):
+            original, extended = (
+                _padded([getattr(examples[i], side) for i in part], base.device) for side in ("original_ids", "ids")
+            )
+            line = torch.repeat_interleave(torch.arange(len(part)), torch.tensor([len(pairs[i]) for i in part]))
+            left, right = torch.cat([pairs[i] for i in part]).unbind(1)
+            line, left, right = (at.to(base.device, non_blocking=True) for at in (line, left, right))
+            with torch.no_grad():
+                states = base.model.base_model(input_ids=original, use_cache=False).last_hidden_state[line, left]
+                log_p = functional.log_softmax(products(states), -1)  # (K, V)
+            hidden, _ = model.hidden(extended)
+            student = products(hidden)  # (B, T, V)
+            log_q = functional.log_softmax(student[line, right], -1)
+            kl = functional.kl_div(log_q, log_p, log_target=True, reduction="sum") / compared
+            new = hidden.detach() @ model.head_rows.to(hidden.dtype).T
+            logits = torch.cat([student.detach(), new.to(student.dtype)], -1)[:, :-1]  # (B, T - 1, V + N)
+            goal = _padded([examples[i].ids[1:] for i in part], base.device, fill=-100)
+            ce = functional.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100, reduction="sum")
+            (kl + ce / targets).backward()
         for optimizer in optimizers:
             optimizer.step()
 

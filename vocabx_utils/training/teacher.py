@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from vocabx_utils.training.batches import micro_batches, next_ids
 from vocabx_utils.training.checks import rows_checksum
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Ints
+from vocabx_utils.training.goals import Goals, sum_up
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -52,6 +54,12 @@ class TeacherStates:
     states: Tensor
     base_nats: float
     beginnings: SharedBeginnings
+
+    @cached_property
+    def goals(self) -> Goals:
+        """What the teacher's distributions at all rows come to in the loss, computed at the first use."""
+        base = self.beginnings.base
+        return sum_up(self.states, base.head_rows[: base.vocab_size])
 
     def to(self, device: torch.device, share: float = 0.3) -> TeacherStates:
         """Copy to a GPU if that takes at most `share` of its free memory; otherwise stay on the host."""
