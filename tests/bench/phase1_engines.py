@@ -8,9 +8,9 @@ plain    what a competent engineer writes from the thesis in an afternoon: teach
          alignment computed before, one backward pass, a fused optimiser; `plain` keeps the logits in the model's dtype,
          `plain32` turns them into float32.
 ours     `training.phase1.Phase1Training` with the teacher cached.
-floor    what no implementation can leave out: the student's forward and backward pass (from the first divergence on, as
-         in `ours`) and the bare products with the head (student at every target, teacher and gradient at every
-         compared position, new rows), no softmax.
+floor    what no implementation can leave out: the student's forward and backward pass (replayed, and from the first
+         divergence on, as in `ours`) and the bare products with the head (student at every target, gradient at every
+         compared position, new rows), no softmax. The teacher's product is not among them: see `training.goals`.
 
 Shapes: B texts, T tokens, V original ids, N new tokens, D width, P positions, K of them compared.
 """
@@ -34,7 +34,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
-from vocabx_utils.training.blocks import Blocks
+from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
@@ -57,11 +57,6 @@ class Problem:
     train: AlignedSet
     config: Phase1Config
     beginnings_bytes: int | None = None  # 0 where the blocks are fused
-    blocks: Blocks | None = None  # replayed, where they are
-
-    def replayed(self) -> Problem:
-        """The same with blocks that are replayed, of every engine that runs no whole model."""
-        return replace(self, blocks=Blocks(self.base.model))
 
     def fused(self) -> Problem:
         """The same with fused blocks, which run whole texts."""
@@ -73,9 +68,7 @@ class Problem:
         generator = torch.Generator().manual_seed(0)
         rows = input_rows("mean", self.base, self.tokens, generator)
         heads = head_rows("first", self.base, self.tokens, generator)
-        student = Student(self.base.model, self.base.vocab_size, rows, heads)
-        student.blocks = self.blocks
-        return student
+        return Student(self.base.model, self.base.vocab_size, rows, heads)
 
     def cache(
         self, examples: AlignedSet, folder: Path | None = None, processes: PartialState | None = None
@@ -93,7 +86,7 @@ def ours(
 ) -> Phase1Training:
     """The package's own training, ready for `Phase1Training.step`."""
     cache = cache or problem.cache(problem.train)
-    data = Phase1Data(problem.train, problem.train, cache, cache, blocks=problem.blocks)
+    data = Phase1Data(problem.train, problem.train, cache, cache)
     return Phase1Training(parse_variant(f"mean_kl_{anchor}"), problem.student(), data, problem.config, processes)
 
 
@@ -193,13 +186,13 @@ def plain(problem: Problem, *, anchor: str = "last", float32: bool = False) -> S
 def floor(problem: Problem) -> Step:
     """The student's passes and the bare products, over the same batches."""
     base, model, config = problem.base, problem.student(), problem.config
+    model.blocks = quick_blocks(base.model)
     examples = problem.train
     lengths = [len(example.ids) for example in examples.examples]
     rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
     chunk = default_chunk(base.vocab_size, base.device)
     beginnings = SharedBeginnings(base, examples, token_budget=config.token_budget, limit=problem.beginnings_bytes)
     head, new = aligned_rows(model.head), model.head_rows.detach().to(base.dtype)
-    states = torch.randn(chunk, base.width, device=base.device, dtype=base.dtype)
     gradient = torch.rand(chunk, len(head), device=base.device, dtype=base.dtype) / base.vocab_size
     few = torch.rand(chunk, len(new), device=base.device, dtype=base.dtype)
 
@@ -212,7 +205,6 @@ def floor(problem: Problem) -> Step:
             logit_products(part, new)
             logit_products(part.T, few[:size].T)
             if with_teacher:
-                logit_products(states[:with_teacher], head)
                 result[start : start + with_teacher] = gradient[:with_teacher] @ head
         return result
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +26,18 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 _SEEN, _KEPT = 2, 64  # a shape is recorded when it comes after this many times; so many recordings are kept
+_BLOCKS: weakref.WeakKeyDictionary[PreTrainedModel, Blocks] = weakref.WeakKeyDictionary()
 Run = Callable[[Tensor], Tensor]
+
+
+def quick_blocks(model: PreTrainedModel) -> Blocks | None:
+    """Return the one `Blocks` of a frozen model on a GPU, which all its students and its teacher share; None on a CPU.
+
+    Recordings hold where the weights lie: call `forget` after the model was moved or its blocks were compiled.
+    """
+    if model.device.type != "cuda":
+        return None
+    return _BLOCKS.setdefault(model, Blocks(model))
 
 
 class Blocks:
@@ -39,17 +51,24 @@ class Blocks:
     """
 
     def __init__(self, model: PreTrainedModel, record: Callable[[Run, Tensor], Run] | None = None) -> None:
-        self.body: Any = model.base_model
+        self._model = weakref.ref(model)
+        sliding = getattr(model.config.get_text_config(), "sliding_window", None)
+        self.longest = sliding or 1 << 30  # longer texts need a mask, which is built on the host
         self.record: Callable[[Run, Tensor], Run] | None = record or GraphRecorder()
         self.seen: Counter[tuple[Any, ...]] = Counter()
         self.recorded: OrderedDict[tuple[Any, ...], Run] = OrderedDict()
+
+    def forget(self) -> None:
+        """Drop all recordings."""
+        self.seen.clear()
+        self.recorded.clear()
 
     def __call__(self, embedded: Tensor) -> Tensor:
         """Run all blocks and the final norm."""
         texts, tokens, _ = embedded.shape
         graded = embedded.requires_grad and torch.is_grad_enabled()
         shape = (round_up(texts), round_up(tokens, 8), graded)
-        run = self._recorded(shape, embedded) if self.record is not None else None
+        run = self._recorded(shape, embedded) if shape[1] < self.longest else None
         if run is None:
             return self._run(embedded)
         padded = embedded
@@ -58,8 +77,9 @@ class Blocks:
         return run(padded)[:texts, :tokens]
 
     def _run(self, embedded: Tensor) -> Tensor:
+        body: Any = self._model().base_model  # type: ignore[union-attr]
         with causal_only():
-            final: Tensor = self.body(inputs_embeds=embedded, use_cache=False).last_hidden_state
+            final: Tensor = body(inputs_embeds=embedded, use_cache=False).last_hidden_state
         return final
 
     def _recorded(self, shape: tuple[int, int, bool], embedded: Tensor) -> Run | None:

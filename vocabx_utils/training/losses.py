@@ -97,6 +97,8 @@ def phase1_loss(
         )
     if chunk is None:
         chunk = default_chunk(head.shape[0] + new_head.shape[0], hidden.device)
+        if teacher_hidden is None and hidden.is_cuda:
+            chunk *= 2  # no second matrix of logits beside the student's
     settings = _Settings(
         head, targets, ce_coefficient, ce_weight, teacher_hidden, goals if teacher_hidden is None else None, compared,
         kl_coefficient, temperature, transform or LogitTransform(), chunk,
@@ -318,7 +320,8 @@ class _OldLogits:
             factor = factor + ce_factor * (lse - torch.logaddexp(lse, lse_new)).exp()
         apart = factor[:, None] * top - self.kl_factor * goals.top  # (c, M)
         gradient = factor[:, None] * _wide_product(q, self.head) - self.kl_factor * goals.rest.float()  # (c, D)
-        gradient += torch.einsum("cm,cmd->cd", apart, head[goals.ids].float())
+        # a difference already, so its rounding is that of the gradient: (c, 1, M) times (c, M, D)
+        gradient += torch.bmm(apart[:, None].to(head.dtype), head[goals.ids])[:, 0]
         if self.with_ce:
             inside = (targets >= 0) & (targets < vocab)
             gradient -= torch.where(inside, ce_factor, 0.0)[:, None] * head[targets.clamp(0, vocab - 1)].float()

@@ -27,7 +27,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
-from vocabx_utils.training.blocks import Blocks
+from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.goals import Goals, serve
@@ -58,7 +58,6 @@ class Phase1Data:
         train_teacher, validation_teacher: the teacher's states, last layer.
         layers: its training states of other layers, for hidden-state objectives.
         aligned: texts for the first values `align` and `focus`.
-        blocks: on a GPU, a quicker way through the frozen blocks.
     """
 
     train: AlignedSet
@@ -67,7 +66,6 @@ class Phase1Data:
     validation_teacher: TeacherStates
     layers: dict[int, TeacherStates] = field(default_factory=dict)
     aligned: Sequence[AlignedText] = ()
-    blocks: Blocks | None = None
 
 
 def prepare(
@@ -114,7 +112,6 @@ def prepare(
         ask("validation", sets["validation"], -1),
         {layer: ask("train", sets["train"], layer) for layer in layers},
         aligned["train"],
-        Blocks(base.model) if base.device.type == "cuda" else None,
     )
 
 
@@ -161,7 +158,7 @@ class Phase1Training:
     ) -> None:
         self.recipe, self.student, self.data, self.config = recipe, student, data, config
         self.processes, self.start = processes, start
-        student.blocks = data.blocks
+        student.blocks = quick_blocks(student.model)
         self.parameters: dict[str, Tensor] = {"input_rows": student.input_rows, "head_rows": student.head_rows}
         for rows in self.parameters.values():
             rows.grad = torch.zeros_like(rows)  # also where a process has no part of a step
