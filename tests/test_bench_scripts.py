@@ -16,7 +16,7 @@ import torch
 from tiny import pairs
 
 from vocabx_utils import corpus, files
-from vocabx_utils.claims import judge_c8, judge_c9
+from vocabx_utils.claims import judge_tuned
 from vocabx_utils.evaluation.prompts import resolve_prefill
 from vocabx_utils.measured import read_bench, read_finetuning, stage_table
 from vocabx_utils.models import load_base_model
@@ -180,9 +180,10 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     assert list(table.loc["expanded a+c"].index) == ["start", "c1", "c2"]
     assert table.loc[("expanded a+c", "start"), "domain"] == table.loc[("expanded a+b", "a"), "domain"]
     assert table.loc[("expanded b", "b"), "seconds"] > 0 and table["seconds"].isna().sum() == len(read)
-    assert {"English prose", "other language", "peak GB", "validation loss"} <= set(table)
-    assert judge_c8(read["expanded a+b"]["observed"], read["expanded b"]["observed"]).reason.endswith("n = 4)")
-    assert "domain" in judge_c9(read["expanded a+b"]["observed"], read["expanded a+c"]["observed"]).reason
+    assert {"English prose", "other language", "peak GB"} <= set(table) and table["validation loss"].notna().all()
+    c8, c9 = judge_tuned(read, "expanded a+b", without_a="expanded b", full="expanded a+c")
+    assert "n = 4)" in c8.reason and c8.answer == "cannot tell"  # stage a came on top, with steps of its own
+    assert "domain" in c9.reason
 
 
 def test_the_evaluation_page_shows_the_committed_results() -> None:

@@ -56,6 +56,16 @@ NARROW = """() => [...document.querySelectorAll('td')].filter(
 ).map(c => c.textContent.slice(0, 40))"""
 
 
+SCROLLING = """() => [...document.querySelectorAll('main *')].filter(e => e.scrollWidth > e.clientWidth + 1
+  && e.clientWidth && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
+  && !e.matches('.wide, .columns, .equation, .vx, [role=figure]')).map(e => e.textContent.slice(0, 60))"""
+CUT = """width => [...document.querySelectorAll('main *')].filter(
+  e => e.getBoundingClientRect().right > width + 1 && !e.closest('math')).map(e => e.textContent.slice(0, 60))"""
+CLOSED = """() => [...document.querySelectorAll('main details')].filter(
+  d => [...d.children].some(e => e.tagName !== 'SUMMARY' && !e.checkVisibility())).length"""
+PAPER = 680  # width of A4 between margins of 15 mm, in pixels of a style sheet
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as runner:
@@ -89,6 +99,9 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
     assert not unnamed, f"{path.name}: {unnamed} pictures without alternative text"
     scroll = page.evaluate("document.documentElement.scrollWidth")
     assert scroll <= width, f"{path.name}: {scroll} wide on a screen of {width}"
+    assert page.evaluate(SCROLLING) == [], f"{path.name} at {width}: blocks other than tables scroll sideways"
+    contents = page.get_by_role("navigation", name="Contents").get_by_role("listitem").first
+    assert contents.is_visible() == (width > 1000), f"{path.name} at {width}: contents open on a phone or folded beside"
     ratio, where = page.evaluate(CONTRAST)
     assert ratio >= 4.5, f"{path.name}, {scheme}: contrast {ratio:.2f} at {where!r}"
     flat = page.evaluate(
@@ -107,7 +120,21 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
             file = Path(urllib.request.url2pathname(target.removeprefix("file://")))
             assert file.exists(), f"{path.name}: dead link {link}"
             assert not anchor or f'id="{anchor}"' in file.read_text(), f"{path.name}: dead anchor {link}"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
     context.close()
+
+
+def check_paper(browser: Any, path: Path) -> None:
+    """Lay one page out for paper and check that nothing is cut, hidden or dark."""
+    page = browser.new_page(viewport={"width": PAPER, "height": 1000}, color_scheme="dark")
+    page.goto(path.as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(CUT, PAPER) == [], f"{path.name}: cut at the edge of the paper"
+    assert page.evaluate(CLOSED) == 0, f"{path.name}: answers that paper hides"
+    assert page.evaluate("getComputedStyle(document.querySelector('main p')).color") == "rgb(0, 0, 0)"
+    assert not page.get_by_role("navigation").first.is_visible(), f"{path.name}: contents on paper"
+    page.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")])
@@ -117,17 +144,21 @@ def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
             check_page(browser, path, width=width, scheme=scheme)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_report_of_the_series_itself(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
+def test_report_of_the_series_itself(tmp_path: Path, browser: Any) -> None:
     (tmp_path / "series").mkdir()
     for path in NOTEBOOK.parent.glob("*.ipynb"):
         shutil.copy(path, tmp_path / "series")
     documents = sorted((NOTEBOOK.parents[1] / "docs").glob("*.md"))
-    pages = build_report(Run("series", tmp_path / "series"), tmp_path / "site", documents)
-    assert len([path for path in pages if path.suffix == ".html"]) == 1 + 7 + len(documents)
+    pages = [
+        path
+        for path in build_report(Run("series", tmp_path / "series"), tmp_path / "site", documents)
+        if path.suffix == ".html"
+    ]
+    assert len(pages) == 1 + 7 + len(documents)
     for path in pages:
-        if path.suffix == ".html":
-            check_page(browser, path, width=width, scheme=scheme)
+        check_page(browser, path, width=1280, scheme="light")
+        check_page(browser, path, width=390, scheme="dark")
+        check_paper(browser, path)
 
 
 @pytest.fixture()

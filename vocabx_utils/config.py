@@ -91,8 +91,10 @@ class Phase1Config(StageConfig):
         "mean_untrained",
         "random_untrained",
         "mean_ce",
-        "mean_kl_last",
+        "random_ce",
         "mean_kl_first",
+        "random_kl_first",
+        "mean_kl_last",
         "random_kl_last",
     )
     # first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise

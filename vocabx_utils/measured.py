@@ -71,7 +71,8 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
     """Put measurements with several N beside each other, for claim C12: by model and corpus, by N.
 
     Each holds `share` of new tokens, KL at the last subtoken `untrained` and `trained`, and `kept`, the share of it
-    that KL training removes. One N alone makes no sweep and is left out.
+    that KL training removes; `untaught` is the share of the N tokens without a training example. One N alone makes no
+    sweep and is left out.
     """
     found: dict[str, dict[int, dict[str, float]]] = {}
     for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
@@ -79,6 +80,7 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
             start, end = variants["mean_untrained"], variants["mean_kl_last"]
             gain = {"share": end["new_share"], "untrained": start["kl_last"], "trained": end["kl_last"]}
             gain["kept"] = 1 - end["kl_last"] / start["kl_last"]
+            gain["untaught"] = end.get("without_examples", 0) / end["n"]
             title = _setting({**end, "n": _THESIS_TOKENS}, "ours")
             found.setdefault(title, {})[int(end["n"])] = gain
     return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
@@ -96,20 +98,28 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Tabulate what each stage cost, and bits per byte by text set before the first and after each.
+    """Tabulate what each stage cost, and what was measured before the first and after each.
 
-    By variant and stage, "start" first: seconds, tokens/s, peak GB, validation loss (nats per token), text sets.
+    By variant and stage, "start" first: steps and tokens, parameters that learn (`trainable`), seconds, tokens/s, peak
+    GB, validation loss (nats per token), and bits per byte by text set.
+
+    Args:
+        variants: stages, epochs and observations by variant, as `read_finetuning` and `FineTuned.to_dict` return them.
     """
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():
         costs = {stage["stage"]: stage for stage in variant["stages"]}
+        first: Mapping[str, Any] = next(iter(variant["epochs"]), {})
         for key, seen in variant["observed"].items():
             stage = costs.get(key, {})
             rows[name, key] = {
+                "steps": stage.get("steps"),
+                "tokens": stage.get("tokens"),
+                "trainable": stage.get("trainable"),
                 "seconds": stage.get("seconds"),
-                "tokens/s": stage.get("tokens_per_s"),
+                "tokens/s": stage["tokens"] / stage["seconds"] if stage else None,
                 "peak GB": stage["peak_bytes"] / 1e9 if stage else None,
-                "validation loss": stage.get("validation_loss"),
+                "validation loss": stage["validation_loss"] if stage else first.get("validation_loss"),
                 **seen["bits_per_byte"],
             }
     return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis(["variant", "stage"])

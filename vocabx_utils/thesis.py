@@ -19,6 +19,8 @@ CITATION: dict[str, Any] = _DATA["citation"]
 """The thesis itself: title, author, kind, university, year and arXiv number."""
 CLAIMS: dict[str, str] = _DATA["claims"]
 """Claims of the thesis, in this project's words; `vocabx_utils.claims` judges each from measured numbers."""
+ALSO: dict[str, str] = _DATA["also"]
+"""What the thesis itself holds against some of these claims, by claim: its own numbers, or what it did not run."""
 NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numbers"].items()}
 """Single numbers of its text and figures."""
 
@@ -54,7 +56,7 @@ COMBINED_TOTAL = BIGCODEBENCH_TOTAL + DS1000_TOTAL
 
 @dataclass(frozen=True)
 class AxisLimits:
-    """Axis limits of a figure, in data units; None where the thesis lets its plotting package choose."""
+    """Axis limits of a figure, in units that the thesis does not name; None where its package chooses."""
 
     label: str
     x: tuple[float, float]
@@ -140,7 +142,7 @@ def cosine_table() -> pd.DataFrame:
 
 
 def sequential_table() -> pd.DataFrame:
-    """Return the published losses of sequential fine-tuning: label, variant, split, epoch, loss (nats per token).
+    """Return the published losses of sequential fine-tuning: label, variant, split, epoch, loss (no unit is given).
 
     With new tokens, epochs 1-4 train embedding and head, 5 the first half of the blocks, 6 the second half. The base
     model has the last two only.

@@ -1,15 +1,18 @@
 """The report's pages as text: links, equations, pictures, what is dropped, and clear refusals."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 from click.testing import CliRunner
 from fixtures.tiny_notebooks import write_notebooks
 
 from vocabx_utils.analysis.report import ReportError, build_report
 from vocabx_utils.cli.report import report
 from vocabx_utils.runs import MissingStageError, Run
+from vocabx_utils.thesis import CITATION
 
 
 def site(tmp_path: Path) -> dict[str, str]:
@@ -18,7 +21,7 @@ def site(tmp_path: Path) -> dict[str, str]:
     glossary.write_text("# Glossary\n\nTerms.\n\n## KL\n\nA divergence, $\\ge 0$.\n")
     paths = build_report(Run("r", tmp_path / "r"), tmp_path / "site", [glossary, tmp_path / "absent.md"])
     assert [p.name for p in paths][:2] == ["index.html", "style.css"]
-    return {p.name: p.read_text() for p in paths}
+    return {p.name: p.read_text() for p in paths if p.suffix != ".png"}
 
 
 def test_pages_link_to_each_other_and_only_to_each_other(tmp_path: Path) -> None:
@@ -34,9 +37,12 @@ def test_pages_link_to_each_other_and_only_to_each_other(tmp_path: Path) -> None
     for name, page in pages.items():
         for target in re.findall(r'(?:href|src)="([^"]+)"', page):
             file, _, anchor = target.partition("#")
-            if target.startswith("data:"):
+            if target.startswith(("data:", "https://arxiv.org/abs/")):  # a link is no request
                 continue
             assert not target.startswith("http"), f"{name} reaches for the network: {target}"
+            if target.startswith("pictures/"):
+                assert (tmp_path / "site" / target).is_file()
+                continue
             assert file in pages or not file, f"{name} has a dead link {target}"
             if anchor and (where := pages.get(file or name)):
                 assert f'id="{anchor}"' in where, f"{name} has a dead anchor {target}"
@@ -59,6 +65,30 @@ def test_contents_name_what_is_missing(tmp_path: Path) -> None:
     assert "02 · Alignment" in index
     assert "Where may two tokenizations be compared?" in index
     assert "Not part of this run: 00_start, 01_tokenizer_extension, 04_fine_tuning" in index
+
+
+def test_a_reader_without_a_mouse_or_eyes_finds_the_way(tmp_path: Path) -> None:
+    for name, text in site(tmp_path).items():
+        if name == "style.css":
+            continue
+        page = BeautifulSoup(text, "html.parser")
+        assert page.find("body").find(True).get_text() == "Skip to the text", name
+        assert page.find(id="text").name == "main" and page.find("header").nav["aria-label"] == "Contents"
+        assert [link["href"] for link in page.find_all("a", attrs={"aria-current": "page"})] == [name]
+        levels = [int(heading.name[1]) for heading in page.find_all(re.compile("^h[1-6]$"))]
+        assert levels[0] == 1 and levels.count(1) == 1, f"{name}: {levels}"
+        assert all(after <= before + 1 for before, after in pairwise(levels)), f"{name}: {levels}"
+        assert all(cell.get("scope") in ("row", "col") for cell in page.find_all("th")), name
+        anchors = [tag["id"] for tag in page.find_all(id=True)]
+        assert len(anchors) == len(set(anchors)), name
+
+
+def test_first_page_tells_the_thesis_and_the_run(tmp_path: Path) -> None:
+    index = BeautifulSoup(site(tmp_path)["index.html"], "html.parser")
+    assert index.h1.get_text() == CITATION["title"]
+    text = " ".join(index.main.get_text().split())
+    assert all(str(CITATION[name]) in text for name in ("author", "university", "year", "arxiv"))
+    assert "called r," in text
 
 
 def test_twice_the_same_bytes(tmp_path: Path) -> None:
@@ -91,10 +121,23 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "r" / "report" / "index.html").exists()
 
 
-def test_contents_show_one_whole_sentence_of_each_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("below", "lead"),
+    [
+        ("A sentence that goes on\nin another line. More.", "A sentence that goes on in another line."),
+        ("What of `code`?\n\nMore.", "What of <code>code</code>?"),
+        ("## A section\n\nThis sentence introduces the section.", ""),
+        ("| a | b |\n| - | - |\n\nThis one follows a table.", ""),
+        ("- an item", ""),
+        ("```sh\ncommand\n```", ""),
+        ("", ""),
+    ],
+)
+def test_a_page_is_introduced_by_the_sentence_right_below_its_title(tmp_path: Path, below: str, lead: str) -> None:
     write_notebooks(tmp_path / "r")
     page = tmp_path / "notes.md"
-    page.write_text("# Notes\n\n| a | b |\n| - | - |\n\n- an item\n\nA sentence that goes on\nin another line. More.\n")
-    [index, *_] = build_report(Run("r", tmp_path / "r"), tmp_path / "site", [page])
-    assert "A sentence that goes on in another line." in index.read_text()
-    assert "More." not in index.read_text()
+    page.write_text(f"# Notes\n\n{below}\n")
+    [path, *_] = build_report(Run("r", tmp_path / "r"), tmp_path / "site", [page])
+    index = BeautifulSoup(path.read_text(), "html.parser")
+    [told] = [term.find_next_sibling("dd") for term in index.find_all("dt") if term.get_text() == "Notes"]
+    assert told.decode_contents().strip().removeprefix("<p>").removesuffix("</p>") == lead

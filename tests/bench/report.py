@@ -22,7 +22,7 @@ from bench_parts import SHAPES, ratio
 from phase1 import WAYS, WORKLOADS
 
 from vocabx_utils import files
-from vocabx_utils.figures.theme import save_figure, theme
+from vocabx_utils.figures.theme import PALETTE, cycle_style, save_figure, theme
 from vocabx_utils.training.softmax import default_chunk
 
 _QWEN = {"speedup_vs_literal": 1.6, "peak_ratio_vs_literal": 0.25, "floor_share": 0.8, "ceiling_share": 0.35}
@@ -226,8 +226,11 @@ def large_table(new: int = 800, tokens: int = 4096, cards: tuple[int, ...] = (2,
     return head + "\n".join(lines)
 
 
-def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
-    """Wall seconds against tokens read, as measured, for each way of training; False without a measurement."""
+WAY_STYLES = {way: cycle_style(at) for at, way in enumerate(WAYS)}
+
+
+def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> str:
+    """Wall seconds against tokens read for each way of training; returns its alternative text, none without data."""
     panels = [
         (f"{name}, {row['device']}", row["quality"])
         for found in details.values()
@@ -235,35 +238,45 @@ def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> bool:
         if any("curve" in way for way in row.get("quality", {}).values())
     ]
     if not panels:
-        return False
-    figure, axes = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 3.4), squeeze=False)
-    ends = []
+        return ""
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.8 * len(panels), 4.0), squeeze=False)
+    told = []
     for ax, (title, ways) in zip(axes[0], panels, strict=True):
-        for way, row in ways.items():
+        ends = []
+        for at, (way, row) in enumerate(ways.items()):
             if "curve" not in row:
                 continue
-            ax.plot(
-                [p["tokens"] for p in row["curve"]], [p["seconds"] for p in row["curve"]], marker="o", ms=3, label=way
-            )
+            x, y = ([point[key] for point in row["curve"]] for key in ("tokens", "seconds"))
+            # a way as fast as another stays seen below it: earlier lines are thicker, and marks take turns
+            turns = {"markevery": (at % 2, 2)} if len(x) > 3 else {}
+            ax.plot(x, y, **WAY_STYLES[way], **turns, lw=3.4 - 0.5 * at, ms=7 - 0.5 * at, label=way)
             ends.append(f"{way} {row['curve'][-1]['tokens']:,} tokens in {row['seconds']:.0f} s")
         ax.set(title=title, xlabel="student tokens read", ylabel="wall time, s (teacher's pass included)")
         ax.xaxis.set_major_formatter("{x:,.0f}")
-        ax.legend()
-    alt = "Line chart of measured wall seconds against tokens read in phase 1, by way of training: " + "; ".join(ends)
-    save_figure(figure, "cost", alt + ".", folder)
+        ax.locator_params(axis="x", nbins=5)
+        ax.legend(title="way of training")
+        told.append(f"{title}: {'; '.join(ends)}")
+    alt = "Line charts of measured wall seconds against student tokens read in phase 1, a curve for each way to train."
+    alt = " ".join([alt, *(f"{one}." for one in told)])
+    save_figure(figure, "cost", alt, folder)
     plt.close(figure)
-    return True
+    return alt
 
 
-def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: int = 4096) -> None:
-    """Bytes of logits against V: calculated lines, and measured peaks where there are some."""
+def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: int = 4096) -> str:
+    """Bytes of logits against V: calculated lines, measured peaks if there are any; returns its alternative text."""
     vocab = np.geomspace(16_000, 260_000, 40)
     literal = 4 * 4.0 * positions * vocab  # logits and log-probabilities of teacher and student, float32
     device = torch.device("cuda")
     ours = np.array([default_chunk(int(v), device) * v * (4 + 4 + 2) for v in vocab])
-    figure, ax = plt.subplots(figsize=(6, 3.6))
-    ax.loglog(vocab, literal / GIB, marker="", label=f"literal, logits of {positions:,} positions (calculated)")
-    ax.loglog(vocab, ours / GIB, marker="", label="ours, one chunk on a GPU (calculated)")
+    figure, ax = plt.subplots(figsize=(9.0, 4.0))
+    colors = {"literal": PALETTE[0], "ours": PALETTE[4]}
+    lines = (
+        ("literal", literal, "-", f"literal: logits of {positions:,} positions"),
+        ("ours", ours, "--", "ours: one chunk of logits on a GPU"),
+    )
+    for engine, values, line, label in lines:
+        ax.loglog(vocab, values / GIB, line, color=colors[engine], marker="", label=label)
     marks = {"literal": "s", "ours": "o"}
     measured = []
     for found in details.values():
@@ -272,23 +285,30 @@ def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: i
                 seen = row.get("engines", {}).get(engine, {})
                 peak, columns = seen.get("peak_bytes_above_weights"), seen.get("vocab")
                 if peak and columns and name in GOALS:
-                    ax.loglog([columns], [peak / GIB], mark, color="black", mfc="none")
+                    ax.loglog([columns], [peak / GIB], mark, color=colors[engine], mec="0.2", ms=6.5)
                     measured.append(f"{name} {engine} {peak / GIB:.2f} GiB")
                     if engine == "literal":
-                        offset, side = ((6, -3), "left") if columns > 140_000 else ((-4, 5), "right")
+                        offset, side = ((7, -3), "left") if columns > 140_000 else ((-6, 5), "right")
                         place = (columns, peak / GIB)
-                        ax.annotate(name, place, offset, textcoords="offset points", ha=side, size="x-small")
-    ax.set(xlabel="V, original ids", ylabel="GiB", ylim=(0.7, 800))  # the legend needs the upper part
-    ax.plot([], [], "s", color="black", mfc="none", label="literal, whole peak above weights (measured)")
-    ax.plot([], [], "o", color="black", mfc="none", label="ours, whole peak above weights (measured)")
-    ax.legend(fontsize="small")
+                        ax.annotate(name, place, offset, textcoords="offset points", ha=side, size="small")
+    ax.set(xlabel="V, original ids", ylabel="GiB", xlim=(None, 420_000))  # room for the names
+    ax.set_xticks([16_000, 32_000, 64_000, 128_000, 256_000], ["16,000", "32,000", "64,000", "128,000", "256,000"])
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ax.minorticks_off()
+    for engine, mark in marks.items():
+        ax.plot([], [], mark, color=colors[engine], mec="0.2", ms=6.5, label=f"{engine}: whole peak above weights")
+    handles, labels = ax.get_legend_handles_labels()
+    for part, title, loc in ((slice(0, 2), "calculated", "upper"), (slice(2, 4), "measured", "lower")):
+        words = {"labels": labels[part], "title": title, "loc": f"outside right {loc}", "alignment": "left"}
+        figure.legend(handles=handles[part], **words)
     ends = (
         f"from {literal[0] / GIB:.1f} to {literal[-1] / GIB:.1f} GiB, ours stays at {ours.max() / GIB:.1f} GiB or less"
     )
     peaks = "; ".join(measured) or "none"
-    alt = f"Line chart of memory against V, calculated: literal grows {ends}. Measured peaks: {peaks}."
+    alt = f"Line chart of memory in GiB against V, calculated: literal grows {ends}. Measured peaks: {peaks}."
     save_figure(figure, "memory", alt, folder)
     plt.close(figure)
+    return alt
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -308,15 +328,13 @@ def _against(value: float | None, goal: float | None, lower: bool) -> str:
 
 def write(results: Path, docs: Path) -> None:
     """Fill the page and draw both figures."""
-    theme("paper")
+    theme()
     details = {
         path.stem.removeprefix("phase1-").removesuffix("-details"): files.read_json(path)
         for path in sorted(results.glob("phase1-*-details.json"))
     }
-    drawn = cost_figure(details, docs / "figures")
-    memory_figure(details, docs / "figures")
+    cost, memory = cost_figure(details, docs / "figures"), memory_figure(details, docs / "figures")
     lengths = {"qwen2.5-coder-0.5b": 1024, "llama-6.7b": 2048, "llama-6.7b-v128k": 2048}
-    cost = "![Wall time against tokens, measured](figures/cost.svg)" if drawn else f"Cost against tokens: {MISSING}."
     parts = {
         "phase1": phase1_table(read(results, "phase1")),
         "parts": parts_table(details),
@@ -326,7 +344,8 @@ def write(results: Path, docs: Path) -> None:
         "arithmetic": arithmetic_table(lengths),
         "large": large_table(),
         "quick": quick_table(results / "quick-series.json"),
-        "cost": cost,
+        "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
+        "memory": f"![{memory}](figures/memory.svg)",
     }
     page = docs / "performance.md"
     text = page.read_text(encoding="utf-8")

@@ -62,6 +62,7 @@ def test_a_start_at_the_mean_counts_for_c5_only() -> None:
         ({"mean_ce": (0.01, 0.01)}, 0.01, "confirmed"),
         ({"mean_ce": (-0.2, -0.2)}, 0.01, "not confirmed"),
         ({"mean_ce": (0.01, 0.01), "mean_kl_last": (0.2, 0.2)}, 0.01, "not confirmed"),
+        ({"mean_ce": (0.01, 0.01), "mean_hidden_last": (0.2, 0.2)}, 0.01, "confirmed"),  # not the thesis's objective
         ({"mean_ce": (0.0, 0.0)}, 1.0, "cannot tell"),
         ({"mean_ce": (0.2, -0.2)}, 0.0, "confirmed"),  # the mean of both ends
         ({"random_ce": (0.9, 0.9)}, 0.01, "cannot tell"),
@@ -71,6 +72,12 @@ def test_c5(gains: dict[str, tuple[float, float]], noise: float, answer: str) ->
     verdict = claims.judge_c5(claims.training_ends(cosines(gains, noise=noise)), 0.6, 0.7)
     assert verdict.answer == answer
     assert ("alone gives 0.600 (0.700" in verdict.reason) == ("mean_ce" in gains)
+
+
+def test_c5_over_settings_says_nothing_of_subtokens_that_it_does_not_know() -> None:
+    side = {"first": [0.6, 0.5, 0.55], "last": [0.7, 0.6, 0.65]}
+    verdict = claims.judge_c5({"mean_ce": (side, side)}, sample="settings")
+    assert verdict.answer == "confirmed" and verdict.reason.endswith("n = 3 settings")
 
 
 def test_the_limit_of_c5_is_a_tenth_of_the_start() -> None:
@@ -90,15 +97,28 @@ def test_c6(sample: str) -> None:
     end = 0.2 * start * rng.uniform(0.8, 1.2, 60)
     few = {share: start - share * (start - end) * rng.uniform(0.95, 1.05, 60) for share in (0.97, 0.6, 0.9)}
     for share, answer in ((0.97, "confirmed"), (0.6, "not confirmed"), (0.9, "cannot tell")):
-        verdict = claims.judge_c6({"mean_ce": (start, few[share], end)}, sample)
+        verdict = claims.judge_c6({"random_ce": (start, few[share], end)}, sample)
         assert verdict.answer == answer and f"n = 60 {sample}" in verdict.reason
-    both = {"mean_ce": (start, few[0.97], end), "mean_kl_last": (start, few[0.6], end)}
+    both = {"random_ce": (start, few[0.97], end), "random_kl_last": (start, few[0.6], end)}
     mixed = claims.judge_c6(both, sample)
-    assert mixed.answer == "not confirmed" and mixed.effects["mean_kl_last"].estimate == pytest.approx(0.6, abs=0.01)
-    none = claims.judge_c6({"mean_ce": (start, start, start * rng.uniform(0.9, 1.1, 60))}, sample)
+    assert mixed.answer == "not confirmed" and mixed.effects["random_kl_last"].estimate == pytest.approx(0.6, abs=0.01)
+    none = claims.judge_c6({"random_ce": (start, start, start * rng.uniform(0.9, 1.1, 60))}, sample)
     assert none.answer == "cannot tell" and "no certain gain" in none.reason
-    assert claims.judge_c6({"mean_ce": (start[:1], few[0.97][:1], end[:1])}, sample).answer == "cannot tell"
+    assert claims.judge_c6({"random_ce": (start[:1], few[0.97][:1], end[:1])}, sample).answer == "cannot tell"
     assert claims.judge_c6({}, sample).answer == "cannot tell"
+
+
+def test_c6_is_decided_by_random_starts_and_by_the_thesis_objectives() -> None:
+    rng = np.random.default_rng(0)
+    start = rng.uniform(1, 3, 60)
+    end, few = 0.2 * start * rng.uniform(0.8, 1.2, 60), start * rng.uniform(0.6, 0.7, 60)
+    sums = (start, few, end)  # little of the gain is kept
+    others = {"mean_kl_last": sums, "random_hidden_last": sums, "random_kl_last_ce0.3": sums}
+    verdict = claims.judge_c6(others, "texts")
+    assert verdict.answer == "cannot tell" and set(verdict.parts.values()) == {"not confirmed"}
+    assert verdict.reason.endswith("not measured here: a random start, from which the thesis argues")
+    assert claims.judge_c6({**others, "random_ce": (start, end, end)}, "texts").answer == "confirmed"
+    assert claims.judge_c6({**others, "random_ce": sums}, "texts").answer == "not confirmed"
 
 
 def test_cosines_of_a_run_with_a_planted_turn(tmp_path: Path) -> None:

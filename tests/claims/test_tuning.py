@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vocabx_utils.claims import judge_c8, judge_c9
+from vocabx_utils.claims import judge_c8, judge_c9, judge_tuned
 
 SIZES = [100, 200, 150, 120, 180, 90]
 
@@ -45,3 +45,35 @@ def test_c8(shift, answer):
 def test_c9(domain, prose, answer):
     lora = {"a": snapshot(domain=5, prose=5), "b": snapshot(domain=domain, prose=prose)}
     assert judge_c9(lora, {"c2": snapshot(domain=0, prose=0)}).answer == answer
+
+
+def tuned(observed, **steps):
+    return {"observed": observed, "stages": [{"stage": stage, "steps": count} for stage, count in steps.items()]}
+
+
+@pytest.mark.parametrize(
+    ("without", "blocks", "answers"),
+    [
+        (12, 4, ("confirmed", "confirmed")),
+        (8, 4, ("cannot tell", "confirmed")),  # the two of stage a came on top
+        (12, 2, ("confirmed", "cannot tell")),
+    ],
+)
+def test_a_variant_that_took_more_steps_settles_nothing(without, blocks, answers):
+    low, high = snapshot(domain=-0.1, prose=-0.1), snapshot(domain=0.1, prose=0.1)
+    variants = {
+        "m": tuned({"a": high, "b": low}, a=4, b=8),
+        "m_no_a": tuned({"b": high}, b=without),
+        "m_full": tuned({"c1": high, "c2": high}, c1=4, c2=blocks),
+    }
+    verdicts = judge_tuned(variants, "m", without_a="m_no_a", full="m_full")
+    assert tuple(verdict.answer for verdict in verdicts) == answers
+    for verdict, answer in zip(verdicts, answers, strict=True):
+        assert ("steps each" in verdict.reason) == (answer == "confirmed")
+        assert ("may have done it" in verdict.reason) == (answer == "cannot tell")
+
+
+def test_variants_that_were_not_tuned_are_named():
+    verdicts = judge_tuned({"m": tuned({"b": snapshot(domain=0)}, a=1, b=1)}, "m", without_a="m_no_a", full="m_full")
+    assert [verdict.answer for verdict in verdicts] == ["cannot tell"] * 2
+    assert "m_no_a" in verdicts[0].reason and "m_full" in verdicts[1].reason

@@ -1,6 +1,8 @@
 """One kind of verdict: every claim has a name and a rule, and the box names each claim once."""
 
 import inspect
+import json
+import math
 
 import pytest
 
@@ -17,7 +19,21 @@ def test_every_claim_has_a_judge_a_name_and_a_rule(claim: str) -> None:
     verdict = claims.Verdict(claim, "cannot tell", "no numbers")
     assert verdict.name.startswith(f"{claim} ") and len(verdict.rule.split()) > 5
     assert str(verdict) == f"{verdict.name}: CANNOT TELL\n   no numbers"
-    assert verdict.to_dict() == {"claim": verdict.name, "answer": "cannot tell", "reason": "no numbers"}
+    told = {"claim": verdict.name, "answer": "cannot tell", "reason": "no numbers", "rule": verdict.rule}
+    assert verdict.to_dict() == {**told, "effects": {}} and verdict.measured
+
+
+def test_a_verdict_is_read_back_as_it_was_written() -> None:
+    effects = {"a": Interval(1.5, 1.25, 2.0), "b": Interval(0.5, -math.inf, math.inf)}
+    verdict = claims.Verdict("C1", "cannot tell", "seen", effects, {"a": "confirmed", "b": "cannot tell"})
+    stored = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
+    assert stored["effects"]["b"] == {"estimate": 0.5, "low": None, "high": None, "answer": "cannot tell"}
+    assert claims.Verdict.from_dict(stored) == verdict and verdict.measured
+    third = claims.Verdict("C1", "confirmed", "", {"a": Interval(1 / 3, 0, 1)}).to_dict()
+    assert third["effects"]["a"]["estimate"] == 0.333333
+    for broken in ({"claim": "C18 more", "answer": "confirmed"}, {"claim": "C1", "answer": "perhaps"}, {}):
+        with pytest.raises(ValueError, match="expected a claim from C1 to C17"):
+            claims.Verdict.from_dict(broken)
 
 
 def test_the_rules_in_words_name_the_limits_in_the_code() -> None:
@@ -25,6 +41,7 @@ def test_the_rules_in_words_name_the_limits_in_the_code() -> None:
     assert rows.STILL == rows.FEW == 0.1
     assert "a tenth" in words["C5"] and "the tenth" in words["C6"]
     assert f"{100 * rows.ENOUGH:.0f} %" in words["C6"] and f"below {losses.HALF}" in words["C13"]
+    assert pytest.approx(2 / 3) == losses.COUNTED and losses.LEVEL < 0.05
     assert f"above {inspect.signature(claims.judge_c11).parameters['poor'].default}" in words["C11"]
 
 

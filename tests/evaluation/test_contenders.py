@@ -10,7 +10,14 @@ from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
 from vocabx_utils import files, models, runs
-from vocabx_utils.evaluation.contenders import contender_bits, load_contender, open_folder
+from vocabx_utils.evaluation.contenders import (
+    contender_bits,
+    execute_contender,
+    load_contender,
+    open_folder,
+    require_contender,
+)
+from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewrap
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.models import BaseModel
 
@@ -51,6 +58,8 @@ def test_variants_are_loaded_by_name(run: runs.Run, tiny_base: BaseModel) -> Non
 def test_a_tuned_variant_is_read_from_its_export(run: runs.Run, tiny_base: BaseModel) -> None:
     with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
         load_contender(run, "tuned_mean_ce", tiny_base)
+    with pytest.raises(runs.MissingStageError, match="04_fine_tuning"):
+        require_contender(run, "tuned_mean_ce")
     folder = run.stage("04", "mean_ce") / "exported"
     extended = load_contender(run, "mean_ce", tiny_base)
     extended.model.save_pretrained(folder)
@@ -63,6 +72,10 @@ def test_a_tuned_variant_is_read_from_its_export(run: runs.Run, tiny_base: BaseM
 def test_missing_stages_name_their_notebook(run: runs.Run, tiny_base: BaseModel) -> None:
     with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
         load_contender(run, "mean_kl_last", tiny_base)
+    with pytest.raises(runs.MissingStageError, match="03_phase1_training"):
+        require_contender(run, "mean_kl_last")
+    require_contender(run, "mean_ce")
+    require_contender(run, "base")
     (run.stage("03", "empty") / "rows").mkdir()
     with pytest.raises(runs.MissingStageError, match="no phase-1 rows of variant 'empty'"):
         load_contender(run, "empty", tiny_base)
@@ -93,3 +106,20 @@ def test_scores_of_different_problems_are_not_compared(run: runs.Run, tiny_base:
         likelihood_table({"base": scores, "other": scores[:1]}, reference="base")
     with pytest.raises(ValueError, match="reference"):
         likelihood_table({"base": scores}, reference="other")
+
+
+def test_answers_to_several_benchmarks_are_executed_into_one_file_each(run: runs.Run) -> None:
+    try:
+        find_bubblewrap()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    code = {PROBLEMS[0].task_id: "def add(a, b):\n    return a + b", PROBLEMS[1].task_id: "def twice(x):\n    return x"}
+    rows = [{"task_id": task, "solution": text} for task, text in reversed(code.items())]
+    found = execute_contender(run, "references", rows, PROBLEMS)
+    assert [(row.task_id, row.passed) for row in found] == [("HumanEval/0", True), ("Mbpp/11", False)]
+    folder = run.stage("05", "references")
+    assert sorted(path.name for path in folder.glob("*.json*")) == ["results_humaneval.jsonl", "results_mbpp.jsonl"]
+    files.write_jsonl(folder / "samples.jsonl", rows)
+    assert execute_contender(run, "references", rows, PROBLEMS) == found
+    official = files.read_json(folder / "samples_eval_results.json")["eval"]
+    assert official["Mbpp/11"][0]["status"] == "fail"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 from vocabx_utils.figures.catalogue import FIGURES
 from vocabx_utils.figures.theme import Drawing
@@ -12,6 +14,23 @@ from vocabx_utils.runs import Run
 def draw(name: str, run: Run) -> Drawing:
     [found] = [spec for spec in FIGURES if spec.name == name]
     return found.draw(run)
+
+
+def points(ax: Axes) -> list[float]:
+    """Where the points with error bars stand on the horizontal axis."""
+    return [float(container.lines[0].get_xdata()[0]) for container in ax.containers]
+
+
+def linear(color: object, alpha: float | None = None) -> np.ndarray:
+    """Linear RGB of a colour as it looks on white."""
+    *rgb, opacity = to_rgba(color, alpha)  # type: ignore[arg-type]
+    shown = np.array(rgb) * opacity + 1 - opacity
+    return np.where(shown <= 0.04045, shown / 12.92, ((shown + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(color: object, alpha: float | None = None) -> float:
+    """Contrast with white by WCAG 2."""
+    return 1.05 / (float(linear(color, alpha) @ [0.2126, 0.7152, 0.0722]) + 0.05)
 
 
 def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:

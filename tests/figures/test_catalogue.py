@@ -8,9 +8,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from figures.figure_parts import draw
+from figures.figure_parts import contrast, draw
 from fixtures.tiny_run import TinyRun, build_run
 from fixtures.tiny_series import LINES, write_series
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from vocabx_utils.cli.report import figures as command
@@ -85,6 +87,7 @@ def test_the_kept_figures_are_all_there_with_their_alternative_texts() -> None:
     folder = Path(__file__).resolve().parents[2] / "figures"
     pictures = {path.stem for path in folder.glob("*.png")}
     expected = {one.name for one in FIGURES}
+    expected -= {"input_cosines_by_length", "head_cosines_by_length"}  # all tokens of the quick run have two subtokens
     assert pictures == expected | {"explorer"}
     assert {path.stem for path in folder.glob("*.svg")} == expected
     texts = json.loads((folder / "alt.json").read_text())
@@ -110,6 +113,16 @@ def test_all_strips_are_drawn_twice_alike(tmp_path: Path) -> None:
     run = series(tmp_path)
     first, second = (draw_figures(run, tmp_path / part, STRIPS, ("svg",)) for part in ("a", "b"))
     assert [outcome.reason for outcome in first] == [""] * 5
+    for spec in STRIPS:
+        figure = spec.draw(run).figure
+        if spec.name != "tokenization_process":  # this tokenizer knows little more than letters
+            assert figure.get_size_inches()[0] <= 10, spec.name
+        for text in figure.findobj(Text):
+            if text.get_text().strip() and text.get_visible():
+                assert text.get_fontsize() >= 8 and contrast(text.get_color()) >= 4.5, (spec.name, text.get_text())
+        for patch in figure.findobj(Patch):
+            if patch.get_hatch() or patch.get_linestyle() != "solid":  # a token that is not plain
+                assert max(map(contrast, (patch.get_edgecolor(), patch.get_facecolor()))) >= 3, spec.name
     for one, other in zip(first, second, strict=True):
         assert [p.read_bytes() for p in one.paths] == [p.read_bytes() for p in other.paths], one.name
 
@@ -126,8 +139,43 @@ def test_without_notebook_06_only_the_loss_pipeline_is_left_out(tmp_path: Path) 
     assert [o.name for o in outcomes if o.reason] == ["loss_pipeline"]
 
 
-def test_the_table_of_the_thesis_above_the_tokens_and_ids_of_the_run(tmp_path: Path) -> None:
+def test_one_group_says_nothing_and_is_left_out(tiny: TinyRun, tmp_path: Path) -> None:
+    groups = pd.read_csv(tiny.run.require("06", "groups.csv"))
+    run = Run("same", tmp_path / "same")
+    write_table(run.stage("06") / "groups.csv", groups[groups["group"].astype(str) == "2"])
+    [length] = [spec for spec in FIGURES if spec.name == "input_cosines_by_length"]
+    [outcome] = draw_figures(run, tmp_path / "f", [length])
+    assert "in one group (2)" in outcome.reason and not outcome.paths
+
+
+def test_lines_marks_and_words_stand_out_and_are_large_enough(tiny: TinyRun) -> None:
+    for spec in WITHOUT_STRIPS:
+        figure = spec.draw(tiny.run).figure
+        assert figure.get_size_inches()[0] <= 10, spec.name
+        grid = [line for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) for line in axis.get_gridlines()]
+        for line in set(figure.findobj(Line2D)) - set(grid):
+            marked = line.get_marker() not in ("", "None", None)
+            drawn = line.get_color() if line.get_linestyle() != "None" else line.get_markeredgecolor()
+            if line.get_visible() and (marked or line.get_linestyle() != "None"):
+                assert contrast(drawn, line.get_alpha()) >= 3, (spec.name, line.get_label(), drawn)
+        for text in figure.findobj(Text):
+            if text.get_text().strip() and text.get_visible():
+                assert contrast(text.get_color()) >= 4.5, (spec.name, text.get_text())
+                assert text.get_fontsize() >= 8, (spec.name, text.get_text())
+
+
+def test_a_text_without_new_tokens_makes_room_for_one_with(tmp_path: Path) -> None:
     run = series(tmp_path)
+    drawing = draw("tokenization_process", run)
+    words = [text.get_text() for text in drawing.figure.axes[0].texts]
+    assert any(word.startswith("\u25c6") for word in words) and "0 of them new" not in drawing.alt
+
+
+def test_the_table_of_the_thesis_above_the_tokens_and_ids_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = series(tmp_path)
+    monkeypatch.setattr("vocabx_utils.figures.catalogue._new_tokens", lambda *_: 1)
     drawing = draw("tokenization_process", run)
     words = [text.get_text() for text in drawing.figure.axes[0].texts]
     extension = load_extension(run.require("01", "extension/original").parent)

@@ -1,13 +1,42 @@
 """Losses by epoch: gaps, training beside validation, stages one after the other."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from figures.figure_parts import draw, lines
 from fixtures.tiny_run import TinyRun
+from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
 from vocabx_utils.figures.catalogue import read_curve
 from vocabx_utils.figures.losses import epoch_curve, loss_chart, metric_chart, stage_ends
+from vocabx_utils.figures.theme import variant_style
+
+
+def validation(ax: Axes, variant: str) -> tuple[list[float], list[float]]:
+    """The dashed curve of a variant."""
+    style = variant_style(variant)
+    found = [line for line in ax.lines if (line.get_color(), line.get_marker()) == (style["color"], style["marker"])]
+    [dashed] = [line for line in found if line.get_linestyle() == "--"]
+    return list(dashed.get_xdata()), list(dashed.get_ydata())
+
+
+def test_curves_begin_where_their_first_stage_does() -> None:
+    short = pd.DataFrame({"stage": ["b", "b"], "epoch": [0, 1], "train": [np.nan, 1.0], "validation": [2.0, 1.5]})
+    long = pd.DataFrame(
+        {"stage": ["a", "a", "a", "b"], "epoch": [0, 1, 2, 3], "train": [np.nan, 3, 2, 1], "validation": [4, 3, 2, 1]}
+    )
+    ax = loss_chart({"mean_ce": long, "base": short})
+    assert validation(ax, "base") == ([2, 3], [2.0, 1.5])
+    assert validation(ax, "mean_ce")[0] == [0, 1, 2, 3]
+    [end] = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert list(end.get_xdata()) == [2, 2]
+
+
+def test_an_untrained_variant_is_a_level_for_the_others() -> None:
+    metrics = {"mean_untrained": [{"epoch": 0, "ce": 3.0}], "mean_ce": [{"epoch": at, "ce": 3.0 - at} for at in (0, 1)]}
+    drawn = lines(metric_chart(metrics, "ce"))
+    assert drawn["mean init, untrained"] == ([0, 1], [3.0, 3.0])
 
 
 def test_metric_chart_leaves_gaps_for_missing_values() -> None:
@@ -28,9 +57,8 @@ def test_training_is_solid_and_validation_dashed_as_in_the_thesis() -> None:
 def test_stage_losses_run_on_over_stages(tiny: TinyRun) -> None:
     drawing = draw("finetuning", tiny.run)
     drawn = lines(drawing.figure.axes[0])
-    assert drawn["base model, validation"][0] == [0, 1, 2, 3, 4]
-    assert drawn["base model, validation"][1] == pytest.approx([1.0, 0.95, 0.9, 0.75, 0.7])
-    assert drawn["base model, train"] == ([1, 2, 3, 4], pytest.approx([0.85, 0.8, 0.65, 0.6]))
+    assert validation(drawing.figure.axes[0], "base") == ([0, 1, 2, 3, 4], pytest.approx([1.0, 0.95, 0.9, 0.75, 0.7]))
+    assert drawn["base model"] == ([1, 2, 3, 4], pytest.approx([0.85, 0.8, 0.65, 0.6]))
     assert "base model 1.000 to 0.700" in drawing.alt
     assert not [name for name in drawn if "full" in name]
 
@@ -42,10 +70,11 @@ def test_sequential_curve_begins_with_the_stage_it_branches_off(tiny: TinyRun) -
     assert curve["epoch"].tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert curve["validation"].tolist() == pytest.approx([1.0, 0.95, 0.9, 0.75, 0.7, 0.55, 0.5])
     left, right = draw("sequential", tiny.run).figure.axes
-    published = lines(left)["mean init, CE, validation"]
+    published = validation(left, "mean_ce")
     printed = thesis.sequential_table().query("variant == 'mean_ce' and split == 'validation'")
     assert published == (printed["epoch"].tolist(), pytest.approx(printed["loss"].tolist()))
-    assert lines(right)["mean init, CE, full fine-tuning, validation"][1][-1] == pytest.approx(0.5)
+    assert validation(left, "base")[0] == [4, 5, 6]  # it has no stage a: its curve begins where the others leave theirs
+    assert validation(right, "mean_ce_full")[1][-1] == pytest.approx(0.5)
 
 
 def test_epochs_run_through_the_stages() -> None:
@@ -64,6 +93,7 @@ def test_epochs_run_through_the_stages() -> None:
     assert stage_ends(curve) == {"a": 2}
     ax = loss_chart({"mean_ce": curve}, splits=False)
     solid, dashed, end = ax.lines
+    assert [text.get_text().strip() for text in ax.texts] == ["end of stage a"]
     assert list(end.get_xdata()) == [2, 2]
     assert [text.get_text() for text in ax.legend().get_texts()] == ["mean init, CE"]
     assert list(dashed.get_ydata()) == curve.validation.tolist() and solid.get_linestyle() == "-"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fixtures.github_view import github_view
 
 from vocabx_utils.config import AlignmentConfig
 from vocabx_utils.figures.opening import Folded, open_notebook
@@ -35,3 +36,9 @@ def test_folds_and_escapes() -> None:
     assert repr(folded) == "Settings:\ncorpus_glob  <*.h>\nseed         0"
     page = folded._repr_html_()
     assert page.startswith("<details><summary>Settings</summary>") and "&lt;*.h&gt;" in page and "<*.h>" not in page
+
+
+def test_folds_on_a_page_without_styles_too() -> None:
+    page = github_view(Folded("Settings", {"seed": 0})._repr_html_())
+    assert page.details.summary.get_text() == "Settings"
+    assert [cell.get_text() for cell in page.details.find_all(["th", "td"])] == ["seed", "0"]

@@ -3,20 +3,29 @@
 import shutil
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from figures.figure_parts import draw, lines
+from figures.figure_parts import draw, lines, points
 from fixtures.tiny_run import TinyRun
 
 from vocabx_utils import thesis
-from vocabx_utils.figures.results import detectable_chart, failure_chart, forest_chart, saved_chart
+from vocabx_utils.figures.results import (
+    detectable_chart,
+    draw_results,
+    draw_saved,
+    failure_chart,
+    forest_chart,
+    saved_chart,
+)
+from vocabx_utils.figures.theme import PALETTE
 from vocabx_utils.runs import Run
 
 
-def test_published_results_bars() -> None:
+def test_published_results_stand_where_their_counts_say() -> None:
     drawing = draw("results_published", Run("any", Path()))
-    widths = [bar.get_width() for bar in drawing.figure.axes[2].patches]
-    assert widths == pytest.approx([100 * row.combined / thesis.COMBINED_TOTAL for row in thesis.RESULTS])
+    shares = [100 * row.combined / thesis.COMBINED_TOTAL for row in thesis.RESULTS]
+    assert points(drawing.figure.axes[2]) == pytest.approx(shares)
 
 
 def test_live_results_stand_in_the_published_form(tiny: TinyRun, tmp_path: Path) -> None:
@@ -25,7 +34,7 @@ def test_live_results_stand_in_the_published_form(tiny: TinyRun, tmp_path: Path)
     assert [ax.get_title() for ax in (big, human, together, bits)] == [
         "BigCodeBench (n = 40)", "HumanEval (n = 20)", "together (n = 60)", "held out (n = 8)",
     ]  # fmt: skip
-    assert [bar.get_width() for bar in big.patches] == pytest.approx([25, 50])
+    assert points(big) == pytest.approx([25, 50])
     diamonds = [line.get_xdata()[0] for line in big.lines if line.get_marker() == "D"]
     assert diamonds == pytest.approx([100 * 213 / 1022, 100 * 216 / 1022])
     assert [line for line in human.lines if line.get_marker() == "D"] == []
@@ -38,6 +47,20 @@ def test_live_results_stand_in_the_published_form(tiny: TinyRun, tmp_path: Path)
     assert [ax.get_title() for ax in alone.figure.axes] == ["held out (n = 8)"]
 
 
+def test_a_rate_of_zero_is_seen_and_a_reference_is_named_only_where_there_is_one() -> None:
+    bits = pd.DataFrame(
+        [("base", "held out", 1.0, 0.0, 0.0, 0.0, 4), ("mean_ce", "held out", 1.1, 0.1, 0.05, 0.15, 4)],
+        columns=["model", "texts", "bits_per_byte", "difference", "low", "high", "n"],
+    )
+    table = pd.DataFrame({"model": ["base", "mean_ce"], "HumanEval passed": ["0/6", "0/6"]})
+    alone = draw_results(bits, table, "r").figure
+    assert points(alone.axes[0]) == [0, 0] and alone.axes[0].get_xlim()[0] < 0
+    assert "(square, dotted" not in alone.get_supxlabel()
+    tested = draw_results(bits, table.assign(**{"p-value": ["reference", "1.000"]}), "r").figure
+    assert "(square, dotted" in tested.get_supxlabel()
+    assert [c.lines[0].get_marker() for c in tested.axes[0].containers] == ["s", "o"]
+
+
 def test_intervals_that_exclude_zero_are_filled() -> None:
     table = pd.DataFrame(
         [("a", -0.2, -0.3, -0.1), ("b", 0.1, -0.1, 0.3)], columns=["model", "difference", "low", "high"]
@@ -45,7 +68,7 @@ def test_intervals_that_exclude_zero_are_filled() -> None:
     ax = forest_chart(table, label="difference to c (points)")
     points = [line for line in ax.lines if line.get_marker() == "o"]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(-0.2, 1), (0.1, 0)]
-    assert [line.get_markerfacecolor() for line in points] == ["#0173b2", "white"]
+    assert [line.get_markerfacecolor() for line in points] == [PALETTE[0], "white"]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
     assert ax.get_xlabel() == "difference to c (points)\nfilled: interval excludes 0"
 
@@ -66,3 +89,14 @@ def test_tokens_saved_by_number_of_new_tokens() -> None:
     ax = saved_chart(pd.DataFrame(rows, columns=columns))
     assert ax.get_title() == "a"
     assert lines(ax) == {"added": ([8], [1.0]), "merges": ([8, 16], [2.0, 3.0])}
+
+
+def test_tokens_saved_on_each_corpus_are_told_at_one_size() -> None:
+    columns = ["corpus", "strategy", "n", "found", "saved_per_1000"]
+    sizes = [("a", s, n, n, k * n) for s, k in (("added", 1.0), ("merges", 2.0)) for n in (4, 8)]
+    table = pd.DataFrame([*sizes, *(("b", *row[1:]) for row in sizes)], columns=columns)
+    drawing = draw_saved(table)
+    assert [ax.get_title() for ax in drawing.figure.axes] == ["a", "b"]
+    assert "With 8 new tokens: a 8 (added) and 16 (merges); b 8" in drawing.alt
+    assert "With 4 new tokens: a 4 (added) and 8 (merges)" in draw_saved(table, told=4).alt
+    plt.close("all")

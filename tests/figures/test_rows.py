@@ -23,11 +23,11 @@ def test_cosine_chart_draws_the_table_and_the_published_curve(tiny: TinyRun) -> 
     published = published_curve("input", "kl", "first")
     drawn = lines(cosine_chart(part, [published]))
     expected = part[part["position"] == "first"].sort_values("epoch")
-    x, y = drawn["first (n = 12)"]
+    x, y = drawn["first subtoken (n = 12)"]
     assert x == expected["epoch"].tolist()
     assert y == pytest.approx(expected["mean"].tolist())
     assert drawn["thesis, first"][1] == pytest.approx(list(published.cosine))
-    assert "intermediate (n = 8)" in drawn
+    assert "intermediate subtoken (n = 8)" in drawn
 
 
 def test_cosines_of_groups_are_those_of_the_table(tiny: TinyRun) -> None:
@@ -67,7 +67,7 @@ def test_lens_chart_names_tokens_without_breaking_on_odd_ones() -> None:
     cells = [(layer, who, ("\n", "$x$"), 0.5, float(layer)) for layer in range(3) for who in ("teacher 1", "student")]
     table = pd.DataFrame(cells, columns=["layer", "reader", "top", "probability", "kl"])
     ax = lens_chart(table)
-    assert [text.get_text() for text in ax.texts] == ["\\n"] * 6
+    assert [text.get_text() for text in ax.texts] == ["\u21b5"] * 6
     cells = [(0, "student", ("$a_b^$",), 0.5, 1.0)]
     ax = lens_chart(pd.DataFrame(cells, columns=table.columns))
     ax.figure.canvas.draw()  # a token that looks like broken mathematics must not raise

@@ -35,9 +35,30 @@ def test_figures_save_as_svg_and_pdf(tmp_path):
     panels = draw_loss_pipeline(short, pairs, kind, vocabulary=100, new_tokens=2, kl=losses)
     heights = sorted(bar.get_height() for bar in panels[3].patches)
     np.testing.assert_allclose(heights, losses)
-    assert any("100 x 8" in text.get_text() for text in panels[2].texts)
+    assert any("100 × 8" in text.get_text() for text in panels[2].texts)
+    assert {round(line.get_xdata()[0]) for line in panels[0].lines} <= set(range(60))
     with pytest.raises(ValueError, match="one for each pair"):
         draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2, kl=losses)
+
+
+def test_a_column_stands_at_one_place_in_all_steps_and_a_long_text_is_cut() -> None:
+    strip = strip_from_pieces(["a", "b"] * 40 + ORIGINAL, ["a", "b"] * 40 + EXTENDED)
+    pairs, kind = map_token_sequences(["a", "b"] * 40 + ORIGINAL, ["a", "b"] * 40 + EXTENDED).pairs("last")
+    losses = np.arange(len(pairs)) / 100
+    above, kept, _, bars = draw_loss_pipeline(strip, pairs, kind, vocabulary=9, new_tokens=2, kl=losses, width=60)
+    places = [{text.get_text(): text.get_position()[0] for text in ax.texts} for ax in (above, kept)]
+    assert places[0]["◆·numpy"] == places[1]["◆·numpy"]
+    assert "·num" in places[0] and "·num" not in places[1]  # its column has no partner
+    [numpy] = [bar for bar in bars.patches if bar.get_height() == pytest.approx(losses[81])]
+    assert numpy.get_x() + numpy.get_width() / 2 == pytest.approx(places[0]["◆·numpy"])
+    assert 10 < len(bars.patches) < len(pairs)
+    assert "mean of all 88 pairs" in bars.get_legend().get_title().get_text()
+
+
+def test_lines_of_a_strip_are_about_equally_long() -> None:
+    axes = draw_strip(strip_from_pieces(["ab"] * 22, ["ab"] * 22), width=63)
+    sizes = [sum(text.get_position()[1] == y for text in axes.texts) for y in {t.get_position()[1] for t in axes.texts}]
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_characters_the_font_lacks_become_code_points():

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 from fixtures.alignment_tokenizers import FAMILIES, make_tokenizer, with_added, with_merges
+from fixtures.github_view import github_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabx_utils.figures.looks import LOOKS, visible
+from vocabx_utils.figures.looks import LOOKS, visible, visible_tokens
 from vocabx_utils.figures.strips import Strip, strip_from_pieces, token_strip
+from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.alignment import align_text
 
 ORIGINAL = ["import", " num", "py", " as", " np", "\n", "st", "d", "(", ")"]
@@ -37,6 +39,13 @@ EXTENDED = ["import", " numpy", " as", " np", "\n", "std", "(", ")"]
 )
 def test_nothing_is_invisible(piece, shown):
     assert visible(piece) == shown
+
+
+def test_token_ids_are_spelt_with_bars_and_names_of_specials():
+    tokenizer = load_tokenizer("smollm2-135m")
+    ids = tokenizer(" xp⭢").input_ids
+    assert visible_tokens(tokenizer, [*ids, tokenizer.eos_token_id]) == "·x | p | ‹E2› | ‹AD› | ‹A2› | <|im_end|>"
+    assert visible_tokens(tokenizer, []) == ""
 
 
 @given(st.binary(max_size=12))
@@ -104,6 +113,22 @@ def test_shape_tells_the_kinds_apart_without_colour():
     borders = re.findall(r"border:(\d+px \w+)", strip_from_pieces(ORIGINAL, EXTENDED).html())
     assert {"1px solid", "2px dashed", "3px double"} <= set(borders)
     assert len({LOOKS[kind].mark for kind in ("same", "new", "recut")}) == 3
+
+
+def test_legend_names_every_kind_where_a_page_drops_colours_and_borders():
+    original, extended = [*ORIGINAL, " group", "by"], [*EXTENDED, " ", "groupby"]
+    page = github_view(strip_from_pieces(original, extended, new=[" numpy", "std", "groupby"]).html())
+    tokens = [cell.get_text() for row in page.find_all("tr") for cell in row.find_all("td")]
+    assert {"·num", "◆·numpy", "2:1", "○·"} <= set(tokens)
+    items = [" ".join(item.get_text().split()) for item in page.find_all("li")]
+    assert items == [
+        "same token on both sides (no mark)",
+        "old token inside a span that the other side spells differently (no mark, beside a ratio such as 2:1)",
+        "◆ new token",
+        "○ old token, other cut",
+        "between the rows, 2:1 counts the original and the extended tokens of a span",
+    ]
+    assert not page.find(style=True)
 
 
 def test_long_strips_break_at_shared_boundaries_only():

@@ -47,13 +47,16 @@ def test_the_line_over_lambda_holds_what_differs_in_lambda_alone() -> None:
 def test_the_sweep_needs_two_sizes_with_their_starts() -> None:
     rows = [measured("mean_untrained", 2.0), measured("mean_kl_last", 0.5)]
     assert bench.sweep(rows) == {}
+    rows[1]["without_examples"] = 200
     rows += [measured("mean_kl_last", 0.1, n=100, new_share=0.01)]
     assert bench.sweep(rows) == {}
     rows += [measured("mean_untrained", 1.0, n=100), measured("mean_kl_last", 9.0, n=400, schedule="thesis")]
     found = bench.sweep(rows)
     assert list(found) == ["M, python"] and list(found["M, python"]) == [100, 800]
-    assert found["M, python"][100] == pytest.approx({"share": 0.01, "untrained": 1.0, "trained": 0.1, "kept": 0.9})
-    assert found["M, python"][800]["kept"] == pytest.approx(0.75)
+    assert found["M, python"][100] == pytest.approx(
+        {"share": 0.01, "untrained": 1.0, "trained": 0.1, "kept": 0.9, "untaught": 0.0}
+    )
+    assert found["M, python"][800]["kept"] == pytest.approx(0.75) and found["M, python"][800]["untaught"] == 0.25
 
 
 def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:

@@ -34,12 +34,30 @@ def test_counts_named_in_the_text() -> None:
     assert (thesis.COMBINED_TOTAL, thesis.REFERENCE.combined) == (1951, 556)
 
 
+def test_what_the_thesis_holds_against_its_claims_follows_from_its_numbers() -> None:
+    combined = {(row.variant, row.recipe): row.combined for row in thesis.RESULTS}
+    better = sorted((n for (name, recipe), n in combined.items() if recipe == "lora"), reverse=True)
+    assert combined["random_untrained", "lora"] == better[1] == 492
+    assert f"({better[2]}, {better[3]} and {better[4]})" in thesis.ALSO["C7"] and len(better) == 5
+    ends = {(c.matrix, c.objective, c.position): c.cosine[-1] for c in thesis.COSINE_CURVES}
+    for value in (ends["input", "kl", "last"], ends["input", "ce", "last"]):
+        assert f"({value:.3f})" in thesis.ALSO["C4"]
+    low, high = sorted(ends["head", objective, "first"] for objective in ("kl", "ce"))
+    assert f"{low:.3f} and {high:.3f}" in thesis.ALSO["C6"]
+    base, best = thesis.RESULTS[0], thesis.REFERENCE
+    mean_ce = next(row for row in thesis.RESULTS if (row.variant, row.recipe) == ("mean_ce", "lora"))
+    assert best.ds1000 > mean_ce.ds1000 and best.bigcodebench > mean_ce.bigcodebench
+    gains = f"{best.ds1000 - base.ds1000} problems of DS-1000 and {best.bigcodebench - base.bigcodebench} of BigCode"
+    assert gains in thesis.ALSO["C14"]
+
+
 def test_every_number_names_its_place() -> None:
     data = json.loads(Path(thesis.__file__).with_suffix(".json").read_text(encoding="utf-8"))
     lists = ("hyperparameters", "axes", "cosines", "sequential_losses")
     tables = [data["results"], data["tokenization"], *data["numbers"].values(), *data["examples"].values()]
     assert all(item["label"] for item in [*tables, *(item for name in lists for item in data[name])])
     assert list(thesis.CLAIMS) == [f"C{number}" for number in range(1, 18)]
+    assert set(thesis.ALSO) < set(thesis.CLAIMS)
     counts = {name: len(data[name]) for name in lists} | {"results": len(thesis.RESULTS)}
     assert counts == {"hyperparameters": 31, "axes": 7, "cosines": 12, "sequential_losses": 6, "results": 9}
     assert "".join(token for token, _ in thesis.TOKENIZATION_TABLE) == "def calculate_sum(a, b"
@@ -95,3 +113,16 @@ def test_hyperparameters_name_what_is_not_stated() -> None:
     assert set(thesis.hyperparameter_table("stage_a", "lora")["stage"]) == {"stage_a", "lora"}
     with pytest.raises(ValueError, match="phase9"):
         thesis.hyperparameter_table("phase9")
+
+
+def test_the_thesis_is_cited_where_a_reader_begins() -> None:
+    root = Path(__file__).parents[2]
+    cited = thesis.CITATION
+    for page in ("README.md", "CITATION.cff"):
+        text = (root / page).read_text(encoding="utf-8")
+        family = cited["author"].split(" ", 1)[1]
+        for said in (family, cited["title"], cited["kind"], cited["university"], str(cited["year"]), cited["arxiv"]):
+            assert said in text, f"{page}: {said}"
+    start = json.loads((root / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8"))["cells"]
+    shown = ["".join(output.get("text", "")) for cell in start for output in cell.get("outputs", [])]
+    assert f"{thesis.cite()}\n" in shown

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from vocabx_utils.cli import main
-from vocabx_utils.evaluation import environment_build
+from vocabx_utils.evaluation import environment_build, selftest
 from vocabx_utils.evaluation.environment_build import build_environment, find_python
 from vocabx_utils.evaluation.environments import (
     RECIPES,
     REQUIREMENTS,
+    Environment,
     EnvironmentMissingError,
     check_libraries,
     load_environment,
@@ -167,3 +168,15 @@ def test_command_line_shows_what_is_there(cache: Path) -> None:
     assert done.exit_code == 0
     assert "ds1000: Python 3.11.7, with torch, 1 packages" in done.output
     assert "bigcodebench: the environment bigcodebench is not built" in done.output
+
+
+@pytest.mark.sandbox
+def test_what_keeps_benchmarks_from_being_executed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, words = selftest.describe_benchmarks(["humaneval", "mbpp"])
+    assert ready and words.count("contains all hostile programs") == 1  # both have one environment
+
+    def missing(name: str) -> Environment:
+        raise EnvironmentMissingError(f"no environment for {name}")
+
+    monkeypatch.setattr(selftest, "environment_for", missing)
+    assert selftest.describe_benchmarks(["ds1000"]) == (False, "no environment for ds1000")

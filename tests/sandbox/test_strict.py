@@ -11,11 +11,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from evaluation.evaluation_parts import result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.environments import Environment
+from vocabx_utils.evaluation.failures import failure_class
 from vocabx_utils.evaluation.jailed.literals import NotPlainError, copy_into, decode, encode
 from vocabx_utils.evaluation.programs import strict_part
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
@@ -189,6 +191,28 @@ def test_strict_verdicts(solution: str, test: str, status: str, forked: bool, pl
     with Sandbox(plain.view, forked=forked) as sandbox:
         verdict = sandbox.run(Task(solution, test, "asserts", Strict(("f",))), Limits(timeout_s=2))
     assert verdict.status == status, verdict.details
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("\n    return (x x)", "syntax"),
+        ("\n    return (x +", "truncated"),
+        ("\n```\n### Explanation:\nThis function adds a number to the number that it gets.", "no code"),
+        ("\n```\n", "no code"),
+        ("\n    return missing", "exception"),
+        ("\n    return 0", "wrong answer"),
+    ],
+)
+def test_failures_of_answers_that_do_not_load_have_a_class(reply: str, expected: str, plain: Environment) -> None:
+    start = 'def f(x):\n    """Add a number.\n    """'
+    solution = start + reply.replace("\n```", "")
+    with Sandbox(plain.view) as sandbox:
+        outcome = sandbox.run(Task(solution, "assert f(1) == 2", "asserts", Strict(("f",))))
+    found = result("Mbpp/1", reason=outcome.reason, exception=outcome.exception, details=outcome.details)
+    finish = "length" if expected == "truncated" else "stop"
+    assert failure_class(found, {"solution": solution, "raw_solution": reply, "finish": finish}) == expected
 
 
 @pytest.mark.sandbox

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tiny import ROWS, as_base, chat_base, new_rows, rendered_pairs, tiny_family
 
 from vocabx_utils import files, folders, runs
 from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.measured import stage_table
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.settings import ConfigError
 from vocabx_utils.training import finetuning, finetuning_variants, loop, stages
@@ -183,6 +185,14 @@ def test_a_model_is_validated_once_between_stages(tmp_path, monkeypatch, path, m
     monkeypatch.setattr(finetuning.StageTraining, "validate", lambda self, epoch, known=None: whole(self, epoch))
     again = tune(tmp_path / "two", stages=path)[2].losses.query("kind == 'epoch'").validation_loss
     assert again.tolist() == epochs.tolist()
+
+
+def test_a_finished_variant_is_tabulated_by_stage(tmp_path):
+    *_, result = tune(tmp_path, observe=lambda stage, model: {"bits_per_byte": {"domain": float(len(stage))}})
+    table = stage_table({"m": result.to_dict()}).loc["m"]
+    assert list(table.index) == ["start", "a", "b"] and list(table["domain"]) == [5, 1, 1]
+    assert [result.measured(stage).validation_loss for stage in table.index] == list(table["validation loss"])
+    assert list(table["steps"].iloc[1:]) == list(result.stages.steps) and math.isnan(table["steps"].iloc[0])
 
 
 def test_a_start_that_was_measured_is_not_measured_again(tmp_path, monkeypatch):
@@ -362,6 +372,16 @@ def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
     assert given["base"] is None and given["m"] is None
     assert given["m_no_a"] == Measured({"of": "m start"}, 2.0)
     assert given["m_full"] == Measured({"of": "m a"}, 1.0)
+
+
+def test_without_stage_a_lora_gets_its_epochs_and_as_long_a_warm_up():
+    config = FineTuneConfig(variants=("m",), without_a=("m",), full=(), a_epochs=3, b_epochs=2, b_warmup=0.5)
+    both, without = finetuning_variants.plan_variants(config)
+    assert not both.settings
+    settings = dataclasses.replace(config, stages=without.stages, **without.settings)
+    (stage,) = stages.plan_stages(settings)
+    assert stage.epochs == config.a_epochs + config.b_epochs
+    assert stage.epochs * stage.warmup == pytest.approx(config.b_epochs * config.b_warmup)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "falcon", "mpt", "bloom", "opt", "gpt_neox", "phi3"])

@@ -8,7 +8,7 @@ import pytest
 
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary import surgery
-from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, texts_by_type
+from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, recut_texts, texts_by_type
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import TokenOptions
@@ -102,3 +102,26 @@ def test_missing_tokens_are_claimed_only_of_what_was_read(extension: Extension) 
     assert nothing.missing is None and len(nothing.table()) == 4
     here = audit_extension(extension, {"x": ["1 2 3"]})
     assert len(here.missing or ()) == extension.N and "new tokens not in the texts" in here.table().finding.tolist()
+
+
+def test_texts_that_are_cut_elsewhere_are_listed_with_the_place(smollm_like: Any, domain: list[str]) -> None:
+    texts = ["x = 1", "print(groupby_x)", *domain]
+    assert recut_texts(add_tokens(smollm_like, [" groupby"], "merges"), texts).empty
+    extension = add_tokens(smollm_like, ["oupby"], "added")
+    found = recut_texts(extension, texts)
+    before = encode_all(smollm_like, texts)
+    parts = {token.id: token.subtokens for token in extension.tokens}
+    naive = {}
+    for number, ids in enumerate(encode_all(extension.extended, texts)):
+        after = [old for i in ids for old in parts.get(i, (i,))]
+        if after != before[number]:
+            naive[number] = after
+    assert 1 in naive
+    assert 0 not in naive
+    assert found["text"].tolist() == list(naive)
+    row = found.iloc[0]
+    near = slice(max(0, row.position - 2), row.position + 3)
+    assert row.before == tuple(before[1][near])
+    assert row.after == tuple(naive[1][near])
+    assert before[1][: row.position] == naive[1][: row.position]
+    assert before[1][row.position] != naive[1][row.position]

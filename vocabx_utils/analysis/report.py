@@ -7,16 +7,13 @@ as plain text. `report.html.j2` is the frame of a page, `report.css` its style.
 
 from __future__ import annotations
 
-import base64
 import html
-import mimetypes
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import nbformat
 from jinja2 import Environment, pass_context
@@ -27,15 +24,12 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 from pygments.formatters import HtmlFormatter
 
-from vocabx_utils.files import write_text
-from vocabx_utils.paths import STAGES, project_root, show_path
+from vocabx_utils.analysis.report_front import read_front
+from vocabx_utils.analysis.report_html import ReportError, mend_html
+from vocabx_utils.files import atomic_path, write_text
+from vocabx_utils.paths import STAGES, show_path
 from vocabx_utils.runs import MissingStageError, Run
-
-_OUTSIDE = ("http://", "https://", "mailto:", "data:")
-
-
-class ReportError(ValueError):
-    """The site cannot be built from what is there."""
+from vocabx_utils.thesis import CITATION, cite
 
 
 @dataclass(frozen=True)
@@ -43,10 +37,9 @@ class Page:
     """One page of the site."""
 
     title: str  # first heading of the notebook or document
-    lead: str  # HTML of the first sentence below it
+    lead: str  # HTML of the first sentence of the paragraph right below it: a notebook's question
     source: Path  # file it was made from
-    body: str  # HTML of the cells
-    sections: tuple[tuple[str, str], ...]  # (anchor, text) of its second-level headings
+    body: str  # HTML of the cells, as nbconvert makes it
 
     @property
     def name(self) -> str:
@@ -71,15 +64,22 @@ def build_report(run: Run, folder: Path, extra: Sequence[Path] = ()) -> list[Pat
         text = new_markdown_cell(path.read_text(encoding="utf-8"), id="text")
         pages.append(_page(path, new_notebook(cells=[text])))
     names = {page.source.name: f"{page.name}.html" for page in pages}
-    frame = Environment(autoescape=True).from_string(_resource("report.html.j2")).render
     missing = [stage for stage in STAGES if stage not in {page.name for page in pages}]
-    contents = {"index.html": frame(run=run.name, pages=pages, missing=missing)}
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {"run": run.name, "pages": pages, "stages": STAGES, "cite": cite(), "thesis": CITATION}
+    frame = environment.from_string(_resource("report.html.j2")).render
+    contents: dict[str, str | bytes] = {"index.html": frame(front=read_front(run), missing=missing)}
     contents["style.css"] = _resource("report.css") + _code_style()
     for before, page, behind in zip([None, *pages], pages, [*pages[1:], None], strict=False):
-        body = _settle_links(page.body, page.source.parent, names)
-        contents[names[page.source.name]] = frame(page=page, pages=pages, body=body, before=before, behind=behind)
-    for name, text in contents.items():
-        write_text(folder / name, text)
+        mended = mend_html(page.body, page.name, page.source.parent, names)
+        contents[names[page.source.name]] = frame(page=page, mended=mended, before=before, behind=behind)
+        contents |= mended.pictures
+    for name, content in contents.items():
+        if isinstance(content, str):
+            write_text(folder / name, content)
+        else:
+            with atomic_path(folder / name) as temporary:
+                temporary.write_bytes(content)
     return [folder / name for name in contents]
 
 
@@ -94,7 +94,7 @@ def _code_style() -> str:
         lines = HtmlFormatter(style=style).get_style_defs(".highlight").splitlines()
         return "\n".join(line for line in lines if line.startswith(".highlight ."))
 
-    return f"{rules('xcode')}\n@media (prefers-color-scheme:dark){{\n{rules('github-dark')}\n}}\n"
+    return f"{rules('xcode')}\n@media screen and (prefers-color-scheme:dark){{\n{rules('github-dark')}\n}}\n"
 
 
 def _read_notebook(path: Path) -> NotebookNode:
@@ -106,28 +106,18 @@ def _read_notebook(path: Path) -> NotebookNode:
 
 def _page(path: Path, notebook: NotebookNode) -> Page:
     text = "".join(cell["source"] for cell in notebook.cells[:1] if cell["cell_type"] == "markdown")
-    heading = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    title = heading.lstrip("# ") if heading.startswith("#") else path.stem
+    first, *below = re.split(r"\n\s*\n", text.strip(), maxsplit=2)
+    title = first.splitlines()[0].lstrip("# ") if first.startswith("#") else path.stem
     exporter = _Exporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     body, _ = exporter.from_notebook_node(_without_widgets(notebook))
-    body = re.sub(r'(<h\d id=")([^"]+)(")', lambda m: m[1] + m[2].lower() + m[3], body)
-    sections = re.findall(r'<h2 id="([^"]+)"[^>]*>(.*?)(?:<a class="anchor-link"[^>]*>.*?</a>)?</h2>', body, re.DOTALL)
-    lead = _render_markdown(_first_sentence(text))
-    return Page(title, lead, path, body, tuple((anchor, _plain(words)) for anchor, words in sections))
+    return Page(title, _render_markdown(_first_sentence(" ".join(below[:1]))), path, body)
 
 
-def _first_sentence(text: str) -> str:
-    """The first sentence of the first paragraph that is neither heading, table, list nor code."""
-    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-    for paragraph in paragraphs:
-        if paragraph and not re.match(r"[#|*<\-]|\d+\.", paragraph):
-            return re.split(r"(?<=[.?!])\s", paragraph, maxsplit=1)[0]
-    return ""
-
-
-def _plain(fragment: str) -> str:
-    return html.unescape(re.sub(r"<[^>]+>", "", fragment)).strip()
+def _first_sentence(paragraph: str) -> str:
+    """The first sentence of a paragraph; nothing where it is a heading, table, list or code instead."""
+    if re.match(r"[#|*<`\-]|\d+\.", paragraph):
+        return ""
+    return re.split(r"(?<=[.?!])\s", " ".join(paragraph.split()), maxsplit=1)[0]
 
 
 def _without_widgets(notebook: NotebookNode) -> NotebookNode:
@@ -175,33 +165,3 @@ def _mathml(body: str, display: str) -> str:
         return str(convert(body.strip(), display=display))
     except Exception:  # the converter raises its own and plain errors on input it does not know
         return f"<code>{html.escape(body.strip())}</code>"
-
-
-def _settle_links(body: str, folder: Path, names: dict[str, str]) -> str:
-    """Point links at pages of the site, put local images into the page, and unlink what the site does not hold."""
-    body = re.sub(r'<a\b[^>]*?href="([^"]*)"[^>]*>(.*?)</a>', lambda m: _settle_link(m, names), body, flags=re.DOTALL)
-    return re.sub(r'(<img\b[^>]*?src=")([^"]*)(")', lambda m: m[1] + _inline(m[2], folder) + m[3], body)
-
-
-def _settle_link(match: re.Match[str], names: dict[str, str]) -> str:
-    target, words = match[1], match[2]
-    if target.startswith(_OUTSIDE):
-        return match[0]
-    path, _, anchor = target.partition("#")
-    page = names.get(Path(unquote(path)).name) if path else ""
-    if page is None:
-        return f'<span class="file" title="{html.escape(target)}">{words}</span>'
-    # JupyterLab keeps capitals in anchors and GitHub does not; here both forms find the heading
-    place = f"#{anchor.lower()}" if anchor else ""
-    attributes = match[0][: match[0].index(">")].replace(f'"{target}"', f'"{page}{place}"')
-    return f"{attributes}>{words}</a>"
-
-
-def _inline(source: str, folder: Path) -> str:
-    if source.startswith(_OUTSIDE):
-        return source
-    for place in (folder / unquote(source), project_root() / "notebooks" / unquote(source)):
-        if place.is_file():
-            kind = mimetypes.guess_type(place.name)[0] or "application/octet-stream"
-            return f"data:{kind};base64,{base64.b64encode(place.read_bytes()).decode()}"
-    raise ReportError(f"The image {source!r} is not below {show_path(folder)} or the notebooks.")

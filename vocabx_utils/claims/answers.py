@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from vocabx_utils import statistics
-from vocabx_utils.claims.verdict import Verdict
+from vocabx_utils.claims.verdict import Verdict, spelled, unseen
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.evaluation.scoring import Count
 from vocabx_utils.intervals import Interval, judge, judge_all, ratio_difference, shared_level
@@ -32,7 +32,7 @@ def judge_c10(passes: Passes, benchmark: str = "bigcodebench") -> Verdict:
     names = ["random_ce", "random_kl", "mean_ce", "mean_kl"]
     cells = _cells(passes, names, [benchmark])
     if not cells:
-        return Verdict("C10", "cannot tell", f"no {benchmark} results of all of {', '.join(names)}")
+        return unseen("C10", f"{benchmark} results of all of {', '.join(names)}")
     counts = [(cells[name, benchmark].passed, cells[name, benchmark].kept) for name in names]
     effect = statistics.rate_contrast(counts, (1, -1, -1, 1))
     return Verdict("C10", judge(effect), f"interaction {_points(effect)}", {"interaction": effect})
@@ -56,7 +56,7 @@ def judge_c14(passes: Passes) -> Verdict:
     """C14: CE suits short completion (DS-1000), KL open-ended tasks (BigCodeBench), both from mean rows."""
     cells = _cells(passes, ["mean_ce", "mean_kl"], _THESIS_BENCHMARKS)
     if not cells:
-        return Verdict("C14", "cannot tell", "DS-1000 and BigCodeBench results of mean_ce and mean_kl are needed")
+        return unseen("C14", "DS-1000 and BigCodeBench results of mean_ce and mean_kl")
     level = shared_level(2)  # each half can refute the claim
     gaps = {}
     for title, better, worse, name in (
@@ -65,8 +65,9 @@ def judge_c14(passes: Passes) -> Verdict:
     ):
         one, two = cells[better, name], cells[worse, name]
         gaps[title] = statistics.difference_interval(one.passed, one.kept, two.passed, two.kept, level)
-    reason = ", ".join(f"{title} {_points(gap)}" for title, gap in gaps.items())
-    return Verdict("C14", judge_all([judge(gap) for gap in gaps.values()]), reason, gaps)
+    parts = {title: judge(gap) for title, gap in gaps.items()}
+    reason = spelled({title: f"{title} {_points(gap)}" for title, gap in gaps.items()}, parts)
+    return Verdict("C14", judge_all(list(parts.values())), reason, gaps, parts)
 
 
 def judge_c15(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
@@ -80,14 +81,17 @@ def judge_c15(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
     others = [name for name in usable if name != "ds1000"]
     if "ds1000" not in usable or not others:
         measured = ", ".join(usable) or "nothing"
-        return Verdict("C15", "cannot tell", f"measured on {measured} only ({_FEWEST_PROBLEMS} problems or more)")
+        return unseen(
+            "C15", f"DS-1000 and another benchmark ({_FEWEST_PROBLEMS} problems or more), but {measured} only"
+        )
     level = shared_level(len(others))  # any of them can refute the claim
     gaps = {name: ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
-    answer = judge_all([judge(gap) for gap in gaps.values()])
+    parts = {name: judge(gap) for name, gap in gaps.items()}
+    answer = judge_all(list(parts.values()))
     if answer == "confirmed" and not set(_THESIS_BENCHMARKS) <= usable.keys():
         answer = "cannot tell"
-    listed = ", ".join(f"{name} {_points(gap)}" for name, gap in gaps.items())
-    return Verdict("C15", answer, f"density of DS-1000 minus that of {listed}", gaps)
+    listed = spelled({name: f"{name} {_points(gap, 3)}" for name, gap in gaps.items()}, parts)
+    return Verdict("C15", answer, f"density of DS-1000 minus that of {listed}", gaps, parts)
 
 
 def judge_c16(classes: Mapping[str, Sequence[str]]) -> Verdict:
@@ -127,9 +131,9 @@ def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], referenc
     return sentences
 
 
-def _points(interval: Interval) -> str:
-    value, low, high = (100 * part for part in (interval.estimate, interval.low, interval.high))
-    return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
+def _points(interval: Interval, digits: int = 1) -> str:
+    value, low, high = (f"{100 * part:+.{digits}f}" for part in (interval.estimate, interval.low, interval.high))
+    return f"{value} points [{low}, {high}]"
 
 
 def _cells(passes: Passes, names: Sequence[str], benchmarks: Sequence[str]) -> dict[tuple[str, str], Count]:

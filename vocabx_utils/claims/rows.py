@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from vocabx_utils.claims.verdict import Verdict, signed, told, unseen
+from vocabx_utils.claims.verdict import Verdict, signed, spelled, told, unseen
 from vocabx_utils.intervals import Answer, Interval, judge, judge_all, mean_interval, ratio_interval, shared_level
 
 STILL = 0.1
@@ -18,6 +18,7 @@ FEW = 0.1
 """Share of the D coordinates of a row that counts as few (C6)."""
 ENOUGH = 0.9
 """Share of the gain in KL that a few coordinates have to keep (C6)."""
+_OBJECTIVES = "(ce|kl(_first|_last|_none)?)"  # the thesis's, with KL at any anchor
 Places = Mapping[str, ArrayLike]
 """Cosine of the input rows to their `first` and `last` subtoken, one value a member of the sample; NaN where none."""
 Ends = Mapping[str, tuple[Places, Places]]
@@ -47,18 +48,21 @@ def judge_c4(ends: Ends, sample: str) -> Verdict:
     if not turns:
         return unseen("C4", "random_ce and random_kl")
     found = {name: mean_interval(values, shared_level(len(turns))) for name, values in turns.items()}
-    answers = [judge(signed(interval, signs[name])) for name, interval in found.items()]
-    reason = "turn to the first minus turn to the last: " + "; ".join(
-        f"{name} {told(found[name], values.size, sample)}" for name, values in turns.items()
-    )
+    parts = {name: judge(signed(interval, signs[name])) for name, interval in found.items()}
+    texts = {name: f"{name} {told(found[name], values.size, sample)}" for name, values in turns.items()}
+    reason, answers = f"turn to the first minus turn to the last: {spelled(texts, parts)}", list(parts.values())
     if missing := [kind for kind, sign in (("random_kl", 1), ("random_ce", -1)) if sign not in map(signs.get, turns)]:
         answers.append("cannot tell")
         reason += f"; not measured here: {missing[0]}"
-    return Verdict("C4", judge_all(answers), reason, found)
+    return Verdict("C4", judge_all(answers), reason, found, parts)
 
 
-def judge_c5(ends: Ends, expected: float, orthogonal: float) -> Verdict:
+def judge_c5(
+    ends: Ends, expected: float | None = None, orthogonal: float | None = None, sample: str = "tokens"
+) -> Verdict:
     """C5: from mean starts the cosine to the end subtokens changes by less than `STILL` of its start.
+
+    The objectives are the thesis's, CE and KL. A row may turn and keep its cosine to its subtokens.
 
     Args:
         expected: what the mean of this model's subtokens gives by itself.
@@ -67,50 +71,57 @@ def judge_c5(ends: Ends, expected: float, orthogonal: float) -> Verdict:
     cosines = {
         name: [np.mean([np.asarray(side[at], np.float64) for at in ("first", "last")], 0) for side in sides]
         for name, sides in ends.items()
-        if name.startswith("mean_") and not name.endswith("_untrained")
+        if re.fullmatch(f"mean_{_OBJECTIVES}", name)
     }
     changes = {name: _finite(end - start) for name, (start, end) in cosines.items()}
     changes = {name: change for name, change in changes.items() if change.size}
     if not changes:
         return unseen("C5", "a cosine before and after training from the mean")
-    found, answers, parts = {}, [], []
+    found, parts, texts = {}, {}, {}
     for name, change in changes.items():
         start = float(np.nanmean(cosines[name][0]))
         found[name] = moved = mean_interval(change, shared_level(len(changes)))
-        answers += [judge(side, -STILL * abs(start)) for side in (moved, signed(moved, -1))]
-        parts.append(f"{name} {start:.3f} at the start, change {told(moved, change.size, 'tokens')}")
-    alone = f"the averaging alone gives {expected:.3f} ({orthogonal:.3f} for orthogonal subtokens)"
-    return Verdict("C5", judge_all(answers), f"{'; '.join(parts)}; {alone}", found)
+        parts[name] = judge_all([judge(side, -STILL * abs(start)) for side in (moved, signed(moved, -1))])
+        texts[name] = f"{name} {start:.3f} at the start, change {told(moved, change.size, sample)}"
+    reason = spelled(texts, parts)
+    if expected is not None and orthogonal is not None:
+        reason += f"; the averaging alone gives {expected:.3f} ({orthogonal:.3f} for orthogonal subtokens)"
+    return Verdict("C5", judge_all(list(parts.values())), reason, found, parts)
 
 
 def judge_c6(sums: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], sample: str) -> Verdict:
-    """C6: the `FEW` coordinates that changed most keep `ENOUGH` of the gain in KL.
+    """C6: from random starts the `FEW` coordinates that changed most keep `ENOUGH` of the gain in KL.
 
-    A variant without a certain gain in KL has nothing to keep, and decides nothing. `sums` of KL by variant are those
-    with untrained rows, with the few coordinates alone, and with trained rows, one value a member of the sample.
+    The thesis argues from random starts, under both objectives: each has an answer of its own, and other starts and
+    objectives are told beside them and decide nothing. Neither does a variant without a certain gain in KL, which has
+    nothing to keep. `sums` of KL by variant are those with untrained rows, with the few coordinates alone, and with
+    trained rows, one value a member of the sample.
     """
     found: dict[str, Interval] = {}
-    answers: list[Answer] = []
-    parts = []
+    parts: dict[str, Answer] = {}
+    texts = {}
     for name, columns in sums.items():
         start, few, end = (np.asarray(values, dtype=np.float64) for values in columns)
         seen = start > 0
         gain = (start - end)[seen]
+        parts[name] = "cannot tell"
         if judge(mean_interval(gain)) != "confirmed":
-            answers.append("cannot tell")
-            parts.append(f"{name} no certain gain in KL, n = {gain.size} {sample}")
+            texts[name] = f"{name} no certain gain in KL, n = {gain.size} {sample}"
             continue
         found[name] = ratio_interval((start - few)[seen], gain, shared_level(len(sums)))
-        answers.append(judge(found[name], ENOUGH))
-        parts.append(f"{name} {told(found[name], gain.size, sample)}")
-    if not parts:
+        parts[name] = judge(found[name], ENOUGH)
+        texts[name] = f"{name} {told(found[name], gain.size, sample)}"
+    if not texts:
         return unseen("C6", "KL with a few coordinates of the change")
-    return Verdict("C6", judge_all(answers), f"share of the gain kept: {'; '.join(parts)}", found)
+    deciding = [parts[name] for name in sums if re.fullmatch(f"random_{_OBJECTIVES}", name)]
+    reason = f"share of the gain kept: {spelled(texts, parts)}"
+    reason += "" if deciding else "; not measured here: a random start, from which the thesis argues"
+    return Verdict("C6", judge_all(deciding), reason, found, parts)
 
 
 def _expected_turn(variant: str) -> int:
     """1 for KL from random starts, -1 for CE, 0 for mixtures, other objectives and other starts."""
-    return 1 if re.fullmatch("random_kl(_first|_last|_none)?", variant) else -(variant == "random_ce")
+    return 0 if not re.fullmatch(f"random_{_OBJECTIVES}", variant) else -1 if variant == "random_ce" else 1
 
 
 def _gain(sides: tuple[Places, Places], place: str) -> np.ndarray:

@@ -1,36 +1,81 @@
 """Claims about fine-tuning: C8 and C9.
 
 Variants answer the same texts, so their bits are compared text by text. With a handful of texts the interval is
-Student's with the jackknife's standard error: a percentile bootstrap would be too narrow.
+Student's with the jackknife's standard error: a percentile bootstrap would be too narrow. Whoever takes more optimiser
+steps learns more, whatever the stage: where the two sides took different numbers of them we cannot tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from vocabx_utils.claims.verdict import Verdict, signed
+from vocabx_utils.claims.verdict import Verdict, signed, spelled, unseen
 from vocabx_utils.intervals import CONFIDENCE, Interval, judge, judge_all, ratio_interval, shared_level
 
 Observed = Mapping[str, Mapping[str, Any]]
 """Snapshots by stage, the last one last: `bits` and `bytes`, a list of one value a text by set of texts."""
 
 
-def judge_c8(with_a: Observed, without_a: Observed) -> Verdict:
-    """C8: stage a is necessary. One start with and without it, compared at the end on held-out domain texts."""
+def judge_tuned(
+    variants: Mapping[str, Mapping[str, Any]], tuned: str, *, without_a: str, full: str
+) -> tuple[Verdict, Verdict]:
+    """Judge C8 and C9 from finished variants, each at the steps that it took.
+
+    Args:
+        variants: stages and observations by name, as `measured.read_finetuning` and `FineTuned.to_dict` return them.
+        tuned: name of the variant that went through stages a and b.
+        without_a: that which had LoRA only.
+        full: that which went through c after the same stage a.
+    """
+    steps = {name: {stage["stage"]: int(stage["steps"]) for stage in v["stages"]} for name, v in variants.items()}
+    c8, c9 = unseen("C8", f"no variant {without_a}"), unseen("C9", f"no variant {full}")
+    if {tuned, without_a} <= variants.keys():
+        both = sum(steps[tuned].values()), sum(steps[without_a].values())
+        c8 = judge_c8(variants[tuned]["observed"], variants[without_a]["observed"], both)
+    if {tuned, full} <= variants.keys():
+        both = steps[tuned]["b"], sum(count for stage, count in steps[full].items() if stage.startswith("c"))
+        c9 = judge_c9(variants[tuned]["observed"], variants[full]["observed"], both)
+    return c8, c9
+
+
+def judge_c8(with_a: Observed, without_a: Observed, steps: tuple[int, int] | None = None) -> Verdict:
+    """C8: stage a is necessary. One start with and without it, compared at the end on held-out domain texts.
+
+    Args:
+        steps: optimiser steps of both in all; None where they are known to be as many.
+    """
     gap = _gap(with_a, without_a, "domain", CONFIDENCE)
     reason = f"with minus without stage a, bits per byte {_told(gap, with_a, 'domain')}"
-    return Verdict("C8", judge(signed(gap, -1)), reason, {"domain": gap})
+    return _at_steps(Verdict("C8", judge(signed(gap, -1)), reason, {"domain": gap}), steps)
 
 
-def judge_c9(lora: Observed, full: Observed) -> Verdict:
-    """C9: LoRA (ends with stage b) beats sequential full fine-tuning (c) and forgets less; both halves have to hold."""
+def judge_c9(lora: Observed, full: Observed, steps: tuple[int, int] | None = None) -> Verdict:
+    """C9: LoRA (ends with stage b) beats sequential full fine-tuning (c) and forgets less; both halves have to hold.
+
+    Args:
+        steps: optimiser steps of b and of c; None where they are known to be as many.
+    """
     names = list(_last(lora)["bits"])
     gaps = {name: _gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
-    reason = "LoRA minus full: " + "; ".join(f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items())
-    return Verdict("C9", judge_all([judge(signed(gap, -1)) for gap in gaps.values()]), reason, gaps)
+    fair = steps is None or steps[0] == steps[1]
+    parts = {name: judge(signed(gap, -1)) if fair else "cannot tell" for name, gap in gaps.items()}
+    texts = {name: f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items()}
+    answer, reason = judge_all(list(parts.values())), f"LoRA minus full: {spelled(texts, parts)}"
+    return _at_steps(Verdict("C9", answer, reason, gaps, parts), steps)
+
+
+def _at_steps(verdict: Verdict, steps: tuple[int, int] | None) -> Verdict:
+    """The verdict, unless one side took more steps than the other."""
+    if steps is None:
+        return verdict
+    if steps[0] == steps[1]:
+        return replace(verdict, reason=f"{verdict.reason}; {steps[0]} steps each")
+    reason = f"{verdict.reason}; but after {steps[0]} and {steps[1]} steps, so the steps alone may have done it"
+    return replace(verdict, answer="cannot tell", reason=reason)
 
 
 def _last(observed: Observed) -> Mapping[str, Any]:

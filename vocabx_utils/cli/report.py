@@ -42,7 +42,8 @@ def report(run_name: str, out: Path | None) -> None:
 
     run = _existing(run_name)
     pages = build_report(run, out or run.folder / "report", sorted((project_root() / "docs").glob("*.md")))
-    click.echo(f"{len(pages) - 2} pages; open {show_path(pages[0])}")
+    written = sum(path.suffix == ".html" for path in pages)
+    click.echo(f"{written} pages; open {show_path(pages[0])}")
 
 
 def _existing(name: str) -> Run:

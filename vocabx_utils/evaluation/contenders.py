@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, models, paths, runs, tokenizer_files
+from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.execution import Sample, execute
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
+from vocabx_utils.evaluation.results import Result, write_official
 from vocabx_utils.rows import read_history
 
 _TUNED = "tuned_"
@@ -49,6 +53,14 @@ def load_contender(run: runs.Run, name: str, base: models.BaseModel) -> Contende
     return Contender(name, model, tokenizer, first, fingerprint)
 
 
+def require_contender(run: runs.Run, name: str) -> None:
+    """Check that an earlier notebook has made a contender; a `MissingStageError` says which one has not."""
+    if name.startswith(_TUNED):
+        run.require("04", f"{name.removeprefix(_TUNED)}/exported")
+    elif name != "base":
+        read_history(run, name)
+
+
 def extended_tokenizer(run: runs.Run) -> Path:
     """Return the folder of the extended tokenizer of notebook 01."""
     return run.require("01", "extension/extended")
@@ -83,3 +95,31 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
     scores = score_spans(contender.model, contender.tokenizer, spans)
     files.write_jsonl(path, [asdict(score) | {"spans": digest} for score in scores])
     return scores
+
+
+def execute_contender(
+    run: runs.Run,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    problems: Sequence[Problem],
+    *,
+    workers: int = 2,
+    strict: bool = True,
+) -> list[Result]:
+    """Execute the answers of a contender, or those of `references`, into results files of its folder, one a benchmark.
+
+    Where the folder holds the samples as well, `samples_eval_results.json` in BigCodeBench's own shape comes beside
+    them. For errors see `execution.execute`.
+
+    Args:
+        rows: `task_id` and `solution` of an answer to each of the problems, which may be of several benchmarks.
+    """
+    folder, found = run.stage("05", name), []
+    for benchmark in dict.fromkeys(problem.benchmark for problem in problems):
+        some = {problem.task_id: problem for problem in problems if problem.benchmark == benchmark}
+        mine = [row for row in rows if row["task_id"] in some]
+        path = folder / f"results_{benchmark}.jsonl"
+        found += execute(mine, list(some.values()), path, workers=workers, strict=strict)
+    if (samples := folder / "samples.jsonl").exists():
+        write_official(found, [Sample(row["task_id"], row["solution"]) for row in rows], samples)
+    return found

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from vocabx_utils.evaluation.answers import looks_like_prose
+from vocabx_utils.evaluation.outcomes import failure_reason
 from vocabx_utils.evaluation.results import Result
 
 FAILURE_CLASSES = (
@@ -19,23 +20,33 @@ FAILURE_CLASSES = (
 # other reasons are classes themselves
 _REASONS = {"assert": "wrong answer", "error": "exception", "tamper": "refused", "tests_missing": "refused"}
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning))\b", re.MULTILINE)
+_LOADING = "CandidateLoadError"  # strict mode: the solution did not load; the traceback ends in the reason
+_UNREADABLE = ("NameError", "SyntaxError", "IndentationError", "TabError")  # of text that is no program
 
 
 def _exception_name(result: Result) -> str:
-    """Return the type of the exception that made an answer fail, or `""`."""
-    if result.exception:
-        return str(result.exception).rsplit(".", 1)[-1]
-    for text in result.details.values():
-        if found := _EXCEPTION.findall(text):
-            return str(found[-1])
-    return ""
+    """Return the type of the exception that made an answer fail, of one that did not load the inner one, or `""`."""
+    name = str(result.exception).rsplit(".", 1)[-1]
+    if name and name != _LOADING:
+        return name
+    found = [kind for text in result.details.values() for kind in _EXCEPTION.findall(text)]
+    return str(found[-1]) if found else name
+
+
+def _own_part(sample: Mapping[str, Any]) -> str:
+    """Return the lines of an answer that the model wrote, without comments and the code start that its prompt gave."""
+    lines = [line for line in str(sample.get("solution", "")).splitlines() if not line.lstrip().startswith("#")]
+    if "raw_solution" in sample:
+        written = {line.strip() for line in str(sample["raw_solution"]).splitlines()}
+        lines = [line for line in lines if line.strip() in written]
+    return "\n".join(lines)
 
 
 def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> str:
     """Name the way in which an answer, whose row in the samples file is `sample`, failed.
 
-    An answer that was cut off at the token limit and does not compile is `truncated`; natural language
-    instead of code, the commonest failure that the thesis reports, is `no code`.
+    Natural language instead of code, the commonest failure that the thesis reports, is `no code`, and so is an answer
+    to which the model added nothing. One that was cut off at the token limit and does not compile is `truncated`.
 
     Returns:
         `""` for a pass, else one of `FAILURE_CLASSES`.
@@ -44,14 +55,16 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
         return ""
     if result.status == "timeout":
         return "timeout"
-    sample = sample or {}
-    answer = str(sample.get("solution", ""))
-    missing = result.reason == "syntax" or _exception_name(result) in ("NameError", "SyntaxError", "IndentationError")
-    if missing and sample and (not answer.strip() or looks_like_prose(answer)):
-        return "no code"
-    if missing and sample.get("finish") == "length":
+    raised = _exception_name(result)
+    reason = failure_reason(raised) if result.exception == _LOADING else result.reason
+    unreadable = reason == "syntax" or raised in _UNREADABLE
+    if sample and (unreadable or reason == "assert"):
+        own = _own_part(sample)
+        if not own.strip() or (unreadable and looks_like_prose(own)):
+            return "no code"
+    if unreadable and sample and sample.get("finish") == "length":
         return "truncated"
-    named = _REASONS.get(result.reason, result.reason)
+    named = _REASONS.get(reason, reason)
     return named if named in FAILURE_CLASSES else "exception"
 
 

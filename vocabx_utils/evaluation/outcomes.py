@@ -103,7 +103,7 @@ def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Outcome:
         return _fail("tamper", "replaced: " + ", ".join(map(str, data["changed"])))
     if data["status"] != "done":
         kind = str(data["exception"])
-        return _fail(_reason(kind, data["status"]), str(data["text"]), kind)
+        return _fail(failure_reason(kind, data["status"]), str(data["text"]), kind)
     if list(data["canary"]) != [3, 0]:
         return _fail("tamper", "a test that must fail did not")
     if failed:
@@ -111,7 +111,7 @@ def _judge_report(data: dict[str, Any], expected: frozenset[str]) -> Outcome:
         # An error says more than a failed check beside it: report the first of the gravest kind.
         kind = next((kind for kind in kinds if kind != "AssertionError"), "AssertionError")
         details = {str(name)[:200]: str(text)[-_TEXT_LIMIT:] for name, (_, text) in failed.items()}
-        return replace(_fail(_reason(kind, "done"), "", kind), details=details)
+        return replace(_fail(failure_reason(kind), "", kind), details=details)
     if set(succeeded) != expected or len(succeeded) != len(expected):
         missing = sorted(expected - set(succeeded)) or ["none, but others ran"]
         return _fail("tests_missing", "did not succeed: " + ", ".join(missing))
@@ -122,7 +122,8 @@ def _fail(reason: str, text: str, exception: str = "") -> Outcome:
     return Outcome("fail", reason, exception[:80], {"ALL": text[-_TEXT_LIMIT:]})
 
 
-def _reason(kind: str, status: str) -> str:
+def failure_reason(kind: str, status: str = "done") -> str:
+    """Return the reason of a failure from the type of its exception, and what the program had done by then."""
     if kind in ("SyntaxError", "IndentationError", "TabError") and status != "test_error":
         return "syntax"
     return _REASONS.get(kind, "error")

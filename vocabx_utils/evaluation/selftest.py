@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 from vocabx_utils.evaluation import hostile, memory_group
+from vocabx_utils.evaluation.environments import EnvironmentMissingError, environment_for
 from vocabx_utils.evaluation.jail import INSTALL_HINT, JailView, SandboxUnavailableError
 from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Task
 
@@ -60,6 +62,15 @@ def describe_sandbox(view: JailView) -> tuple[bool, str]:
         return True, f"{check_sandbox(view)} contains all hostile programs of the self-test"
     except SandboxUnavailableError as error:
         return False, str(error)
+
+
+def describe_benchmarks(names: Iterable[str]) -> tuple[bool, str]:
+    """Tell whether answers to all these benchmarks can be executed here, or what is missing, such as an environment."""
+    try:
+        states = [describe_sandbox(environment_for(name).view) for name in names]
+    except EnvironmentMissingError as error:
+        return False, str(error)
+    return all(ready for ready, _ in states), "; ".join(sorted({text for _, text in states}))
 
 
 @functools.lru_cache(maxsize=16)

@@ -26,7 +26,7 @@ from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATIO
 from vocabx_utils.vocabulary.alignment import AlignedText, align_ids, align_texts
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
-_LONGEST_LINE = 70
+_SHORTEST_LINE, _LONGEST_LINE = 20, 70  # characters
 _PROCESS_TEXT = "def calculate_sum(a, b):"
 
 
@@ -35,7 +35,11 @@ class FigureSpec(NamedTuple):
 
     name: str  # file name without extension
     thesis: str  # LaTeX label of its counterpart, empty if it goes beyond the thesis
-    draw: Callable[[Run], Drawing]  # makes it from a run; raises `MissingStageError` where the run lacks the files
+    draw: Callable[[Run], Drawing]  # makes it from a run; raises where the run lacks the files or they say nothing
+
+
+class NothingToShow(RuntimeError):
+    """The files are there, but this figure would say nothing of them."""
 
 
 class Outcome(NamedTuple):
@@ -55,8 +59,8 @@ def draw_figures(
     for spec in FIGURES if specs is None else specs:
         try:
             drawing = spec.draw(run)
-        except MissingStageError as missing:
-            outcomes.append(Outcome(spec.name, (), str(missing)))
+        except (MissingStageError, NothingToShow) as left_out:
+            outcomes.append(Outcome(spec.name, (), str(left_out)))
             continue
         paths = save_figure(drawing.figure, spec.name, drawing.alt, folder, formats)
         plt.close(drawing.figure)
@@ -73,16 +77,18 @@ def _drawing(ax: Axes, alt: str) -> Drawing:
 _DIAGRAMS: dict[Callable[..., Axes], str] = {
     diagrams.pipeline_diagram: (
         "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
-        "fine-tuning (04) and evaluation (05); notebook 06 looks inside after phase 1."
+        "fine-tuning (04) and evaluation (05); until phase 1 it stays as it is but for the rows of its new tokens. "
+        "Notebook 06 looks inside after phase 1."
     ),
     diagrams.distillation_diagram: (
-        "Diagram of self-distillation: the teacher reads the tokens num, py, as, np; the student reads numpy, as, np. "
-        "Both go through the same frozen model to distributions P and Q over the original vocabulary; the KL "
-        "divergence between them moves only the new input row."
+        "Diagram of self-distillation: the teacher reads one text as four tokens, num, py, as, np; the student reads "
+        "it as three, with the new token numpy. The same frozen model predicts P and Q from them. The loss is the KL "
+        "divergence between P and Q where both have read the same text, and its gradient moves only the input row of "
+        "the new token; its head row learns by cross-entropy."
     ),
     diagrams.loss_gradient_chart: (
         "Line chart over the predicted probability p from 0 to 1: the cross-entropy loss falls to 0 at p = 1 while its "
-        "gradient magnitude 1/p stays at 1; the gradient of the squared error falls to 0."
+        "gradient magnitude 1/p is still 1 there; the gradient of the squared error falls to 0."
     ),
 }
 """What needs no run, with its alternative text."""
@@ -164,6 +170,9 @@ def _causal(run: Run) -> Drawing:
 def _groups(run: Run, matrix: Matrix, grouping: str) -> Drawing:
     table = _analysed(run, "groups.csv")
     part = table[table["grouping"] == grouping].rename(columns={"group": grouping})
+    if len(names := part[grouping].unique()) < 2:
+        only = f"all new tokens of run {run.name!r} are in one group ({', '.join(map(str, names))})"
+        raise NothingToShow(f"By {rows.GROUPINGS[grouping]}, {only}; its curves are those of {matrix}_cosines.")
     return rows.draw_group_cosines(part, matrix, grouping)
 
 
@@ -188,28 +197,51 @@ def _tokenization(run: Run) -> Drawing:
 
 
 def _tokenization_process(run: Run) -> Drawing:
-    """The thesis's example under the tokenizers of the run, below the thesis's own tokens and ids."""
+    """The thesis's example below its own tokens and ids if a new token is in it, else a short line of the run."""
     extension = _extension(run)
-    published = [piece for piece, _ in TOKENIZATION_TABLE], [number for _, number in TOKENIZATION_TABLE]
-    ways: list[tuple[str, list[str], list[int], set[int]]] = [("thesis", *published, set())]
-    for name, tokenizer in (("original, this run", extension.original), ("extended, this run", extension.extended)):
-        coded = tokenizer(_PROCESS_TEXT, add_special_tokens=False, return_offsets_mapping=True)
-        pieces = [_PROCESS_TEXT[start:stop] for start, stop in coded["offset_mapping"]]
+    ways: list[tuple[str, list[str], list[int], set[int]]] = []
+    if _new_tokens(extension, _PROCESS_TEXT):
+        text, published = _PROCESS_TEXT, zip(*TOKENIZATION_TABLE, strict=True)
+        ways.append(("thesis", *map(list, published), set()))  # type: ignore[arg-type]
+    else:
+        text = _short_line(run, extension)
+    for name, tokenizer in (("original tokenizer", extension.original), ("extended tokenizer", extension.extended)):
+        coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        pieces = [text[start:stop] for start, stop in coded["offset_mapping"]]
         new = {at for at, number in enumerate(coded["input_ids"]) if number >= extension.V}
         ways.append((name, pieces, coded["input_ids"], new))
     ax = draw_token_ids(ways)
-    sizes = [len(pieces) for _, pieces, _, _ in ways]
+    (_, original, _, _), (_, extended, _, fresh) = ways[-2:]
+    published_too = (
+        " The thesis's table (tab:tokenization_process) leaves out the end of the text; its ids are of another "
+        "tokenizer."
+    )
     note(
         ax,
-        f"One text, n = {sizes[1]} original and {sizes[2]} extended tokens; below each its id; {chr(0x25C6)} new. The "
-        "thesis's table (tab:tokenization_process) leaves out the end of the text; its ids are of another tokenizer.",
+        f"One text, n = {len(original)} original and {len(extended)} extended tokens, and below each its id. "
+        f"{chr(0x25C6)} new: its id is {extension.V:,} or more, for the original ids end there."
+        + (published_too if len(ways) > 2 else ""),
     )
     alt = (
-        f"The text {_PROCESS_TEXT} cut into tokens with their ids: {sizes[0]} tokens in the thesis's table, "
-        f"{sizes[1]} under the original and {sizes[2]} under the extended tokenizer of run {run.name}, "
-        f"{len(ways[2][3])} of them new."
+        f"The text {text.strip()} cut into tokens with their ids, one row for each tokenizer: {len(original)} tokens "
+        f"under the original and {len(extended)} under the extended tokenizer of run {run.name}, {len(fresh)} of them "
+        "new, with ids behind all original ones."
     )
     return _drawing(ax, alt)
+
+
+def _new_tokens(extension: Extension, text: str) -> int:
+    return sum(number >= extension.V for number in extension.extended(text, add_special_tokens=False)["input_ids"])
+
+
+def _short_line(run: Run, extension: Extension) -> str:
+    """The shortest validation line of code with a new token that is long enough to say something."""
+    pairs = read_jsonl(run.require("01", "splits/validation.jsonl"))
+    lines = sorted({line.strip() for pair in pairs for line in pair["answer"].splitlines()}, key=lambda s: (len(s), s))
+    for line in lines:
+        if len(line) >= _SHORTEST_LINE and line.isascii() and _new_tokens(extension, line):
+            return line
+    raise MissingStageError(f"The validation split of run {run.name!r} has no line with a new token.")
 
 
 def _loss_pipeline(run: Run) -> Drawing:
@@ -227,12 +259,12 @@ def _loss_pipeline(run: Run) -> Drawing:
 
 
 def _measured_window(run: Run) -> tuple[Extension, AlignedText, dict[tuple[int, int], float]]:
-    """The shortest window that notebook 06 measured, aligned again, with its KL by position."""
+    """The window of notebook 06 with the highest KL at the end of a new token, aligned again, and KL by position."""
     windows = read_json(run.require("06", "windows.json"))
     table = _analysed(run, "positions.csv")
     extension = _extension(run)
-    lengths = [len(extension.original.decode(window["original_ids"])) for window in windows]
-    chosen = lengths.index(min(lengths))
+    ends = table[table["extended"].isin(table.loc[table["merged"], "extended"])] if "merged" in table else table
+    chosen = int(ends["text"].iloc[int(ends["kl"].argmax())])
     part = table[table["text"] == chosen]
     kl = {(int(i), int(j)): float(v) for i, j, v in zip(part["original"], part["extended"], part["kl"], strict=True)}
     return extension, align_ids(extension, *windows[chosen].values()), kl

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 Kind = Literal["same", "merged", "new", "recut", "special"]
 
@@ -83,6 +86,21 @@ def _visible_char(char: str) -> str:
     if category.startswith("M"):
         return "\u25cc" + char
     return f"\u2039U+{ord(char):04X}\u203a" if category.startswith(("Z", "C")) else char
+
+
+def visible_tokens(tokenizer: Any, ids: Iterable[int]) -> str:
+    """Spell token ids so that nothing is invisible, with a bar between two; special tokens show their name.
+
+    Example:
+        >>> from vocabx_utils.models import load_tokenizer
+        >>> tokenizer = load_tokenizer("smollm2-135m")
+        >>> visible_tokens(tokenizer, tokenizer(" skipna=").input_ids)
+        '·skip | na | ='
+    """
+    spelling = spelling_of(tokenizer)
+    return " | ".join(
+        spelling.pieces[i] if spelling.is_control[i] else visible(spelling.raws[i]) for i in map(int, ids)
+    )
 
 
 def drawable(text: str) -> str:

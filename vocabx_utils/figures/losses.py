@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
-from vocabx_utils.figures.theme import Drawing, new_axes, note, variant_style, whole_epochs
+from vocabx_utils.figures.theme import Drawing, legend_by_end, new_axes, note, variant_style, whole_epochs
 from vocabx_utils.names import variant_label
 
 Metrics = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -26,12 +26,25 @@ _ONE_RUN = "one run for each variant (no bands)"
 
 
 _METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
-    "ce": ("cross-entropy in phase 1", _NATS, ("n_old_targets", "n_new_targets"), "train_ce"),
-    "kl_identical": ("KL at identical tokens", _POSITION, ("n_identical",), None),
-    "kl_last": ("KL at the last subtoken of merged spans", _POSITION, ("n_last",), None),
-    "kl_pooled": ("KL pooled as in the thesis (identical and first)", _POSITION, ("n_identical", "n_first"), None),
+    "ce": ("How well the next token is predicted", _NATS, ("n_old_targets", "n_new_targets"), "train_ce"),
+    "kl_identical": ("How far student and teacher differ behind tokens both have", _POSITION, ("n_identical",), None),
+    "kl_last": ("How far student and teacher differ behind a new token", _POSITION, ("n_last",), None),
+    "kl_pooled": (
+        "How far student and teacher differ, pooled as in the thesis (identical and first)",
+        _POSITION,
+        ("n_identical", "n_first"),
+        None,
+    ),
 }
 """Validation metrics: title, unit, the counts of their positions, and the name on training data if that is drawn."""
+
+_WORDS = {
+    "ce": "cross-entropy in nats per token",
+    "kl_identical": "KL in nats at tokens that both tokenizations have",
+    "kl_last": "KL in nats at the last subtoken of merged spans",
+    "kl_pooled": "KL in nats, pooled over identical tokens and first subtokens",
+}
+"""The same metrics in the words of an alternative text."""
 
 
 def metric_chart(
@@ -39,14 +52,19 @@ def metric_chart(
 ) -> Axes:
     """Draw a validation metric of phase 1 by epoch, one curve for each variant; missing values leave a gap.
 
-    The metric `train_key` of the training data is drawn solid, as in the thesis; validation is dashed then.
+    The metric `train_key` of the training data is drawn solid and thin, as in the thesis; validation is dashed then.
+    A variant that was not trained is a dotted line at its value: what lies below it was learned.
     """
     ax = new_axes(ax)
+    last = max((line["epoch"] for lines in metrics.values() for line in lines), default=0)
     for variant, lines in metrics.items():
         style = variant_style(variant) | {"label": variant_label(variant)}
-        held_out = {"linestyle": "--"} if train_key else {}
-        for name, look in ((key, held_out), (train_key, {"linestyle": "-", "lw": 1.0, "alpha": 0.7, "label": None})):
+        held_out: dict[str, Any] = {"linestyle": "--"} if train_key else {}
+        seen: dict[str, Any] = {"linestyle": "-", "lw": 1.0, "marker": "", "label": None}
+        for name, look in ((key, held_out), (train_key, seen)):
             points = [(line["epoch"], line[name]) for line in lines if name and _finite(line.get(name))]
+            if len(lines) == 1 and points and name == key:
+                points, look = [*points, (last, points[0][1])], {"linestyle": ":", "markevery": [0]}
             if points:
                 ax.plot(*zip(*points, strict=True), **{**style, **look})
     whole_epochs(ax)
@@ -64,13 +82,16 @@ def draw_metric(metrics: Metrics, key: str) -> Drawing:
     fig, ax = plt.subplots(figsize=(7.6, 4.2))
     metric_chart(metrics, key, ax, label=unit, train_key=train)
     ax.set_title(title)
-    ax.legend(**_BESIDE)
+    legend_by_end(ax, **_BESIDE)
     counts = next(iter(metrics.values()))[-1]
     places = sum(counts.get(name, 0) for name in counted)
-    both = " Training solid, validation dashed." if train else ""
-    note(ax, f"Validation, n = {places:,.0f} positions, {_ONE_RUN}.{both}")
+    both = " Thin and solid: training; dashed: validation." if train else ""
+    note(ax, f"Lower is better. Validation, n = {places:,.0f} positions, {_ONE_RUN}.{both} Dotted: not trained.")
     ends = [f"{variant_label(v)} {m[0][key]:.3f} to {m[-1][key]:.3f}" for v, m in metrics.items() if key in m[-1]]
-    alt = f"Line chart of {title} by epoch on validation data; first to last: {'; '.join(ends)}."
+    alt = (
+        f"Line chart of {_WORDS[key]} by epoch of phase 1 on validation data, a curve for each variant. From the first "
+        f"to the last epoch: {'; '.join(ends)}."
+    )
     return Drawing(fig, alt)
 
 
@@ -109,9 +130,33 @@ def _published_curves() -> dict[str, pd.DataFrame]:
     curves = {}
     for name, part in thesis.sequential_table().groupby("variant"):
         curve = part.pivot(index="epoch", columns="split", values="loss").sort_index().reset_index()
-        before = curve["epoch"] <= thesis.NUMBERS["embedding_head_epochs"]
+        before = (curve["epoch"] <= thesis.NUMBERS["embedding_head_epochs"]) & (name != "base")  # which has no stage a
         curves[str(name)] = curve.assign(stage=np.where(before, "a", "c"), targets=0)
     return curves
+
+
+def _places(curves: Curves) -> dict[str, tuple[int, int]]:
+    """First and last epoch of each stage on an axis that all curves share, wherever a curve enters it."""
+    length: dict[str, int] = {}
+    for curve in curves.values():
+        begun = 0
+        for stage, part in curve.groupby("stage", sort=False):
+            end = int(part["epoch"].max())
+            length[str(stage)], begun = max(length.get(str(stage), 0), end - begun), end
+    places, begun = {}, 0
+    for stage in sorted(length):
+        places[stage] = begun, begun + length[stage]
+        begun += length[stage]
+    return places
+
+
+def _shift(curve: pd.DataFrame, places: Mapping[str, tuple[int, int]]) -> pd.Series:
+    """Epochs of a curve, each stage moved to its place; a first row, before any training, moves with its stage."""
+    begun, moved = 0, curve["epoch"].copy()
+    for stage, part in curve.groupby("stage", sort=False):
+        moved[part.index] = part["epoch"] - begun + places[str(stage)][0]
+        begun = int(part["epoch"].max())
+    return moved
 
 
 def loss_chart(
@@ -119,19 +164,25 @@ def loss_chart(
 ) -> Axes:
     """Draw training losses solid and validation losses dashed, one epoch after the other through all stages.
 
-    With `splits` the legend names both lines of a variant. The end of a `marked` stage, if another follows, is dotted.
+    All curves share one axis: one that enters at a later stage begins there. With `splits` the legend names both lines
+    of a variant. The end of a `marked` stage, if another follows, is dotted and named.
     """
     ax = new_axes(ax)
+    places = _places(curves)
     for name, curve in curves.items():
-        label = variant_label(name)
+        label, epochs = variant_label(name), _shift(curve, places)
         for key, line in (("train", "-"), ("validation", "--")):
-            known = curve[np.isfinite(curve[key])]
+            known = np.isfinite(curve[key])
             shown = f"{label}, {key}" if splits else label if key == "train" else None
-            if len(known):
-                ax.plot(known["epoch"], known[key], **variant_style(name) | {"linestyle": line}, label=shown)
-    ends = {at for curve in curves.values() for stage, at in stage_ends(curve).items() if stage in marked}
-    for end in sorted(ends):
-        ax.axvline(end, color="0.4", ls=":", marker="", lw=1)
+            if known.any():
+                style = variant_style(name) | {"linestyle": line}
+                ax.plot(epochs[known], curve[key][known], **style, label=shown)
+    ax.margins(y=0.1)
+    for stage, (_, end) in list(places.items())[:-1]:
+        if stage in marked:
+            ax.axvline(end, color="0.4", ls=":", marker="", lw=1)
+            beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            ax.annotate(f"end of stage {stage} ", (end, 1), (-2, -2), ha="right", va="top", fontsize="small", **beside)
     whole_epochs(ax)
     ax.set(xlabel="epoch (stages one after the other)", ylabel=_NATS)
     return ax
@@ -139,32 +190,33 @@ def loss_chart(
 
 def draw_finetuning(curves: Curves) -> Drawing:
     """Draw variants that went through stages a and b: embedding and head, then LoRA."""
-    fig, ax = plt.subplots(figsize=(8.4, 4.2))
-    loss_chart(curves, ax).set_title("fine-tuning: embedding and head, then LoRA")
-    ax.legend(**_BESIDE, fontsize="small")
+    fig, ax = plt.subplots(figsize=(9.2, 4.2))
+    loss_chart(curves, ax, splits=False).set_title("Fine-tuning: embedding and head (stage a), then LoRA (stage b)")
+    legend_by_end(ax, **_BESIDE)
     note(
         ax,
-        f"Solid: training. Dashed: {_counted(curves)}, {_ONE_RUN}. Dotted line: end of stage a. Models with and "
-        "without new tokens count other tokens.",
+        f"Lower is better. Solid: training; dashed: {_counted(curves)}, {_ONE_RUN}. What has no stage a begins at its "
+        "end. Models with and without new tokens count other tokens: compare the shape of their curves.",
     )
     alt = (
-        "Line chart of training and validation loss by epoch of fine-tuning; validation, first to last: "
-        f"{_first_to_last(curves)}."
+        "Line chart of training and validation loss by epoch of fine-tuning, a colour for each variant; those without "
+        f"stage a begin at its end. Validation, first to last: {_first_to_last(curves)}."
     )
     return Drawing(fig, alt)
 
 
 def draw_sequential(curves: Curves) -> Drawing:
     """Draw variants whose blocks moved, one half after the other, beside the published ones."""
-    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 5.2))
+    fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.6))
     published = _published_curves()
     for ax, some, title in ((left, published, "thesis"), (right, curves, "this run")):
-        loss_chart(some, ax).set_title(title)
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize="small")
+        loss_chart(some, ax, splits=False).set_title(title)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1 if len(some) < 2 else 2)
     note(
         left,
-        "Left: values of the thesis (fig:sequential_finetune). Right: this run. Solid: training. Dashed: "
-        f"{_counted(curves)}, {_ONE_RUN}. Dotted line: end of stage a. Other models, texts and tokens: compare shapes.",
+        "Left: values of the thesis (fig:sequential_finetune). Right: this run. Solid: training; dashed: "
+        f"{_counted(curves)}, {_ONE_RUN}. After stage a one half of the blocks moves, then the other. Other models, "
+        "texts and tokens: compare shapes.",
     )
     alt = (
         f"Two line charts of losses in sequential fine-tuning. Thesis, validation: {_first_to_last(published)}, rising "
@@ -176,12 +228,14 @@ def draw_sequential(curves: Curves) -> Drawing:
 def draw_sequential_published() -> Drawing:
     """Draw the published losses of sequential fine-tuning alone."""
     fig, ax = plt.subplots(figsize=(8.4, 4.2))
-    loss_chart(_published_curves(), ax).set_title("sequential fine-tuning, published values")
-    ax.legend(**_BESIDE, fontsize="small")
+    title = "Thesis: in the last epoch training loss falls and validation loss rises"
+    loss_chart(_published_curves(), ax, splits=False).set_title(title)
+    legend_by_end(ax, **_BESIDE)
     note(
         ax,
         "Values of the thesis (fig:sequential_finetune), one run for each model (no bands; it does not say how many "
-        "texts). Solid: training. Dashed: validation. Dotted line: end of embedding-and-head training.",
+        "texts). Solid: training; dashed: validation. Stage a: embedding and head; then one half of the blocks, then "
+        "the other. The base model has no stage a.",
     )
     alt = (
         "Line chart of the thesis's losses in sequential fine-tuning by epoch: in the last epoch training loss drops "

@@ -51,7 +51,7 @@ def forest_chart(
 
 def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Draw passed answers and the classes of failures of each variant (`failures.failure_table`) as stacked bars."""
-    ax = new_axes(ax)
+    ax = new_axes(ax, figsize=(7.6, 0.45 * len(table) + 2.0))
     names = [variant_label(name) for name in table["variant"]]
     left = np.zeros(len(table))
     classes = [column for column in table.columns if column not in ("variant", "exceptions")]
@@ -61,7 +61,8 @@ def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         left += counts
     ax.invert_yaxis()
     ax.set_xlabel("answers")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=4)
+    ax.grid(visible=False, axis="y")
+    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4)  # type: ignore[union-attr]
     return ax
 
 
@@ -103,51 +104,86 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
     return ax
 
 
-def _pass_bars(ax: Axes, passed: Sequence[int | None], totals: Sequence[int], marked: Sequence[bool]) -> None:
-    """Draw pass rates as bars from top to bottom with Wilson's interval; None leaves a row empty."""
-    rows = [at for at, value in enumerate(passed) if value is not None]
-    found = [wilson_interval(k, n) for k, n in zip(passed, totals, strict=True) if k is not None]
-    shares = 100 * np.array([one.estimate for one in found])
-    colors = [PALETTE[1] if marked[at] else "0.65" for at in rows]
-    ax.barh(rows, shares, color=colors, edgecolor="0.3", hatch=["//" if marked[at] else "" for at in rows])
-    ends = np.array([[one.estimate - one.low, one.high - one.estimate] for one in found]).T.clip(min=0) * 100
-    ax.errorbar(shares, rows, xerr=ends, fmt="none", ecolor="0.15", lw=1)
-    ax.set_xlabel("passed (%)")
+def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
+    """Draw what both strategies save, a panel for each corpus of `compare_strategies`; the text names size `told`."""
+    names = list(table["corpus"].unique())
+    fig, axes = plt.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False)
+    for ax, name in zip(axes.flat, names, strict=True):
+        saved_chart(table, ax, name)
+    at = table[table["n"] == min(told, table["n"].max())].pivot(
+        index="corpus", columns="strategy", values="saved_per_1000"
+    )
+    numbers = "; ".join(f"{row.Index} {row.added:.0f} (added) and {row.merges:.0f} (merges)" for row in at.itertuples())
+    alt = (
+        "Tokens saved per 1,000 original tokens against the number of new tokens, one panel a corpus, both "
+        f"strategies. With {min(told, table['n'].max())} new tokens: {numbers}."
+    )
+    return Drawing(fig, alt)
 
 
-def _write_beside(ax: Axes, words: Mapping[int, str]) -> None:
-    """Write a word at the right end of some rows, in room of its own."""
+def _pass_points(ax: Axes, passed: Sequence[int | None], totals: Sequence[int], marked: Sequence[bool]) -> None:
+    """Draw pass rates as points from top to bottom with Wilson's interval; None leaves a row empty.
+
+    A point shows a rate of 0 too, of which a bar shows nothing. The reference, which is `marked`, is a filled square
+    on a line through all rows.
+    """
+    for row, (value, total, reference) in enumerate(zip(passed, totals, marked, strict=True)):
+        if value is None:
+            continue
+        found = wilson_interval(value, total)
+        share = 100 * found.estimate
+        ends = 100 * np.array([[found.estimate - found.low], [found.high - found.estimate]]).clip(min=0)
+        look: dict[str, Any] = {"marker": "s", "mfc": PALETTE[4]} if reference else {"marker": "o", "mfc": "white"}
+        color = PALETTE[4] if reference else PALETTE[0]
+        ax.errorbar(share, row, xerr=ends, color=color, ls="none", ms=5.5, **look)
+        if reference:
+            ax.axvline(share, color=color, lw=1, ls=":", marker="")
+    ax.set_xlim(left=-1)
+    ax.set_xlabel("problems passed (%)")
+
+
+def _write_beside(ax: Axes, words: Mapping[int, str], room: float = 0.44) -> None:
+    """Write words at the right end of some rows, in room of their own: a share of the width so far."""
     low, high = ax.get_xlim()
     ax.set_xticks([tick for tick in ax.get_xticks() if low <= tick <= high])
-    ax.set_xlim(low, high + 0.38 * (high - low))
+    ax.set_xlim(low, high + room * (high - low))
     for at, word in words.items():
-        ax.text(high + 0.02 * (high - low), at, word, va="center", fontsize="x-small")
+        ax.text(high + 0.02 * (high - low), at, word, va="center", fontsize="small")
 
 
 def draw_published_results() -> Drawing:
     """Draw the thesis's results table (`tab:combined_results`)."""
     rows = thesis.RESULTS
-    fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.0), sharey=True)
+    fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.4), sharey=True)
     parts = _PUBLISHED | {"both": ("combined", thesis.COMBINED_TOTAL)}
     for ax, (title, (key, total)) in zip(axes, parts.items(), strict=True):
         passed = [getattr(row, key) for row in rows]
-        _pass_bars(ax, passed, [total] * len(rows), [row is thesis.REFERENCE for row in rows])
+        _pass_points(ax, passed, [total] * len(rows), [row is thesis.REFERENCE for row in rows])
         ax.set_title(f"{title} (n = {total:,})")
-        _write_beside(ax, {at: str(value) for at, value in enumerate(passed)})
-    axes[0].set_yticks(range(len(rows)), [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows])
+        if key != "combined":
+            _write_beside(ax, {at: str(value) for at, value in enumerate(passed)})
+    labels = [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows]
+    axes[0].set_yticks(range(len(rows)), labels)
     axes[0].invert_yaxis()
     words = {}
     for at, row in enumerate(rows):
-        words[at] = "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
-    _write_beside(axes[2], words)
+        told = "reference" if row.p_value is None else f"p {'<' if row.p_is_bound else '='} {row.p_value:.3f}"
+        words[at] = f"{row.combined}, {told}"
+    _write_beside(axes[2], words, 0.6)
+    leader, base = thesis.REFERENCE, rows[0]
+    more = leader.combined - base.combined
+    fig.suptitle(f"Thesis: the best model passes {more} problems more than the base model (p = {base.p_value:.3f})")
     note(
         axes[0],
-        "Published counts (tab:combined_results). Bars: pass rate; whiskers: 95 % Wilson interval; number: problems "
-        "passed. p: two-proportion z-test against the hatched reference.",
+        "Published counts (tab:combined_results). Whiskers: 95 % Wilson interval; number: problems passed. p: "
+        "two-proportion z-test against the reference (square, dotted line). Which subtoken the thesis's KL compares, "
+        "first or last, depends on the reading.",
     )
+    least = min(rows, key=lambda row: row.combined)
+    named = ", ".join(f"{labels[rows.index(row)]} {row.combined}" for row in (leader, base, least))
     alt = (
-        "Bar charts of published pass rates for nine models on BigCodeBench, DS-1000 and both, with 95 % intervals: "
-        "mean init with KL and LoRA leads with 556 of 1951, the base model passes 508, random init with KL 443."
+        f"Points with 95 % intervals: published pass rates of {len(rows)} models on BigCodeBench, DS-1000 and both. Of "
+        f"{thesis.COMBINED_TOTAL:,} problems the best model, the base model and the last one pass: {named}."
     )
     return Drawing(fig, alt)
 
@@ -189,7 +225,7 @@ def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
     texts = list(dict.fromkeys(bits["texts"]))
     wide = min(3, len(counts) + len(texts))
     high = -(-(len(counts) + len(texts)) // wide)
-    size = (3.4 * wide + 1.6, (0.42 * len(models) + 1.6) * high)
+    size = (2.55 * wide + 2.0, (0.42 * len(models) + 1.1) * high + 0.9)
     fig, grid = plt.subplots(high, wide, figsize=size, sharey=True, squeeze=False)
     axes = list(grid.flat)
     tests = dict(zip(table["model"], table.get("p-value", []), strict=False))
@@ -201,7 +237,7 @@ def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
         ax.set_visible(False)
     axes[0].set_yticks(range(len(models)), [variant_label(name) for name in models])
     axes[0].set_ylim(len(models) - 0.4, -0.6)
-    note(axes[0], _results_note(counts))
+    note(axes[0], _results_note(counts, "reference" in tests.values()))
     return Drawing(fig, _results_alt(run, counts, bits))
 
 
@@ -210,10 +246,10 @@ def _draw_passes(
 ) -> None:
     passed = [found[name][0] if name in found else None for name in models]
     totals = [found[name][1] if name in found else 0 for name in models]
-    _pass_bars(ax, passed, totals, [tests.get(name) == "reference" for name in models])
+    _pass_points(ax, passed, totals, [tests.get(name) == "reference" for name in models])
     for at, name in enumerate(models):
         if name in found and (share := _published_share(name, title)) is not None:
-            ax.plot([share], [at], marker="D", mfc="none", mec="black", ls="none")
+            ax.plot([share], [at], marker="D", mfc="none", mec="black", ls="none", ms=7)
     ax.set_title(f"{title} (n = {max(totals):,})")
     words = {}
     for at, name in enumerate(models):
@@ -225,13 +261,13 @@ def _draw_passes(
 
 def _draw_bits(ax: Axes, part: pd.DataFrame, models: Sequence[str]) -> None:
     places = [models.index(name) for name in part["model"]]
-    forest_chart(part, ax, label="difference in bits per byte", places=places)
+    forest_chart(part, ax, label="bits per byte, difference", places=places)
     ax.locator_params(axis="x", nbins=4)
     ax.set_title(f"{part['texts'].iloc[0]} (n = {part['n'].iloc[0]:,})")
     _write_beside(ax, {at: f"{value:.3f}" for at, value in zip(places, part["bits_per_byte"], strict=True)})
 
 
-def _results_note(counts: Counts) -> str:
+def _results_note(counts: Counts, reference: bool) -> str:
     bits = (
         "Bits per byte: difference to the base model or other reference, whiskers 95 % paired bootstrap over texts, "
         "filled where they exclude 0; number: the value itself. Lower is better."
@@ -240,10 +276,8 @@ def _results_note(counts: Counts) -> str:
         return f"No answers were executed in this run. {bits}"
     shown = any(_published_share(name, title) is not None for title, found in counts.items() for name in found)
     diamonds = "; diamonds: published rate of the same model" if shown else ""
-    return (
-        f"Bars: pass rate; whiskers: 95 % Wilson interval{diamonds}; p: two-proportion z-test against the hatched "
-        f"reference. {bits}"
-    )
+    tests = " p: two-proportion z-test against the reference (square, dotted line)." if reference else ""
+    return f"Problems passed: whiskers are 95 % Wilson intervals{diamonds}.{tests} {bits}"
 
 
 def _results_alt(run: str, counts: Counts, bits: pd.DataFrame) -> str:
@@ -255,4 +289,4 @@ def _results_alt(run: str, counts: Counts, bits: pd.DataFrame) -> str:
         pairs = zip(part["model"], part["bits_per_byte"], strict=True)
         values = ", ".join(f"{variant_label(model)} {value:.3f}" for model, value in pairs)
         parts.append(f"bits per byte, {texts}: {values}")
-    return f"Bars of pass rates and points of bits per byte of run {run}, with intervals. {'; '.join(parts)}."
+    return f"Pass rates and bits per byte of each model of run {run} as points with intervals. {'; '.join(parts)}."

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from vocabx_utils import thesis
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 from vocabx_utils.analysis.similarity import POSITIONS
+from vocabx_utils.figures.looks import visible
 from vocabx_utils.figures.theme import Drawing, cycle_style, new_axes, note, position_style, variant_style, whole_epochs
 from vocabx_utils.names import variant_label
 from vocabx_utils.rows import Matrix
@@ -23,6 +24,14 @@ from vocabx_utils.rows import Matrix
 GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
 """Columns that sort the tokens into groups, in words."""
 _ROWS = {"input": "input rows", "head": "head rows"}
+_LIGHTEST = 0.55  # of viridis: what is lighter has less than 3:1 on white
+_PLACES = {
+    "boundary": "end of a new token",
+    "1 after": "1 token later",
+    "2-4 after": "2 to 4 tokens later",
+    "5+ after": "5 or more later",
+}
+"""Distances of `divergence.hidden_similarity` in words."""
 _KEPT = {"top": "largest coordinates", "random": "random coordinates", "principal": "principal directions"}
 
 
@@ -37,10 +46,10 @@ def cosine_chart(
     """
     ax = new_axes(ax)
     for curve in published:
-        style = position_style(curve.position) | {"color": "0.55"}
-        ax.plot(curve.epochs, curve.cosine, **style, lw=0.9, ms=2.5, alpha=0.9, label=f"thesis, {curve.position}")
+        style = position_style(curve.position) | {"color": "0.45"}
+        ax.plot(curve.epochs, curve.cosine, **style, lw=0.9, ms=2.5, label=f"thesis, {curve.position}")
     for position, part in summary.groupby("position", sort=False):
-        _course(ax, part, str(position), position_style(str(position)), alpha=0.18)
+        _course(ax, part, f"{position} subtoken", position_style(str(position)), alpha=0.18)
     ax.axhline(0, color="0.4", lw=0.8, ls="-", marker="")
     whole_epochs(ax)
     ax.set(xlabel="epoch", ylabel="cosine to the subtoken's row", title=title)
@@ -52,7 +61,7 @@ def group_curve_chart(summary: pd.DataFrame, column: str, ax: Axes | None = None
     ax = new_axes(ax)
     groups = list(dict.fromkeys(summary[column]))
     for at, group in enumerate(groups):
-        shade = mpl.colormaps["viridis"](0.85 * at / max(len(groups) - 1, 1))  # darker means fewer, in grey too
+        shade = mpl.colormaps["viridis"](_LIGHTEST * at / max(len(groups) - 1, 1))  # darker means fewer, in grey too
         style = cycle_style(at) | {"color": shade}
         _course(ax, summary[summary[column] == group], str(group), style, alpha=0.15)
     whole_epochs(ax)
@@ -80,7 +89,8 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
     panels += [(f"random_{kind}", _published(matrix, f"random_{kind}")) for kind in ("kl", "ce") if kind not in matched]
     wide = 2 if len(panels) in (2, 4) else min(3, len(panels))
     high = -(-len(panels) // wide)
-    fig, grid = plt.subplots(high, wide, figsize=(3.1 * wide + 1.5, 2.9 * high + 0.3), squeeze=False)
+    room = len(panels) < wide * high  # for the legend
+    fig, grid = plt.subplots(high, wide, figsize=(3.1 * wide + 1.8 * (not room), 2.7 * high + 0.5), squeeze=False)
     ends: list[str] = []
     legend: dict[str, Artist] = {}
     for ax, (name, published) in zip(grid.flat, panels, strict=False):
@@ -92,18 +102,23 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
         if not only:
             ends.append(f"{variant_label(name)} {_final(part)}")
     for ax in list(grid.flat)[len(panels) :]:
-        ax.set_visible(False)
+        ax.set_axis_off()
     for ax in grid[:, 1:].flat:
         ax.set_ylabel("")
-    fig.legend(handles=list(legend.values()), labels=list(legend), loc="outside right center", fontsize="small")
+    shown = {"handles": list(legend.values()), "labels": list(legend)}
+    if room:
+        grid[-1, -1].legend(**shown, loc="center", title="cosine of a new row to its")
+    else:
+        fig.legend(**shown, loc="outside right center")
     note(
         grid[0, 0],
-        "Bands: 95 % bootstrap over tokens, n in the legend. Grey: curves of the thesis, which has them from random "
-        "initial rows only and does not say for how many tokens. Vertical axes differ.",
+        "1: the row points where its subtoken points; 0: it has nothing to do with it. Bands: 95 % bootstrap over "
+        "tokens, n in the legend. Grey: curves of the thesis, which has them from random initial rows only, for its "
+        "800 tokens. Vertical axes differ.",
     )
     alt = (
-        f"Charts of the mean cosine of new {_ROWS[matrix]} to their subtokens by epoch, a panel for each variant; "
-        f"last epoch, first/intermediate/last subtoken: {'; '.join(ends)}."
+        f"Line charts of the mean cosine of new {_ROWS[matrix]} to the rows of their subtokens by epoch, a panel for "
+        f"each variant. Last epoch: {'; '.join(ends)}."
     )
     return Drawing(fig, alt)
 
@@ -122,9 +137,9 @@ def _published(matrix: Matrix, variant: str) -> list[thesis.CosineCurve]:
 
 
 def _final(part: pd.DataFrame) -> str:
-    means = part[part["epoch"] == part["epoch"].max()].set_index("position")["mean"]
-    values = [float(means.get(position, np.nan)) for position in POSITIONS]
-    return "/".join("none" if np.isnan(value) else f"{value:.3f}" for value in values)
+    """Mean cosines of the last epoch in words."""
+    means = part[part["epoch"] == part["epoch"].max()].set_index("position")["mean"].dropna()
+    return " and ".join(f"{means[place]:.3f} to the {place}" for place in POSITIONS if place in means) + " subtoken"
 
 
 def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> Drawing:
@@ -133,25 +148,41 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     names = _trained(table)
     seen = table.groupby("position", observed=True)["n"].sum()
     shown = [position for position in POSITIONS if seen.get(position, 0)]
-    size = (2.5 * len(names) + 1.9, 2.3 * len(shown) + 0.6)
+    size = (min(2.2 * len(names), 9.4) + 0.4, 2.2 * len(shown) + 1.1)
     fig, grid = plt.subplots(len(shown), len(names), figsize=size, squeeze=False, sharex=True, sharey="col")
+    legend: dict[str, Artist] = {}
     for line, position in zip(grid, shown, strict=True):
         for ax, name in zip(line, names, strict=True):
             part = table[(table["variant"] == name) & (table["position"] == position)]
             group_curve_chart(part, grouping, ax, variant_label(name) if ax in grid[0] else "")
             ax.set_xlabel("epoch" if ax in grid[-1] else "")
-        line[0].set_ylabel(f"cosine to the {position}", fontsize="small")
-        line[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", title=GROUPINGS[grouping])
-        line[-1].get_legend().get_title().set_fontsize("x-small")
-    words = "Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis."
-    note(grid[0, 0], f"New {_ROWS[matrix]}. {words}")
+            handles, labels = ax.get_legend_handles_labels()
+            legend.update(zip(labels, handles, strict=True))
+        line[0].set_ylabel(f"cosine to the\n{position} subtoken")
+    for ax in grid[0]:
+        ax.title.set_fontsize("medium")
+    fig.legend(
+        handles=list(legend.values()), labels=list(legend), loc="outside upper center", ncols=len(legend),
+        title=f"new {_ROWS[matrix]}, by {GROUPINGS[grouping]}",
+    )  # fmt: skip
+    note(grid[0, 0], "Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.")
     counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
+    ends = "; ".join(_spread(table, name, shown[0], grouping) for name in names)
     alt = (
-        f"Line charts of the cosine of new {_ROWS[matrix]} to their {', '.join(shown)} subtoken by epoch for groups of "
-        f"tokens by {GROUPINGS[grouping]}: {told}; one column for each of {len(names)} variants."
+        f"Line charts of the cosine of new {_ROWS[matrix]} to their {' and '.join(shown)} subtoken by epoch, a column "
+        f"for each variant and a curve for each group of tokens by {GROUPINGS[grouping]}: {told}. Lowest and highest "
+        f"group in the last epoch, {shown[0]} subtoken: {ends}."
     )
     return Drawing(fig, alt)
+
+
+def _spread(table: pd.DataFrame, variant: str, position: str, grouping: str) -> str:
+    """The groups with the lowest and the highest mean cosine of the last epoch in words."""
+    part = table[(table["variant"] == variant) & (table["position"] == position)].dropna(subset="mean")
+    part = part[part["epoch"] == part["epoch"].max()].sort_values("mean").iloc[[0, -1]]
+    ends = (f"{group} {mean:.3f}" for group, mean in zip(part[grouping], part["mean"], strict=True))
+    return f"{variant_label(variant)} {' and '.join(ends)}"
 
 
 def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
@@ -166,9 +197,17 @@ def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int,
         ax.plot(ks, middle, **style, label=variant_label(variant))
         ax.fill_between(ks, low, high, color=style["color"], alpha=0.15, lw=0)
     ax.plot(ks, gaussian_top_k_share(width, ks), color="black", ls="--", marker="", label="normal coordinates")
-    ax.set_xscale("log", base=2)
-    ax.set(xlabel=f"coordinates kept, k of D = {width}", ylabel="share of |Δe|²", ylim=(0, 1.03))
+    _powers(ax, ks)
+    ax.set(xlabel=f"coordinates kept, k of D = {width}", ylabel="share of the change, |Δe|²", ylim=(0, 1.03))
     return ax
+
+
+def _powers(ax: Axes, ks: Sequence[int]) -> None:
+    """Make the horizontal axis logarithmic, with plain numbers at no more of the values than there is room for."""
+    ax.set_xscale("log", base=2)
+    shown = list(ks)[:: 1 + (len(ks) - 1) // 9]
+    ax.set_xticks(shown, [str(k) for k in shown])
+    ax.minorticks_off()
 
 
 def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> Axes:
@@ -179,12 +218,14 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
         style = cycle_style(at)
         ax.plot(curve.index, curve["mean"], **style, label=_KEPT.get(str(keep), str(keep)))
         ax.fill_between(curve.index, curve["min"], curve["max"], color=style["color"], alpha=0.18, lw=0)
-    for value, text in ((test.kl_start, "initial rows"), (test.kl_end, "trained rows")):
+    # curves begin near the one line and end near the other: each is named where they are far
+    named = ((test.kl_start, "initial rows", "right", 3), (test.kl_end, "trained rows", "left", -3))
+    for value, text, side, up in named:
         ax.axhline(value, color="0.3", lw=0.9, ls=(0, (4, 3)), marker="")
-        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        ax.annotate(text, (0.02, value), (0, 2), fontsize="small", bbox=ground, **beside)
-    ax.set_xscale("log", base=2)
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": side}
+        ax.annotate(text, (float(side == "right"), value), (0, up), va="bottom" if up > 0 else "top", **beside)
+    _powers(ax, sorted(test.table["k"].unique()))
+    ax.margins(y=0.08)
     ax.set(xlabel=f"dimensions of the change kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
 
@@ -199,7 +240,7 @@ def draws_note(table: pd.DataFrame) -> str:
 
 def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Drawing:
     """Draw the causal test by variant: tables of `CausalTest`s, and `kl_start`, `kl_end`, `width`, `positions`."""
-    variants, fig, axes = _panels(table, 4.4)
+    variants, fig, axes = _panels(table, 3.7, beside=1.9)
     needed = []
     for variant, ax in zip(variants, axes, strict=True):
         fact = facts[variant]
@@ -207,20 +248,23 @@ def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> 
         causal_chart(test, ax, variant_label(variant))
         ax.label_outer(remove_inner_ticks=False)
         k = test.coordinates_needed()
-        needed.append(f"{variant_label(variant)}: {'more than tested' if k is None else k} of {fact['width']}")
-    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    note(axes[0], f"n = {facts[variants[0]]['positions']} positions. {draws_note(table)}")
+        found = f"{'more than tested' if k is None else k} of {fact['width']}"
+        needed.append(f"{variant_label(variant)} {found} (KL {test.kl_start:.3f} to {test.kl_end:.3f})")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="kept of the change")
+    note(axes[0], f"Lower is better. n = {facts[variants[0]]['positions']} positions. {draws_note(table)}")
     alt = (
-        "Line charts of KL against kept dimensions of the learned change; coordinates for 90 % of the gain: "
+        "Line charts of KL against the number of dimensions of the learned change that are kept, a panel for each "
+        "variant, with lines at the KL of the initial and of the trained rows. Coordinates for 90 % of the gain: "
         f"{'; '.join(needed)}."
     )
     return Drawing(fig, alt)
 
 
-def _panels(table: pd.DataFrame, width: float) -> tuple[list[str], Figure, np.ndarray]:
+def _panels(table: pd.DataFrame, width: float, beside: float = 0) -> tuple[list[str], Figure, np.ndarray]:
     """The variants of a table, a figure, and a row of axes `width` inches wide, one for each variant."""
     names = list(dict.fromkeys(table["variant"]))
-    fig, axes = plt.subplots(1, len(names), figsize=(width * len(names), 3.9), squeeze=False, sharey=True)
+    size = (width * len(names) + beside, 3.9)
+    fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
     return names, fig, axes[0]
 
 
@@ -228,7 +272,8 @@ def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") ->
     """Draw how similar student and teacher are by layer (`hidden_similarity`), one curve for each place."""
     ax = new_axes(ax)
     for at, (place, part) in enumerate(table.groupby("place", sort=False)):
-        ax.plot(part["layer"], part["cosine"], **cycle_style(at), label=f"{place} (n = {part['n'].max()})")
+        label = f"{_PLACES.get(str(place), place)} (n = {part['n'].max()})"
+        ax.plot(part["layer"], part["cosine"], **cycle_style(at), markevery=2, label=label)
     whole_epochs(ax)
     ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=title)
     return ax
@@ -240,20 +285,25 @@ def draw_layers(table: pd.DataFrame) -> Drawing:
     for variant, ax in zip(variants, axes, strict=True):
         layer_chart(table[table["variant"] == variant], ax, variant_label(variant))
         ax.label_outer(remove_inner_ticks=False)
-    axes[0].legend(fontsize="small")
-    words = "Mean over positions (no bands); n in the legend. Boundary: end of a merged span; after: tokens behind it."
-    note(axes[0], words)
-    at_end = table[(table["layer"] == table["layer"].max()) & (table["place"] == "boundary")]
-    last = at_end.set_index("variant")["cosine"]
-    ends = "; ".join(f"{variant_label(v)} {last[v]:.3f}" for v in variants if v in last)
-    alt = f"Line charts of hidden-state cosine, student to teacher, by layer; at boundaries in the last layer: {ends}."
+    axes[0].legend(loc="lower right", title="hidden state at the")
+    note(axes[0], "1: student and teacher have the same state. Mean over positions (no bands), n in the legend.")
+    last = table[table["layer"] == table["layer"].max()]
+    ends = []
+    for variant, part in last.groupby("variant", sort=False):
+        values = zip(part["place"], part["cosine"], strict=True)
+        ends.append(f"{variant_label(str(variant))} " + ", ".join(f"{v:.3f} at {_PLACES.get(p, p)}" for p, v in values))
+    alt = (
+        "Line charts of the cosine between the hidden states of student and teacher by layer, a panel for each variant "
+        f"and a curve for each distance to a new token. In the last layer: {'; '.join(ends)}."
+    )
     return Drawing(fig, alt)
 
 
 def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
     """Draw `divergence.logit_lens` as a grid: layers upwards, readers across, the likeliest next token in each cell.
 
-    Colour is the KL from the teacher's final prediction.
+    Colour is the KL from the teacher's final prediction, up to the median of the lower half of the layers: the first
+    layers, which know nothing yet, would hide what the later ones differ in.
     """
     ax = new_axes(ax)
     readers = list(dict.fromkeys(table["reader"]))
@@ -262,12 +312,14 @@ def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> 
         table.pivot(index="layer", columns="reader", values=name).loc[layers, readers].to_numpy()
         for name in ("kl", "top")
     )
-    image = ax.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmin=0)
+    limit = float(np.median(values[: max(len(layers) // 2, 1)])) or 1.0
+    image = ax.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmin=0, vmax=limit)
     for (row, column), value in np.ndenumerate(values):
-        color = "white" if value > 0.55 * values.max() else "black"
-        shown = repr(tops[row, column][0])[1:-1][:12]
-        ax.text(column, row, shown, ha="center", va="center", fontsize="xx-small", color=color, parse_math=False)
-    ax.figure.colorbar(image, ax=ax, label="KL to the teacher's prediction (nats)")
+        color = "white" if value > 0.55 * limit else "black"
+        shown = visible(tops[row, column][0], 12)
+        ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color, parse_math=False)
+    bar = ax.figure.colorbar(image, ax=ax, extend="max" if values.max() > limit else "neither")
+    bar.set_label("KL to the teacher's prediction (nats)")
     ax.set_xticks(range(len(readers)), readers)
     ax.set_yticks(range(0, len(layers), 5), layers[::5])
     ax.grid(visible=False)

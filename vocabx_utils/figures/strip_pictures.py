@@ -6,7 +6,7 @@ the columns that the anchor keeps, the rows that are cut off, and the loss of ea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, drawable, visible
-from vocabx_utils.figures.strips import Strip, StripToken, column_places
+from vocabx_utils.figures.strips import Point, Strip, StripToken, column_places
 from vocabx_utils.figures.theme import new_axes
 from vocabx_utils.vocabulary.alignment import MERGED, IntArray, KindArray
 
 _TOP, _BOTTOM, _HIGH = 1.0, 0.0, 0.62
 _FAINT = "#555555"
+_SIZE, _SMALL, _INCHES = 9.5, 8.0, 0.1  # points of tokens and of their positions, and the width of a character
+_NAMES = 9.5  # characters that `original` and `extended` take at the left
 
 
 def _drawable_strip(strip: Strip) -> Strip:
@@ -48,35 +50,47 @@ def draw_strip(
 ) -> Axes:
     """Draw both tokenizations, one above the other, with shared boundaries joined.
 
-    A line has at most `width` characters and ends at a shared boundary.
-    With `indices`, each token's position stands beside it.
+    A line has at most `width` characters and ends at a shared boundary; lines are about equally long, and new axes no
+    wider than they need to be. With `indices`, each token's position stands beside it.
     """
     strip = _drawable_strip(strip)
-    lines = strip.lines(width)
-    below = max(len(lines), 1)
-    ax = new_axes(ax, figsize=(0.105 * (width + 14), 0.95 * below + 0.3))
-    step = 2.9 if indices else 2.3
+    lines = _even_lines(strip, width)
+    below, step = max(len(lines), 1), 2.9 if indices else 2.3
+    widest = max([_places(line)[line.points[-1]] for line in lines], default=1)
+    rows = len(strip.kinds) if widest < 60 else -(-len(strip.kinds) // 2)
+    high = 0.42 * (step * below + 0.1) + 0.2 * rows * legend
+    ax = new_axes(ax, figsize=(max(_INCHES * (widest + _NAMES + 1), 5.4 * legend), high))
     for n, line in enumerate(lines):
         _draw_line(ax, line, -n * step, indices)
-    ax.set_xlim(-9.5, width + 4)
-    ax.set_ylim(-(below - 1) * step - 0.4, 2.0)
+    ax.set_xlim(-_NAMES, max(widest, 54 - _NAMES if legend else 0) + 0.5)
+    ax.set_ylim(-(below - 1) * step - (0.4 if indices else 0.1), 2.0)
     if legend:
-        _draw_legend(ax, strip)
+        _draw_legend(ax, strip, columns=1 if widest < 60 else 2)
     ax.set_axis_off()
     return ax
 
 
+def _even_lines(strip: Strip, width: int) -> list[Strip]:
+    """Cut into as few lines as `width` allows, and make the longest of them as short as that number of lines allows."""
+    lines = strip.lines(width)
+    for less in range(width - 1, width // max(len(lines), 1) - 1, -1):
+        shorter = strip.lines(less)
+        if len(shorter) > len(lines):
+            break
+        lines = shorter
+    return lines
+
+
+def _places(line: Strip) -> dict[Point, int]:
+    return column_places((line.original, line.extended), line.points)
+
+
 def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
-    at = column_places((line.original, line.extended), line.points)
+    at = _places(line)
     for name, row, bottom in (("original", line.original, base + _TOP), ("extended", line.extended, base + _BOTTOM)):
-        _write(axes, -0.6, bottom + _HIGH / 2, name, 8.5, ha="right")
+        _write(axes, -0.6, bottom + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")
         for token in row:
-            left, right = at[token.start], at[token.stop]
-            _box(axes, left, right, bottom, token.kind)
-            _write(axes, (left + right) / 2, bottom + _HIGH / 2, token.label, 8.5, back=bool(LOOKS[token.kind].hatch))
-            if indices:
-                y = bottom + _HIGH + 0.16 if name == "original" else bottom - 0.18
-                _write(axes, (left + right) / 2, y, str(token.index), 8.5 * 0.7, color=_FAINT)
+            _draw_token(axes, token, at, bottom, above=name == "original" if indices else None)
     style: dict[str, Any] = {"color": "#444444", "linewidth": 0.8, "linestyle": "-", "marker": ""}
     for point in line.points:
         if point in line.shared:
@@ -85,14 +99,24 @@ def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
         if label:
             left, right = at[start], at[stop]
             axes.fill_between([left, right], base + _BOTTOM + _HIGH, base + _TOP, color="#d8d8d8", linewidth=0)
-            _write(axes, (left + right) / 2, base + (_BOTTOM + _HIGH + _TOP) / 2, label, 6.5)
+            _write(axes, (left + right) / 2, base + (_BOTTOM + _HIGH + _TOP) / 2, label, _SMALL)
 
 
-def _draw_legend(axes: Axes, strip: Strip) -> None:
+def _draw_token(axes: Axes, token: StripToken, at: Mapping[Point, int], bottom: float, *, above: bool | None) -> None:
+    """Draw one token at its place, with its position `above` or below it, or without one."""
+    left, right = at[token.start], at[token.stop]
+    _box(axes, left, right, bottom, token.kind)
+    _write(axes, (left + right) / 2, bottom + _HIGH / 2, token.label, _SIZE, back=bool(LOOKS[token.kind].hatch))
+    if above is not None:
+        y = bottom + _HIGH + 0.19 if above else bottom - 0.2
+        _write(axes, (left + right) / 2, y, str(token.index), _SMALL, color=_FAINT)
+
+
+def _draw_legend(axes: Axes, strip: Strip, columns: int) -> None:
     looks = [LOOKS[kind] for kind in strip.kinds]
     handles = [Patch(label=f"{look.mark} {look.meaning}".strip(), **look.patch) for look in looks]  # type: ignore[arg-type]
-    style: dict[str, Any] = {"frameon": False, "fontsize": 7, "columnspacing": 1.2, "borderaxespad": 0.0}
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.06, 0.0), ncols=len(handles), **style)
+    style: dict[str, Any] = {"frameon": False, "fontsize": _SMALL + 0.5, "columnspacing": 1.2, "borderaxespad": 0.0}
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=columns, **style)
 
 
 def draw_token_ids(
@@ -116,17 +140,17 @@ def draw_token_ids(
     points = sorted({point for row in tokens for token in row for point in (token.start, token.stop)})
     at = column_places(tokens, points)
     width = max(at.values(), default=0)
-    ax = new_axes(ax, figsize=(0.105 * (width + 26), 0.62 * len(rows) + 0.5))
+    ax = new_axes(ax, figsize=(_INCHES * (width + 20), 0.66 * len(rows) + 0.5))
     for n, ((name, pieces, ids, _), row) in enumerate(zip(rows, tokens, strict=True)):
         base = -n * 1.5
-        _write(ax, -0.8, base + _HIGH / 2, name, 8.5, ha="right", family="DejaVu Sans")
+        _write(ax, -0.8, base + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")
         for token, piece, number in zip(row, pieces, ids, strict=True):
             left, right = at[token.start], at[token.stop]
             _box(ax, left, right, base, token.kind)
             shown = LOOKS[token.kind].mark + drawable(visible(piece.encode()))
-            _write(ax, (left + right) / 2, base + _HIGH / 2, shown, 8.5)
-            _write(ax, (left + right) / 2, base - 0.22, str(number), 7, color=_FAINT)
-    ax.set_xlim(-21, width + 1)
+            _write(ax, (left + right) / 2, base + _HIGH / 2, shown, _SIZE)
+            _write(ax, (left + right) / 2, base - 0.24, str(number), _SMALL, color=_FAINT)
+    ax.set_xlim(-18, width + 1)
     ax.set_ylim(-1.5 * (len(rows) - 1) - 0.5, 0.8)
     ax.set_axis_off()
     return ax
@@ -151,12 +175,15 @@ def draw_loss_pipeline(
     vocabulary: int,
     new_tokens: int,
     kl: npt.ArrayLike,
-    width: int = 110,
+    width: int = 84,
 ) -> list[Axes]:
     """Draw on four axes how the KL of one text is computed: columns kept by the anchor, rows cut off, losses.
 
+    A column stands at the same place in all steps. Of a text of more than `width` characters a stretch around its first
+    new token is drawn; the numbers are those of the whole text.
+
     Args:
-        strip: both tokenizations of a short text (one line of it).
+        strip: both tokenizations of a short text.
         pairs: the compared positions, (P, 2), from `AlignedText.pairs`.
         kind: their kinds, (P,).
         vocabulary: V, rows that both logit matrices have.
@@ -170,70 +197,109 @@ def draw_loss_pipeline(
     if not len(pairs) == len(kind) == len(losses):
         given = f"{len(pairs)} pairs, {len(kind)} kinds and {len(losses)} losses"
         raise ValueError(f"{given}; there must be one for each pair")
-    heights = [1.15 * max(len(strip.lines(width)), 1) + 0.4, 1.6, 1.9, 1.7]
-    axes = list(plt.subplots(4, 1, figsize=(11, sum(heights) + 1.2), height_ratios=heights, layout="constrained")[1])
-    draw_strip(strip, axes[0], width=width, indices=True)
-    _draw_kept(axes[1], _drawable_strip(strip), pairs, kind)
-    _draw_matrices(axes[2], len(strip.original), len(strip.extended), len(pairs), vocabulary, new_tokens)
-    _draw_losses(axes[3], pairs, kind, losses)
+    shown = _stretch(_drawable_strip(strip), width)
+    at = _places(shown)
+    widest = at[shown.points[-1]]
+    heights = [1.6, 1.35, 1.2, 1.5]
+    size = (_INCHES * (widest + _NAMES + 1), sum(heights) + 1.6)
+    axes = list(plt.subplots(4, 1, figsize=size, height_ratios=heights, layout="constrained", sharex=True)[1])
+    _draw_line(axes[0], shown, 0, indices=True)
+    _draw_legend(axes[0], shown, columns=2)
+    axes[0].set_ylim(-0.45, 2.0)
+    _draw_kept(axes[1], shown, at, pairs)
+    _draw_matrices(axes[2], widest, len(pairs), vocabulary, new_tokens)
+    _draw_losses(axes[3], shown, at, (pairs, kind, losses))
     titles = (
-        "1  One text, two tokenizations",
-        "2  Keep the columns that the anchor pairs",
-        "3  Cut the student's new rows, then one softmax a column",
-        "4  One KL a column; the loss is their mean",
+        "1  One text, two tokenizations" + (" (a part of it)" if len(shown.original) < len(strip.original) else ""),
+        "2  Keep the pairs of columns that are compared (dotted: left out)",
+        "3  Cut the student's new rows, then one softmax for each column",
+        "4  One KL for each column; the loss is their mean",
     )
     for ax, title in zip(axes, titles, strict=True):
-        ax.set_title(title, loc="left", fontsize=10)
+        ax.set_title(title, loc="left", fontsize=_SIZE + 1)
+    for ax in axes[:3]:
+        ax.set_axis_off()
+    axes[0].set_xlim(-_NAMES, widest + 0.5)
     return axes
 
 
-def _draw_kept(axes: Axes, strip: Strip, pairs: IntArray, kind: KindArray) -> None:
-    x = 0.0
-    for (i, j), what in zip(pairs.tolist(), kind.tolist(), strict=True):
-        left, right = strip.original[i], strip.extended[j]
-        room = max(len(left.label), len(right.label), len(str(i)), 2) + 1
-        for token, bottom in ((left, _TOP), (right, _BOTTOM)):
-            shape: Kind = token.kind if what == MERGED else "same"
-            _box(axes, x, x + room, bottom, shape)
-            _write(axes, x + room / 2, bottom + _HIGH / 2, token.label, 8, back=bool(LOOKS[shape].hatch))
-        _write(axes, x + room / 2, _TOP + _HIGH + 0.2, str(i), 6, color=_FAINT)
-        _write(axes, x + room / 2, _BOTTOM - 0.2, str(j), 6, color=_FAINT)
-        x += room
-    for name, bottom in (("teacher", _TOP), ("student", _BOTTOM)):
-        _write(axes, -0.6, bottom + _HIGH / 2, name, 8.5, ha="right")
-    axes.set_xlim(-9.5, max(x, 30) + 1)
-    axes.set_ylim(-0.5, 2.1)
-    axes.set_axis_off()
+def _stretch(strip: Strip, width: int) -> Strip:
+    """Cut out the longest run of columns up to `width` characters that has the first new token in its first third."""
+    edges = [point for point in strip.points if point in strip.shared]
+    fresh = [token.start for token in strip.extended if token.kind == "new"][:1]
+    first = max([n for n, edge in enumerate(edges) if edge <= fresh[0]], default=0) if fresh else 0
+
+    def long(start: int, stop: int) -> int:
+        part = strip.between(edges[start], edges[stop])
+        return _places(part)[part.points[-1]]
+
+    start = stop = first
+    while start and long(start - 1, first) <= width // 3:
+        start -= 1
+    while stop + 1 < len(edges) and long(start, stop + 1) <= width:
+        stop += 1
+    while start and long(start - 1, stop) <= width:
+        start -= 1
+    return strip.between(edges[start], edges[max(stop, start + 1)])
 
 
-def _draw_matrices(axes: Axes, original: int, extended: int, kept: int, vocabulary: int, new: int) -> None:
-    widest = max(original, extended, kept, 1)
-    panels = ((0, original, "teacher logits"), (16, extended, "student logits"), (34, kept, "P"), (50, kept, "Q"))
-    for x, columns, name in panels:
-        wide = 12 * columns / widest
-        axes.add_patch(Rectangle((x, 0), wide, 2, facecolor="#f3f3f3", edgecolor="#444444"))
-        _write(axes, x + wide / 2, 1, f"{name}\n{vocabulary:,} x {columns}", 8, family="DejaVu Sans")
-        if name == "student logits":
-            look = LOOKS["new"]
-            axes.add_patch(Rectangle((x, 2), wide, 0.7, facecolor=look.fill, edgecolor=look.edge, hatch="xx"))
-            _write(axes, x + wide / 2, 2.35, f"{new:,} new rows: cut", 7, family="DejaVu Sans", back=True)
-    _write(axes, 31, 1, "\u2192", 14)
-    axes.set_xlim(-9.5, 64)
-    axes.set_ylim(-0.2, 2.9)
-    axes.set_axis_off()
+def _draw_kept(axes: Axes, shown: Strip, at: Mapping[Point, int], pairs: IntArray) -> None:
+    for side, name, row, bottom in ((0, "teacher", shown.original, _TOP - 0.25), (1, "student", shown.extended, 0.0)):
+        kept = set(pairs[:, side].tolist())
+        _write(axes, -0.6, bottom + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")
+        for token in row:
+            if token.index in kept:
+                _draw_token(axes, token, at, bottom, above=side == 0)
+            else:
+                left, right = at[token.start], at[token.stop]
+                look: dict[str, Any] = {"fill": False, "edgecolor": "#767676", "linestyle": ":"}
+                axes.add_patch(Rectangle((left + 0.12, bottom), right - left - 0.24, _HIGH, **look))
+    axes.set_ylim(-0.4, 1.75)
 
 
-def _draw_losses(axes: Axes, pairs: IntArray, kind: KindArray, losses: npt.NDArray[np.float64]) -> None:
-    place = np.arange(len(pairs))
+def _draw_matrices(axes: Axes, widest: float, kept: int, vocabulary: int, new: int) -> None:
+    unit, look = widest / 100, LOOKS["new"]
+    panels = ((0.0, 24, "teacher's logits"), (32.0, 14, "P"), (54.0, 24, "student's logits"), (86.0, 14, "Q"))
+    for x, wide, name in panels:
+        axes.add_patch(Rectangle((x * unit, 0), wide * unit, 1.5, facecolor="#f3f3f3", edgecolor="#444444"))
+        words = f"{name}\n{vocabulary:,} × {kept}"
+        _write(axes, (x + wide / 2) * unit, 0.75, words, _SIZE, family="DejaVu Sans")
+    axes.add_patch(Rectangle((54 * unit, 1.5), 24 * unit, 0.6, fc=look.fill, ec=look.edge, hatch="xx", ls="--"))
+    words = f"{new:,} new rows: cut"
+    _write(axes, 66 * unit, 1.8, words, _SMALL + 0.5, family="DejaVu Sans", back=True)
+    for x in (24.6, 78.6):
+        arrow = {"arrowstyle": "-|>", "color": "#444444", "lw": 1.2}
+        axes.annotate("", ((x + 7) * unit, 0.75), (x * unit, 0.75), arrowprops=arrow)
+        _write(axes, (x + 3.2) * unit, 1.05, "softmax", _SMALL, family="DejaVu Sans")
+    axes.set_ylim(-0.1, 2.3)
+
+
+def _draw_losses(
+    axes: Axes,
+    shown: Strip,
+    at: Mapping[Point, int],
+    compared: tuple[IntArray, KindArray, npt.NDArray[np.float64]],
+) -> None:
+    pairs, kind, losses = compared
+    drawn = {token.index: (at[token.start] + at[token.stop]) / 2 for token in shown.extended}
+    here = np.array([j in drawn for j in pairs[:, 1].tolist()], dtype=bool)
+    place = np.array([drawn.get(j, 0.0) for j in pairs[:, 1].tolist()])
     merged = np.asarray(kind) == MERGED
     for mask, colour, hatch, label in (
         (~merged, LOOKS["same"].edge, "", "identical tokens"),
         (merged, LOOKS["merged"].edge, "///", "merged spans"),
     ):
-        axes.bar(place[mask], losses[mask], color=colour, hatch=hatch, edgecolor="white", label=label)
-    axes.set_xticks(place, [f"{i}|{j}" for i, j in pairs.tolist()], fontsize=6.5, rotation=90)
-    axes.set(xlabel="compared positions, teacher | student", ylabel="KL (nats)")
+        bars = axes.bar(place[mask & here], losses[mask & here], 1.8, color=colour, edgecolor="white", label=label)
+        for bar in bars:
+            bar.set_hatch(hatch)
+    axes.set_xticks([])
+    axes.grid(visible=False, axis="x")
+    axes.spines["left"].set_position(("data", 0))
+    _write(axes, -4.2, 0.5, "KL (nats)", _SIZE, family="DejaVu Sans", rotation=90, transform=axes.get_xaxis_transform())
     if len(losses):
-        axes.axhline(float(losses.mean()), color="#222222", linewidth=0.8, linestyle=":")
-        title = f"mean {losses.mean():.3f} nats\nn = {len(losses)}"
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, title=title)
+        axes.axhline(float(losses.mean()), color="#222222", linewidth=0.8, linestyle=":", marker="")
+        title = f"dotted: mean of all {len(losses)} pairs, {losses.mean():.3f} nats"
+        left = (_NAMES + 1) / (at[shown.points[-1]] + _NAMES)  # right of the axis
+        beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (left, 1.05)}
+        axes.legend(**beside, fontsize=_SMALL + 0.5, title=title, title_fontsize=_SMALL + 0.5, ncols=2)
+        axes.set_ylim(0, 1.5 * float(losses.max()) or 1.0)

@@ -26,6 +26,8 @@ from vocabx_utils.vocabulary.tokens import Extension
 Point = tuple[int, int]
 """Bytes of the text before it, and a number among the points there: tokens without text take room too."""
 _EMPTY = "border:none;background:none"
+_UNMARKED: dict[Kind, str] = {"same": " (no mark)", "merged": " (no mark, beside a ratio such as {})"}
+"""How a legend names kinds without a mark where their colours and borders are not seen."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,17 @@ class Strip:
             if length.get(point, 0) - used > width and before != cuts[-1]:
                 cuts.append(before)
                 used = length.get(before, 0)
-        return [self._between(*ends) for ends in zip(cuts, [*cuts[1:], self.points[-1]], strict=True)]
+        return [self.between(*ends) for ends in zip(cuts, [*cuts[1:], self.points[-1]], strict=True)]
 
-    def _between(self, start: Point, stop: Point) -> Strip:
+    def between(self, start: Point, stop: Point) -> Strip:
+        """Cut out the part between two shared points."""
         sides = [tuple(t for t in row if start <= t.start and t.stop <= stop) for row in (self.original, self.extended)]
         return Strip(sides[0], sides[1], self.shared)
 
     def groups(self) -> Iterator[tuple[Point, Point, str]]:
         """Yield neighbouring shared points, and `k:m` where k old tokens between them stand for m others."""
         for start, stop in pairwise(point for point in self.points if point in self.shared):
-            part = self._between(start, stop)
+            part = self.between(start, stop)
             plain = {token.kind for token in part.extended} <= {"same", "special"}
             yield start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}"
 
@@ -203,12 +206,20 @@ def _joint_row(line: Strip, column: dict[Point, int]) -> str:
 
 
 def _legend(strip: Strip) -> str:
-    items = [
+    """Draw the legend as a list whose words hold without the swatches, which some web pages drop."""
+    ratio = next((label for _, _, label in strip.groups() if label), "")
+    entries = [
         f'<span style="color:{INK};background:{look.fill};border:{look.border} {look.edge};padding:0 4px">'
-        f"{look.mark or '&nbsp;'}</span> {look.meaning}"
-        for look in (LOOKS[kind] for kind in strip.kinds)
+        f"{look.mark or '&nbsp;'}</span> {look.meaning}{_UNMARKED.get(kind, '').format(ratio)}"
+        for kind, look in ((kind, LOOKS[kind]) for kind in strip.kinds)
     ]
-    return f'<div style="font-size:80%;line-height:2.2">{" &ensp; ".join(items)}</div>'
+    if ratio:
+        entries.append(f"between the rows, {ratio} counts the original and the extended tokens of a span")
+    items = "".join(f'<li style="margin:0">{entry}</li>' for entry in entries)
+    return (
+        '<ul style="list-style:none;display:flex;flex-wrap:wrap;gap:0 1.2em;margin:0.2em 0;padding:0;'
+        f'font-size:80%;line-height:2.2">{items}</ul>'
+    )
 
 
 def token_strip(extension: Extension, text: str, *, add_special_tokens: bool = False) -> Strip:

@@ -17,17 +17,23 @@ from typing import Any, Literal
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from vocabx_utils.files import atomic_path, read_json, write_json
 from vocabx_utils.names import split_variant
 from vocabx_utils.paths import runs_root
 
-PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#56b4e9", "#949494")
-"""seaborn's `colorblind` palette without its two lightest colours."""
+PALETTE = ("#0772da", "#c17c08", "#055e38", "#50175c", "#c6399b", "#212197", "#7b5206", "#96887c")
+"""Line colours: each at least 3:1 on white, any two at least 20 apart in CIELAB, for colour-blind readers too."""
+BASE_COLOR, FAINT = "#222222", "0.35"
+"""Colours of the base model, and of notes and other words beside the data."""
 
 Format = Literal["svg", "pdf", "png"]
 _SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
@@ -40,9 +46,11 @@ _ORDERED = (
 )  # fmt: skip
 """Variants with a style of their own, in the order of the styles."""
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
-_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {"Software": None}}
-_PNG_DPI, _SCREEN_DPI, _MIN_ALT = 200, 84, 20
-_CHARACTERS_PER_INCH = 17  # of an x-small note
+_DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {}}
+_FILE_DPI, _INLINE_DPI, _PAGE_DPI, _MIN_ALT = 200, 150, 84, 20
+"""Dots per inch of a PNG file, of a picture in a notebook, and of the size at which a page shows that one."""
+_COLORS = 256  # of a PNG: lines and words need no more, and the file shrinks to less than half
+_CHARACTERS_PER_INCH = 14.5  # of a note
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
             "axes.titlesize": size * 1.1,
             "errorbar.capsize": 3,
             "figure.constrained_layout.use": True,
-            "figure.dpi": _SCREEN_DPI,
+            "figure.dpi": _PAGE_DPI,
             "figure.figsize": (6.4, 3.8),
             "font.family": "DejaVu Sans",
             "font.size": size,
@@ -101,7 +109,7 @@ def variant_style(name: str) -> dict[str, Any]:
     """
     stem, added = split_variant(name)
     if stem == "base":
-        return {"color": "0.2", "marker": _MARKERS[-1] if added else "h", "linestyle": ":" if added else "-"}
+        return {"color": BASE_COLOR, "marker": _MARKERS[-1] if added else "h", "linestyle": ":" if added else "-"}
     style = cycle_style(_ORDERED.index(stem) if stem in _ORDERED else zlib.crc32(stem.encode()))
     shift = sum(_SHIFTS[words] for words in added)
     marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
@@ -143,13 +151,21 @@ def note(ax: Axes, text: str) -> None:
     """Write a note below the figure of these axes: what n is and what bars or bands mean. One for each figure."""
     if (figure := ax.get_figure(root=True)) is not None:
         width = int(_CHARACTERS_PER_INCH * figure.get_size_inches()[0])
-        figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="x-small", color="0.35")
+        figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="small", color=FAINT)
+
+
+def legend_by_end(ax: Axes, **style: Any) -> Legend:
+    """Write the legend of line curves in the order in which they end, from the highest to the lowest."""
+    handles, labels = ax.get_legend_handles_labels()
+    ends = [float(np.asarray(h.get_ydata())[-1]) if isinstance(h, Line2D) else -np.inf for h in handles]
+    order = sorted(range(len(ends)), key=lambda at: -ends[at])
+    return ax.legend([handles[at] for at in order], [labels[at] for at in order], **style)
 
 
 def save_figure(
     fig: Figure, name: str, alt: str, folder: str | Path | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Path]:
-    """Save a figure with fixed bytes (PNG with 200 dpi), and its alternative text in `alt.json` beside it.
+    """Save a figure with fixed bytes (PNG with 200 dpi, few colours), and its alternative text in `alt.json` beside it.
 
     Args:
         alt: what is plotted, which axes, the main pattern; for readers who do not see the picture.
@@ -166,23 +182,37 @@ def save_figure(
     paths = [folder / f"{name}.{extension}" for extension in formats]
     for path, extension in zip(paths, formats, strict=True):
         with atomic_path(path) as temporary, mpl.rc_context({"svg.hashsalt": "vocabx"}):
-            fig.savefig(temporary, format=extension, dpi=_PNG_DPI, metadata=_DATES[extension], facecolor="white")
+            if extension == "png":
+                temporary.write_bytes(_png(fig, _FILE_DPI))
+            else:
+                fig.savefig(temporary, format=extension, metadata=_DATES[extension], facecolor="white")
     texts = read_json(folder / "alt.json") if (folder / "alt.json").exists() else {}
     write_json(folder / "alt.json", dict(sorted({**texts, name: " ".join(alt.split())}.items())))
     return paths
 
 
+def _png(fig: Figure, dpi: int) -> bytes:
+    """Draw a figure as a PNG of few colours, always the same bytes for the same figure."""
+    drawn, packed = io.BytesIO(), io.BytesIO()
+    fig.savefig(drawn, format="png", dpi=dpi, metadata={"Software": None}, facecolor="white")
+    with Image.open(drawn) as picture:
+        few = picture.convert("RGB").quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        few.save(packed, "png", optimize=True, dpi=(dpi, dpi))
+    return packed.getvalue()
+
+
 def show_figure(fig: Figure, name: str, alt: str, folder: str | Path | None = None) -> None:
     """Save a figure (see `save_figure`), show it in the notebook with its alternative text below, and close it.
 
-    The picture carries the text as its `alt` attribute too, so that web pages made from the notebook keep it.
+    The picture has more dots than the page shows at its size, so that it is sharp on a dense screen. It carries the
+    text as its `alt` attribute too, so that web pages made from the notebook keep it.
     """
-    from IPython.display import Image, Markdown, display
+    from IPython.display import Image as Shown
+    from IPython.display import Markdown, display
 
     save_figure(fig, name, alt, folder)
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", dpi=_SCREEN_DPI, metadata=_DATES["png"], facecolor="white")
+    picture, width = _png(fig, _INLINE_DPI), round(_PAGE_DPI * fig.get_size_inches()[0])
     plt.close(fig)
     words = " ".join(alt.split())
-    display(Image(buffer.getvalue(), format="png", alt=words))
+    display(Shown(picture, format="png", width=width, alt=words))
     display(Markdown(f"*{words}*"))

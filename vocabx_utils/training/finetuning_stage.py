@@ -70,6 +70,15 @@ class FineTuned:
         epoch = epochs.iloc[0] if stage == "start" else epochs[epochs.stage == stage].iloc[-1]
         return Measured(self.observed.get(stage), float(epoch.validation_loss))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return stages, epochs and observations as plain data, as `measured.stage_table` takes them."""
+        epochs = self.losses[self.losses.kind == "epoch"]
+        return {
+            "stages": self.stages.to_dict("records"),
+            "epochs": epochs[["stage", "epoch", "loss", "validation_loss"]].to_dict("records"),
+            "observed": self.observed,
+        }
+
 
 def fine_tune(
     model: PreTrainedModel,

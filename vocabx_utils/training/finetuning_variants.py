@@ -1,15 +1,16 @@
 """Which variants notebook 04 tunes, and one call that tunes one of them.
 
 Every expanded variant goes through stage a and then LoRA. Controls: the base model through LoRA and through
-sequential full fine-tuning, an expanded variant without stage a, and one that takes stage c instead of LoRA.
+sequential full fine-tuning, an expanded variant that spends the epochs of stage a on LoRA too, and one that takes
+stage c instead of LoRA.
 
 Legend: V original vocabulary, N new tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,16 @@ from vocabx_utils.vocabulary.tokens import Extension
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """One variant: its folder, where it starts (see `starts.open_start`) and the stages it goes through."""
+    """One variant: its folder, where it starts (see `starts.open_start`) and the stages it goes through.
+
+    Attributes:
+        settings: what it has otherwise than the configuration says, by the names of `FineTuneConfig`.
+    """
 
     name: str
     start: str
     stages: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,17 @@ class Texts:
 
 
 def plan_variants(config: FineTuneConfig) -> tuple[TuningPlan, ...]:
-    """Spell out the variants of a configuration; one that starts from another comes after it."""
+    """Spell out the variants of a configuration; one that starts from another comes after it.
+
+    Without stage a, LoRA runs for the epochs of both stages: as many steps on as many tokens, after as long a warm-up.
+    """
+    epochs = config.a_epochs + config.b_epochs
+    as_long = {"b_epochs": epochs, "b_warmup": config.b_warmup * config.b_epochs / epochs}
     plans = [
         TuningPlan(name, "base", ("b",)) if name == "base" else TuningPlan(name, f"phase1:{name}", ("a", "b"))
         for name in config.variants
     ]
-    plans += [TuningPlan(f"{name}_no_a", f"phase1:{name}", ("b",)) for name in config.without_a]
+    plans += [TuningPlan(f"{name}_no_a", f"phase1:{name}", ("b",), as_long) for name in config.without_a]
     plans += [TuningPlan(f"{name}_full", "base" if name == "base" else f"{name}:a", ("c",)) for name in config.full]
     return tuple(plans)
 
@@ -116,7 +127,7 @@ def tune_variant(
 
     Args:
         extension: the extension of notebook 01; None is enough for the base model.
-        config: settings; its `stages` are replaced by the plan's.
+        config: settings; its `stages`, and what else the plan sets, are replaced by the plan's.
         sets: text sets measured before and after each stage; none, no measurement.
         prompt: continued greedily after each stage.
         measured: the variant's start, where another variant has measured that model already.
@@ -133,7 +144,7 @@ def tune_variant(
         train,
         validation,
         run.stage(STAGE, plan.name),
-        replace(config, stages=plan.stages),
+        replace(config, stages=plan.stages, **plan.settings),
         limit=start.limit,
         new_ids=start.new_ids,
         origin=start.origin,

@@ -146,6 +146,28 @@ def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
     return pd.DataFrame(rows, columns=["word", "before", "after"]), len(words)
 
 
+def recut_texts(extension: Extension, texts: Sequence[str], window: int = 5) -> pd.DataFrame:
+    """List the texts that the original tokenizer would have cut elsewhere, each with the first such place.
+
+    Each new token of a text is replaced by its subtokens; what comes out should be the ids that the original gives.
+
+    Returns:
+        One row for each text that differs: text (its number), position (in original tokens), and about `window` ids
+        around that place, `before` as the original reads it and `after` with the subtokens put back.
+    """
+    parts = {t.id: t.subtokens for t in extension.tokens}
+    both = (encode_all(tokenizer, texts) for tokenizer in (extension.original, extension.extended))
+    rows = []
+    for number, (before, ids) in enumerate(zip(*both, strict=True)):
+        after = [old for i in ids for old in parts.get(i, (i,))]
+        if after != before:
+            shorter = min(len(before), len(after))
+            at = next((k for k in range(shorter) if before[k] != after[k]), shorter)
+            near = slice(max(0, at - 2), at - 2 + window)
+            rows.append((number, at, tuple(before[near]), tuple(after[near])))
+    return pd.DataFrame(rows, columns=["text", "position", "before", "after"])
+
+
 def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """Count tokens before and after, by type of text.
 

@@ -1,0 +1,47 @@
+"""What phase 1 gains: points of tokens and objectives, and what the alternative text says of them."""
+
+import numpy as np
+import pandas as pd
+
+from vocabx_utils.figures.gains import draw_token_gains, draw_tradeoff
+
+
+def test_tokens_stand_at_their_kl_before_and_after() -> None:
+    tokens = pd.DataFrame(
+        {
+            "text": [" xp", "cdf", "tol", "unseen"],
+            "kl_start": [2.0, 1.0, 0.5, np.nan],
+            "kl_end": [0.5, 0.25, 1.0, np.nan],
+        }
+    )
+    drawing = draw_token_gains(tokens, "mean_kl_last")
+    better, worse = (part.get_offsets().tolist() for part in drawing.figure.axes[0].collections)
+    assert better == [[2.0, 0.5], [1.0, 0.25]]
+    assert worse == [[0.5, 1.0]]
+    named = [text.get_text() for text in drawing.figure.axes[0].texts]
+    assert named == ["tol", "cdf", "·xp"]  # from left to right
+    assert "2 points lie below" in drawing.alt
+    assert "keeps 25% of its KL" in drawing.alt
+
+
+def test_a_kl_of_zero_stands_at_the_edge_of_the_logarithmic_axis() -> None:
+    tokens = pd.DataFrame({"text": ["a", "b"], "kl_start": [1.0, 0.0], "kl_end": [0.0, 0.0]})
+    better, worse = (part.get_offsets().tolist() for part in draw_token_gains(tokens, "x").figure.axes[0].collections)
+    assert better == [[1.0, 1e-3]]
+    assert worse == [[1e-3, 1e-3]]
+
+
+def test_the_line_of_the_trade_off_joins_what_differs_in_lambda_alone() -> None:
+    values = {
+        "mean_untrained": (9.0, 9.0), "mean_kl_last": (0.2, 1.0), "mean_kl_last_ce1": (0.5, 0.8),
+        "mean_kl_last_ce0.3": (0.3, 0.9), "mean_ce": (0.9, 0.7), "random_ce": (1.0, 2.0),
+    }  # fmt: skip
+    rows = {name: {"kl_last": kl, "bpb": bits} for name, (kl, bits) in values.items()}
+    drawing = draw_tradeoff({"M, python": rows, "untrained": {"mean_untrained": rows["mean_untrained"]}})
+    (ax,) = drawing.figure.axes
+    line, *points = ax.get_lines()
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.2, 0.3, 0.5], [1.0, 0.9, 0.8])
+    assert [(float(p.get_xdata()[0]), float(p.get_ydata()[0])) for p in points] == [(0.9, 0.7)]
+    assert [text.get_text() for text in ax.texts] == ["λ = 0", "λ = 1"]
+    assert "mean init, KL (last) has the lowest KL" in drawing.alt
+    assert "mean init, CE the fewest bits per byte" in drawing.alt

@@ -1,0 +1,104 @@
+"""What the first page of a run's report says of the run: model, date, results and verdicts, each from a file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, get_args
+
+import pandas as pd
+
+from vocabx_utils.files import read_json
+from vocabx_utils.intervals import Answer
+from vocabx_utils.names import TUNED, variant_label
+from vocabx_utils.paths import STAGES
+from vocabx_utils.runs import Run
+from vocabx_utils.thesis import CLAIMS
+
+_ANSWERS = get_args(Answer)
+
+
+@dataclass(frozen=True)
+class Front:
+    """Facts about a run; what it has no file for is left out."""
+
+    facts: dict[str, str]
+    results: tuple[str, ...]  # sentences
+    claims: tuple[Said, ...]
+
+
+class Said(NamedTuple):
+    """What the notebooks of a run say of one claim of the thesis."""
+
+    claim: str  # its number
+    text: str  # in words
+    answers: tuple[tuple[str, str], ...]  # (answer, stage), each pair once
+
+
+def read_front(run: Run) -> Front:
+    """Read a run's facts, results and verdicts from its files."""
+    return Front(dict(_facts(run)), tuple(_results(run)), tuple(_claims(run)))
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    keys = [path for stage in STAGES[:2] if (path := run.folder / stage / "key.json").exists()]
+    key = {name: value for path in keys for name, value in read_json(path).items()}
+    sealed = [read_json(path) for path in sorted(run.folder.glob("0*/**/provenance.json"))]
+    if "model" in key:
+        yield "Model", key["model"]
+    if "n_tokens" in key:
+        yield "New tokens", f"{key['n_tokens']:,}, chosen by the strategy {key['strategy']!r}"
+    if sealed:
+        last = max(sealed, key=lambda found: datetime.fromisoformat(found["finished"]))
+        day = datetime.fromisoformat(last["finished"])
+        yield "Finished", f"{day.day} {day:%B %Y}"
+        parts = [f"{name} {last['versions'][name]}" for name in ("torch", "transformers") if name in last["versions"]]
+        yield "Made with", ", ".join([f"vocabx at revision {last['git']}", *parts] if last.get("git") else parts)
+
+
+def _results(run: Run) -> Iterator[str]:
+    for row in _rows(run, "01_tokenizer_extension/gains.csv"):
+        change = _percent(row["tokens_after"], row["tokens_before"])
+        yield (
+            f"{row['texts']:,} held-out texts ({row['type']}) take {row['tokens_before']:,} tokens with the old "
+            f"tokenizer and {row['tokens_after']:,} with the new one, {change}."
+        )
+    phase1 = {row["variant"]: row["bpb"] for row in _rows(run, "03_phase1_training/table.csv")}
+    trained = {name: value for name, value in phase1.items() if not name.endswith("untrained")}
+    if trained and len(trained) < len(phase1):
+        start = min(value for name, value in phase1.items() if name not in trained)
+        best = min(trained, key=trained.__getitem__)
+        yield (
+            f"After phase 1 the best variant ({variant_label(best)}) needs {trained[best]:.3f} bits per byte of "
+            f"held-out text; untrained new rows need {start:.3f}."
+        )
+    for row in _rows(run, "05_benchmark_evaluation/bits_per_byte.csv"):
+        if row["texts"] == "held out" and row["model"].startswith(TUNED):
+            interval = f"95 % interval {row['low']:+.3f} to {row['high']:+.3f}, {row['n']} texts"
+            yield (
+                f"Fine-tuned, {variant_label(row['model'].removeprefix(TUNED))} needs {row['bits_per_byte']:.3f} bits "
+                f"per byte of held-out text, {row['difference']:+.3f} against the base model ({interval})."
+            )
+
+
+def _percent(after: float, before: float) -> str:
+    change = 100 * (after / before - 1)
+    return f"{abs(change):.1f} % {'fewer' if change < 0 else 'more'}"
+
+
+def _rows(run: Run, relative: str) -> list[dict[str, Any]]:
+    path = run.folder / relative
+    return [dict(row) for _, row in pd.read_csv(path).iterrows()] if path.exists() else []
+
+
+def _claims(run: Run) -> Iterator[Said]:
+    answers: dict[str, dict[tuple[str, str], None]] = {claim: {} for claim in CLAIMS}  # no answer twice, in order
+    for stage in STAGES:
+        path = run.folder / stage / "verdicts.json"
+        found = read_json(path) if path.exists() else []
+        for entry in found.values() if isinstance(found, dict) else found:  # by setting, or one after another
+            claim = entry["claim"].split()[0]
+            if claim in answers and entry.get("answer") in _ANSWERS:
+                answers[claim][entry["answer"], stage] = None
+    yield from (Said(claim, CLAIMS[claim], tuple(said)) for claim, said in answers.items() if said)

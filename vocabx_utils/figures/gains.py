@@ -1,0 +1,94 @@
+"""What phase 1 gains: the KL of each new token before and after, and what a share of cross-entropy costs and buys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from vocabx_utils.figures.looks import drawable, visible
+from vocabx_utils.figures.theme import PALETTE, Drawing, note, variant_style
+from vocabx_utils.measured import ce_line
+from vocabx_utils.names import variant_label
+
+_FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
+_NAMED = 5  # tokens whose text stands beside their point
+
+
+def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
+    """Draw the KL at the last subtoken of each new token after training against that before; below the line is better.
+
+    Args:
+        tokens: columns text, kl_start, kl_end (nats, NaN where validation holds no such token); see `token_table`.
+        variant: the trained variant, for the caption.
+    """
+    seen = tokens.dropna(subset=["kl_start", "kl_end"])
+    start, end = (seen[name].clip(lower=_FLOOR).to_numpy() for name in ("kl_start", "kl_end"))
+    better = end < start
+    fig, ax = plt.subplots(figsize=(6.4, 4.6))
+    limits = [0.7 * min(start.min(), end.min()), 1.5 * max(start.max(), end.max())]
+    ax.plot(limits, limits, color="0.4", lw=1, linestyle="-", marker="")
+    for kind, chosen, colour, marker in (("fell", better, PALETTE[0], "o"), ("did not fall", ~better, PALETTE[3], "X")):
+        label = f"KL {kind}: n = {chosen.sum()}"
+        ax.scatter(start[chosen], end[chosen], color=colour, marker=marker, s=34, label=label)
+    worst = np.argsort(-end)[:_NAMED]
+    for place, at in enumerate(worst[np.argsort(start[worst])]):  # above and below in turn, so that names keep apart
+        text = drawable(visible(seen["text"].iloc[at]))
+        ax.annotate(
+            text, (start[at], end[at]), (4, -11 if place % 2 else 5), textcoords="offset points", fontsize="small"
+        )
+    ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits)
+    ax.set(xlabel="KL before training (nats)", ylabel="KL after training (nats)")
+    ax.legend(loc="upper left")
+    note(ax, f"{variant_label(variant)}; validation, n = {len(seen)} new tokens, KL after the token. Line: no change.")
+    factor = float(np.exp(np.median(np.log(end / start))))
+    alt = (
+        f"Scatter plot of {len(seen)} new tokens for {variant_label(variant)}: KL at the last subtoken before training "
+        f"on the horizontal axis, after training on the vertical one, both logarithmic. {better.sum()} points lie "
+        f"below the line of no change; the median token keeps {factor:.0%} of its KL."
+    )
+    return Drawing(fig, alt)
+
+
+def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Drawing:
+    """Draw KL after merged spans against bits per byte, one panel a setting; a line joins what differs in lambda alone.
+
+    The untrained start lies far above all others and is left out; so are settings without another mean start.
+
+    Args:
+        settings: by title, rows by variant with `kl_last` (nats) and `bpb`; see `measured.by_setting`.
+    """
+    shown = {
+        title: {name: row for name, row in rows.items() if name.startswith("mean_") and name != "mean_untrained"}
+        for title, rows in settings.items()
+    }
+    shown = {title: rows for title, rows in shown.items() if rows}
+    fig, axes = plt.subplots(1, len(shown), figsize=(4.4 * len(shown) + 1.6, 3.9), squeeze=False)
+    told, drawn = [], {}
+    for ax, (title, rows) in zip(axes[0], shown.items(), strict=True):
+        line = ce_line(rows)
+        _, kl, bits = np.reshape(line, (-1, 3)).T
+        (joined,) = ax.plot(kl, bits, "-o", color="0.35", markersize=4, zorder=1)
+        drawn["mean init, KL (last) + λ CE"] = joined
+        for share, x, y in [line[0], line[-1]] if line else []:
+            ax.annotate(f"λ = {share:g}", (x, y), (5, 5), textcoords="offset points", fontsize="small")
+        for name, row in rows.items():
+            if (row["kl_last"], row["bpb"]) not in set(zip(kl, bits, strict=True)):
+                look = {key: value for key, value in variant_style(name).items() if key != "linestyle"}
+                (drawn[variant_label(name)],) = ax.plot(row["kl_last"], row["bpb"], linestyle="none", **look)
+        ax.set(title=title, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte", xscale="log")
+        ax.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+        ax.minorticks_off()
+        told.append(_told(title, rows))
+    axes[0, -1].legend(list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    note(axes[0, 0], "Down and left is better. One run for each point; the untrained start lies far above.")
+    words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
+    return Drawing(fig, f"{words} {' '.join(told)}")
+
+
+def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    best = {key: variant_label(min(rows, key=lambda name: rows[name][key])) for key in ("kl_last", "bpb")}
+    return f"In {title}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."
