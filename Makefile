@@ -41,9 +41,9 @@ test: unit nbval
 unit: model
 	$(BIN)/python -m pytest tests
 
-# For the inner loop; `make unit` runs the tests that are marked slow, too.
+# For the inner loop; `make unit` runs the tests that are marked slow, too. A process for each core, with one thread.
 fast: model
-	$(BIN)/python -m pytest tests -m "not slow" -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m "not slow" -q -n auto --dist loadfile
 
 # No test may need what another one left behind.
 test-alone: model

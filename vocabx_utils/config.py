@@ -257,16 +257,17 @@ class AnalysisConfig(StageConfig):
     """Notebook 06: inside the model."""
 
     # variants of phase 1 whose student is run (causal test, layers, lens); those that the run lacks are left out
-    probed: tuple[str, ...] = ("mean_ce", "mean_kl_last")
-    windows: int = 8  # most windows of validation text that teacher and student read
+    probed: tuple[str, ...] = ("mean_kl_last", "mean_ce", "random_kl_last", "random_kl_first", "random_ce")
+    windows: int = 10  # most windows of validation text that teacher and student read
     # paired positions in a window before its new token and from it on
     before: int = 12
     after: int = 12
-    # dimensions of the learned change that the causal test keeps; those above D are left out
-    kept: tuple[int, ...] = (4, 16, 64, 256)
+    # dimensions of the learned change that the causal test keeps besides a tenth of D; those above D are left out
+    kept: tuple[int, ...] = (4, 16, 256)
     draws: int = 1  # repetitions with random coordinates
     bootstrap: int = 1000  # samples behind each interval
     batch_size: int = 8  # windows in one forward pass
+    example_token: str = " estimator"  # the new token that is followed through the notebook; else the first one
 
     def __post_init__(self) -> None:
         super().__post_init__()

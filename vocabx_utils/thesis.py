@@ -29,7 +29,8 @@ NUMBERS: dict[str, float] = {name: found["value"] for name, found in _DATA["numb
 class ResultRow:
     """One row of the results table (`tab:combined_results`)."""
 
-    variant: str  # name of the phase-1 variant in this project, or `base`
+    # phase-1 variant by its name in this project, or `base`; KL variants have the name of one reading, anchor `first`
+    variant: str
     recipe: Literal["none", "lora", "full"]  # fine-tuning of the blocks: `none`, `lora`, or `full` (sequential)
     # problems passed
     bigcodebench: int
@@ -113,7 +114,12 @@ _EXAMPLES = {
 ALIGNMENT_EXAMPLE = _EXAMPLES["token_mapping"]
 """Worked example of the token mapping: `int CellConnectDLS(void) { return 0; }`."""
 LOSS_PIPELINE = _EXAMPLES["loss_pipeline"]
-"""The text of the loss figure; the thesis also compares the first token of both divergent groups."""
+"""The text of the loss figure, which also sets `num` beside `numpy` and `st` beside `std`.
+
+Which distributions are compared depends on the reading. Where a column holds the logits that predict its token, that
+pair lies before the merged span, and the figure's pairs are those of anchor `last`. Where it holds the logits after its
+token, they are those of anchor `first`.
+"""
 POSITION_MAPPING = _EXAMPLES["position_mapping"]
 """AweDist's mapping. The thesis writes pairs as (extended, original); here they are (original, extended)."""
 TOKENIZATION_TABLE: tuple[tuple[str, int], ...] = _tuples(_DATA["tokenization"]["tokens"])

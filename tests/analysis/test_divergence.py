@@ -103,7 +103,7 @@ def test_causal_sweep_on_a_model_recovers_a_planted_sparse_change() -> None:
     start[0, [4, 20]] += 3.0
     start[1, [1, 7]] -= 3.0
     meter = divergence.KLMeter(base, [text], V)
-    result = mechanisms.causal_sweep(meter.mean, start, end, [1, 2, 8], draws=3)
+    result = mechanisms.causal_sweep(meter, start, end, [1, 2, 8], draws=3)
     assert result.kl_end == pytest.approx(0, abs=1e-6)
     assert result.kl_start > 0.01
     assert result.coordinates_needed(0.999) == 2

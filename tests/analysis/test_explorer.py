@@ -1,7 +1,11 @@
 """The explorer's answers against direct computation, its HTML, and its widgets without a browser."""
 
+import base64
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -126,6 +130,15 @@ def test_html_escapes_token_texts(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in shown
 
 
+def panel(load: Callable[[str], Explorer], runs: Sequence[str] = ("a",), token: int = 0) -> SimpleNamespace:
+    """The widgets of an explorer by name."""
+    box = explorer_widget(load, runs, token)
+    (run, variant), (search, token_box), (epoch, matrix) = (row.children for row in box.children[:3])
+    found = {"run": run, "variant": variant, "search": search, "token": token_box, "epoch": epoch, "matrix": matrix}
+    listed, restart, out = box.children[3:]
+    return SimpleNamespace(box=box, out=out, listed=listed, restart=restart, **found)
+
+
 def test_widget_reacts(tmp_path: Path) -> None:
     tiny = build_run(tmp_path)
     loaded: list[str] = []
@@ -134,31 +147,122 @@ def test_widget_reacts(tmp_path: Path) -> None:
         loaded.append(name)
         return explorer(tiny)
 
-    box = explorer_widget(load, ["a", "b"], token=2)
-    (run, variant), (search, token), (epoch, matrix) = (row.children for row in box.children[:3])
-    out = box.children[3]
+    made = panel(load, ["a", "b"], token=2)
     assert loaded == ["a"]
-    assert " tok2" in out.value
-    assert epoch.max == 2
-    search.value = "tok11"
-    assert token.value == 11
-    assert " tok11" in out.value
-    before = out.value
-    epoch.value = 0
-    assert out.value != before
-    assert "epoch 0" in out.value
-    matrix.value = "head"
-    assert "head row" in out.value
-    variant.value = "mean_untrained"
-    assert epoch.max == 0
-    assert "untrained" in out.value
-    search.value = "zzz"
-    assert "no new token contains" in out.value
-    run.value = "b"
+    assert "·tok2" in made.out.value
+    assert made.epoch.max == 2
+    made.search.value = "tok11"
+    assert made.token.value == 11
+    assert "·tok11" in made.out.value
+    before = made.out.value
+    made.epoch.value = 0
+    assert made.out.value != before
+    assert "epoch 0" in made.out.value
+    made.matrix.value = "head"
+    assert "head row" in made.out.value
+    made.variant.value = "mean_untrained"
+    assert made.epoch.max == 0
+    assert "untrained" in made.out.value
+    made.run.value = "b"
     assert loaded == ["a", "b"]
-    assert search.value == ""
+    assert made.search.value == ""
     with pytest.raises(ValueError, match="at least one"):
         explorer_widget(load, [])
+
+
+def test_a_search_without_a_hit_is_said_and_the_next_one_recovers(tmp_path: Path) -> None:
+    made = panel(lambda _: explorer(build_run(tmp_path)), token=3)
+    made.search.value = "zzz"
+    assert "no new token contains 'zzz'" in made.out.value
+    assert 'class="vx-none"' in made.out.value
+    assert made.token.options == ()
+    made.variant.value = "mean_ce"  # a choice in between must not bring the old view back
+    assert "no new token contains" in made.out.value
+    made.search.value = "tok1"
+    assert made.token.value == 1
+    assert "·tok1<" in made.out.value
+    assert "no new token" not in made.out.value
+    made.search.value = "zzz"
+    made.search.value = ""
+    assert len(made.token.options) == 12
+    assert "·tok0<" in made.out.value
+
+
+def test_it_says_how_many_tokens_the_box_lists(tmp_path: Path) -> None:
+    made = panel(lambda _: explorer(build_run(tmp_path, n=60)))
+    assert len(made.token.options) == 50
+    assert "lists 50 of the 60 tokens found" in made.listed.value
+    made.search.value = "tok5"
+    assert len(made.token.options) == 11
+    assert "lists 11 of 60 new tokens, those that contain 'tok5'" in made.listed.value
+
+
+def test_it_opens_where_kl_was_measured(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path)  # of whose variants mean_ce alone has a KL
+    made = panel(lambda _: explorer(tiny))
+    assert made.variant.value == "mean_ce"
+    assert 'class="vx-kl"' in made.out.value
+    bare = Explorer(read_tokens(tiny.run), read_histories(tiny.run), tiny.original, decode)
+    assert bare.preferred == "mean_kl_first"
+
+
+def test_the_epoch_is_kept_past_an_untrained_variant(tmp_path: Path) -> None:
+    made = panel(lambda _: explorer(build_run(tmp_path)))
+    assert made.epoch.value == 2  # the last one until somebody chooses
+    made.epoch.value = 1
+    made.variant.value = "mean_untrained"
+    assert (made.epoch.value, made.epoch.disabled) == (0, True)
+    made.variant.value = "mean_kl_last"
+    assert (made.epoch.value, made.epoch.disabled) == (1, False)
+    assert "epoch 1" in made.out.value
+
+
+def test_what_goes_wrong_is_shown_in_the_view_and_another_choice_recovers(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path)
+
+    def load(name: str) -> Explorer:
+        if name == "broken":
+            raise KeyError("<rows>")
+        return explorer(tiny)
+
+    made = panel(load, ["broken", "good"])
+    assert 'class="vx-error"' in made.out.value
+    assert "KeyError" in made.out.value
+    assert "&lt;rows&gt;" in made.out.value
+    made.search.value = "tok1"  # boxes of a run that could not be read do nothing
+    made.epoch.value = 0
+    assert 'class="vx-error"' in made.out.value
+    made.run.value = "good"
+    assert "·tok0" in made.out.value
+    made.run.value = "broken"
+    assert 'class="vx-error"' in made.out.value
+    assert made.token.options == ()
+    made.run.value = "good"
+    (tiny.run.folder / "03_phase1_training/mean_kl_last/rows/epoch_02.safetensors").unlink()
+    made.variant.value = "mean_kl_last"
+    assert 'class="vx-error"' in made.out.value
+    made.variant.value = "mean_ce"
+    assert 'class="vx-error"' not in made.out.value
+
+
+def test_boxes_have_labels_and_a_line_for_a_restarted_kernel(tmp_path: Path) -> None:
+    made = panel(lambda _: explorer(build_run(tmp_path)))
+    boxes = {"Run": made.run, "Objective": made.variant, "Find token": made.search, "Token": made.token}
+    boxes |= {"Epoch": made.epoch, "Rows": made.matrix}
+    assert {name: box.description for name, box in boxes.items()} == {name: name for name in boxes}
+    assert 'role="alert"' in made.restart.value
+    assert ".vx-restart{display:none}" in made.restart.value  # shown by the class that JupyterLab sets on a restart
+    assert ".jupyter-widgets-disconnected .vx-restart{display:block}" in made.restart.value
+    assert "vx-panel" in made.box._dom_classes
+
+
+def test_the_map_is_a_picture_with_words(tmp_path: Path) -> None:
+    shown = view_html(explorer(build_run(tmp_path)).view("mean_ce", 0, 2))
+    [(alt, source)] = re.findall(r'class="vx-map" alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', shown)
+    assert "<svg" not in shown
+    assert "12 new rows" in alt
+    drawn = ElementTree.fromstring(base64.b64decode(source))
+    assert len(drawn.findall(".//{*}circle")) == 12 + 1
 
 
 def test_float16_originals(tmp_path: Path) -> None:

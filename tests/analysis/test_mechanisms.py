@@ -1,14 +1,20 @@
 """Participation, shares, spread and the causal test against closed forms, loops and a planted change."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixtures.tiny_run import build_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabx_utils.analysis import mechanisms as m
+from vocabx_utils.rows import read_histories
 
 
 def test_participation_closed_forms() -> None:
@@ -70,6 +76,17 @@ def test_spread_against_pairs_and_known_sets() -> None:
     assert math.isnan(broken["mean_cosine"])
 
 
+def test_spread_by_epoch_ends_with_the_yardstick(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path, variants=("mean_ce", "mean_kl_last"))
+    history = read_histories(tiny.run)
+    table = m.spread_by_epoch(history.values(), tiny.original["input"])
+    assert table["variant"].tolist() == ["mean_ce", "mean_ce", "mean_kl_last", "mean_kl_last", "old rows"]
+    assert table["epoch"].tolist()[:4] == [0, 2, 0, 2]
+    assert table["epoch"].isna().tolist() == [False] * 4 + [True]
+    assert table["mean_cosine"][1] == pytest.approx(m.spread(history["mean_ce"].rows(2))["mean_cosine"])
+    assert table["effective_rank"][4] == pytest.approx(m.spread(tiny.original["input"])["effective_rank"])
+
+
 def test_keep_part_ends_and_choices() -> None:
     generator = torch.Generator().manual_seed(3)
     start, end = torch.randn(4, 9, generator=generator), torch.randn(4, 9, generator=generator)
@@ -91,6 +108,11 @@ def test_keep_part_ends_and_choices() -> None:
         m.keep_part(start, end[:2], 1)
 
 
+def meter(measure: Callable[[torch.Tensor], float]) -> Any:
+    """A meter of two texts, the first with a quarter of the KL, at ten positions in all."""
+    return SimpleNamespace(positions=10, by_text=lambda rows: np.array([2.5, 7.5]) * measure(rows))
+
+
 def test_causal_sweep_recovers_a_planted_sparse_change() -> None:
     """Three coordinates of each row matter to the measure; noise everywhere else does not."""
     generator = torch.Generator().manual_seed(0)
@@ -105,7 +127,7 @@ def test_causal_sweep_recovers_a_planted_sparse_change() -> None:
     def measure(rows: torch.Tensor) -> float:
         return float((rows.gather(1, where) - target).square().mean())
 
-    result = m.causal_sweep(measure, start, end, [1, 2, 3, 8, 32], draws=8)
+    result = m.causal_sweep(meter(measure), start, end, [1, 2, 3, 8, 32], draws=8)
     assert result.coordinates_needed(0.99) == planted
     assert result.coordinates_needed(0.99, "random") is None
     recovered = result.table.groupby(["keep", "k"])["recovered"].mean()
@@ -123,15 +145,31 @@ def test_causal_sweep_finds_no_sparsity_in_a_dense_change() -> None:
     def measure(rows: torch.Tensor) -> float:
         return float(100 - (rows - start).sum(1).mean())
 
-    result = m.causal_sweep(measure, start, start + delta, [10, 50], draws=2)
+    result = m.causal_sweep(meter(measure), start, start + delta, [10, 50], draws=2)
     top = result.table[result.table["keep"] == "top"].set_index("k")["recovered"]
     assert top.tolist() == pytest.approx([0.1, 0.5], abs=1e-5)
     assert result.coordinates_needed(0.9) is None
 
 
+def test_causal_sweep_keeps_the_sums_of_each_text() -> None:
+    start, end = torch.zeros(2, 4), torch.ones(2, 4)
+    result = m.causal_sweep(meter(lambda rows: float(8 - rows.sum())), start, end, [1, 3], draws=3)
+    for keep in ("top", "random", "principal"):
+        ends = result.ends(3, keep)  # type: ignore[arg-type]
+        assert ends[0].tolist() == [20, 60]
+        assert ends[2].tolist() == [0, 0]
+    assert result.ends(1)[1].tolist() == [15, 45]
+    assert result.ends(1, "random")[1] == pytest.approx([15, 45])
+    assert result.facts() == {"kl_start": 8, "kl_end": 0, "width": 4, "positions": 10}
+    assert result.recovered(1) == pytest.approx(0.25)
+    assert result.recovered(3, "random") == pytest.approx(0.75)
+    part = result.table[result.table["keep"] == "random"].groupby("k")["kl"].mean()
+    assert part.tolist() == pytest.approx([6, 2])
+
+
 def test_causal_sweep_without_a_change() -> None:
     start = torch.ones(2, 4)
-    result = m.causal_sweep(lambda rows: 1.0, start, start.clone(), [1])
+    result = m.causal_sweep(meter(lambda rows: 1.0), start, start.clone(), [1])
     assert result.table["recovered"].isna().all()
 
 

@@ -117,7 +117,7 @@ def test_nearest_rows() -> None:
     assert cosines == pytest.approx(similarity.cosine(matrix[indices], torch.tensor([2.0, 0.1])), abs=1e-6)
     assert similarity.nearest_rows(torch.zeros(2), matrix)[0].size == 0
     assert similarity.nearest_rows(torch.tensor([float("nan"), 1.0]), matrix)[0].size == 0
-    assert similarity.neighbour_text(torch.tensor([2.0, 0.0]), matrix, str, 2) == "'0' 1.00, '4' 0.71"
+    assert similarity.neighbour_text(torch.tensor([2.0, 0.0]), matrix, str, 2) == "0 4"
     assert similarity.neighbour_text(torch.zeros(2), matrix, str).startswith("none")
 
 
@@ -153,3 +153,31 @@ def test_frequency_groups_are_ordered_and_keep_ties_together() -> None:
     assert similarity.frequency_groups(pd.Series([3, 3, 3])).unique().tolist() == ["3"]
     with pytest.raises(ValueError, match="groups is 0"):
         similarity.frequency_groups(counts, 0)
+
+
+def test_own_subtokens_among_the_nearest_rows() -> None:
+    matrix = torch.eye(6)
+    rows_ = torch.stack([matrix[[0, 1]].mean(0), matrix[[2, 3]].mean(0), matrix[5]])
+    assert similarity.own_neighbours(rows_, matrix, [(0, 1), (2, 4), (5, 5)]) == pytest.approx((1 + 0.5 + 1) / 3)
+    assert similarity.own_neighbours(rows_[:1], matrix, [(3, 4)]) == 0
+
+
+def test_last_cosines_stand_above_those_of_the_thesis(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path)
+    found = similarity.cosines_by_epoch(
+        rows.read_histories(tiny.run).values(),
+        rows.read_tokens(tiny.run),
+        tiny.original,  # type: ignore[arg-type]
+    )
+    summary = similarity.summarize(found, draws=20)
+    table = similarity.beside_thesis(summary, ["mean_ce", "random_kl_last"])
+    assert set(table.index) == {
+        "mean init, CE",
+        "random init, KL (last)",
+        "thesis: random init, CE",
+        "thesis: random init, KL",
+    }
+    expected = found.query("variant == 'mean_ce' and matrix == 'head' and epoch == 2 and position == 'last'")["cosine"]
+    assert table.loc["mean init, CE", ("head", "last")] == pytest.approx(expected.mean())
+    assert table.loc["thesis: random init, KL", ("head", "first")] == pytest.approx(0.1254, abs=1e-4)
+    assert table.loc["thesis: random init, CE", ("input", "last")] == pytest.approx(0.0243, abs=1e-4)

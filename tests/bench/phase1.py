@@ -1,4 +1,4 @@
-"""Measure phase 1 against the method as the thesis describes it, and against what the arithmetic allows.
+"""Measure phase 1 against the method as we read the thesis, and against what the arithmetic allows.
 
     python tests/bench/phase1.py prepare --model MODEL --out DATA          (no GPU: texts and new tokens)
     python tests/bench/phase1.py measure --workloads NAME… --model MODEL --data DATA --out results/bench

@@ -1,6 +1,6 @@
 """The engines that `phase1.py` compares; each takes the same step over the same texts.
 
-literal  as the thesis describes phase 1: every step runs the teacher, builds both logit matrices whole and in float32
+literal  as we read the thesis: every step runs the teacher, builds both logit matrices whole and in float32
          at every position, finds the pairs with the look-ahead algorithm (anchor: first token of a group) and makes two
          backward passes for two optimisers. The frozen base takes no gradient and only new rows are trained, as
          in `ours`: the comparison is about the method, not about careless code.

@@ -12,16 +12,18 @@ import pytest
 from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from huggingface_hub import constants
 
-from vocabx_utils.evaluation import benchmark_rows
+from vocabx_utils.evaluation import benchmark_rows, benchmarks
 from vocabx_utils.evaluation.benchmark_rows import BenchmarkUnavailableError, hard_ids
 from vocabx_utils.evaluation.benchmarks import (
     BENCHMARKS,
     INFO,
+    available_benchmarks,
     benchmark_of,
     licences,
     load_benchmark,
     select_problems,
     spread,
+    spread_each,
 )
 
 has_data = pytest.mark.skipif(
@@ -196,3 +198,15 @@ def test_problems_are_spread_evenly() -> None:
     many = [humaneval_problem(number) for number in range(10)]
     assert [problem.task_id for problem in spread(many, 3)] == ["HumanEval/0", "HumanEval/3", "HumanEval/6"]
     assert spread(many, 0) == spread(many, 20) == many
+    two = {"humaneval": many, "mbpp": [mbpp_problem(11), mbpp_problem(12)]}
+    assert [p.task_id for p in spread_each(two, 2)] == ["HumanEval/0", "HumanEval/5", "Mbpp/11", "Mbpp/12"]
+
+
+def test_benchmarks_that_cannot_be_read_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(name: str) -> list[benchmarks.Problem]:
+        if name != "mbpp":
+            raise BenchmarkUnavailableError(name)
+        return [mbpp_problem()]
+
+    monkeypatch.setattr(benchmarks, "load_benchmark", read)
+    assert list(available_benchmarks()) == ["mbpp"]

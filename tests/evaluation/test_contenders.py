@@ -13,6 +13,7 @@ from vocabx_utils import files, models, runs
 from vocabx_utils.evaluation.contenders import (
     contender_bits,
     execute_contender,
+    held_out_spans,
     load_contender,
     open_folder,
     require_contender,
@@ -121,5 +122,18 @@ def test_answers_to_several_benchmarks_are_executed_into_one_file_each(run: runs
     assert sorted(path.name for path in folder.glob("*.json*")) == ["results_humaneval.jsonl", "results_mbpp.jsonl"]
     files.write_jsonl(folder / "samples.jsonl", rows)
     assert execute_contender(run, "references", rows, PROBLEMS) == found
+    control = execute_contender(run, "control", None, PROBLEMS)
+    assert all(row.passed for row in control)
     official = files.read_json(folder / "samples_eval_results.json")["eval"]
     assert official["Mbpp/11"][0]["status"] == "fail"
+
+
+def test_held_out_spans_begin_with_the_richest_pair(run: runs.Run, tiny_base: BaseModel) -> None:
+    answers = ["return a", "nothing new", "twice twice return a", "twice " * 400]
+    pairs = [{"query": f"q{number}", "answer": answer} for number, answer in enumerate(answers)]
+    files.write_jsonl(run.stage("01") / "splits" / "validation.jsonl", pairs)
+    tokenizers = [tiny_base.tokenizer, load_contender(run, "mean_ce", tiny_base).tokenizer]
+    spans = held_out_spans(run, tokenizers, tiny_base.vocab_size, 9)
+    assert [span.text.split("q")[1][0] for span in spans] == ["2", "0"]
+    assert len(held_out_spans(run, tokenizers, tiny_base.vocab_size, 1)) == 1
+    assert all(span.text[span.start :].lstrip().startswith(("twice", "return")) for span in spans)

@@ -54,6 +54,7 @@ EMPTY_CASES = [
     (result("Mbpp/1"), written("\n```\n"), "no code"),
     (result("Mbpp/1"), written("\n    # to do\n"), "no code"),
     (result("Mbpp/1"), written("\n    return x"), "wrong answer"),
+    (result("Mbpp/1"), {"solution": START + "\n    return x", "raw_solution": "\n    return x```"}, "wrong answer"),
     (result("Mbpp/1"), {"solution": START + "\n    return x"}, "wrong answer"),
 ]
 

@@ -20,7 +20,8 @@ from vocabx_utils.evaluation.likelihood import (
     Span,
     SpanScore,
     corpus_bits_per_byte,
-    new_token_density,
+    new_token_counts,
+    part_counts,
     reference_spans,
     score_spans,
 )
@@ -86,13 +87,15 @@ def test_corpus_bits_are_weighted_by_bytes() -> None:
         corpus_bits_per_byte([])
 
 
-def test_density_counts_new_tokens(gpt2_like: PreTrainedTokenizerFast, tmp_path: object) -> None:
+def test_new_tokens_are_counted_by_problem_and_part(gpt2_like: PreTrainedTokenizerFast, tmp_path: object) -> None:
     gpt2_like.save_pretrained(str(tmp_path))
     extended = type(gpt2_like).from_pretrained(str(tmp_path))
     extended.add_tokens([AddedToken("return a + b", special=False, normalized=False)])
-    found = new_token_density([humaneval_problem()], extended, gpt2_like, len(gpt2_like))
-    assert found["new_tokens"] == 1
-    assert found["density"] == pytest.approx(1 / found["tokens"])
-    assert 0 < found["saved"] < 1 and found["problems_with_new"] == 1.0
-    with pytest.raises(ValueError, match="at least one"):
-        new_token_density([], extended, gpt2_like, len(gpt2_like))
+    problem = humaneval_problem()
+    [(new, total)] = new_token_counts([problem], extended, len(gpt2_like))
+    ids = extended(problem.complete_prompt + problem.reference, add_special_tokens=False)["input_ids"]
+    assert (new, total) == (1, len(ids))
+    parts = part_counts([problem] * 2, extended, len(gpt2_like))
+    assert [new for new, _ in parts["prompts"]] == [0, 0]
+    assert [new for new, _ in parts["solutions"]] == [1, 1]
+    assert parts["prompts"][0][1] == len(gpt2_like(problem.prompt, add_special_tokens=False)["input_ids"])

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from evaluation.evaluation_parts import result
 
+from vocabx_utils import files
 from vocabx_utils.evaluation.results import Result
-from vocabx_utils.evaluation.scoring import ResultsError, comparison_table, count_passes, mean_pass_at_k, results_table
+from vocabx_utils.evaluation.scoring import (
+    ResultsError,
+    comparison_table,
+    count_passes,
+    mean_pass_at_k,
+    measured_table,
+    results_table,
+)
 
 
 def thesis_results(bigcodebench: int, ds1000: int) -> list[Result]:
@@ -65,3 +75,12 @@ def test_mean_pass_at_k_averages_over_problems() -> None:
     several = [result("Mbpp/1", True), result("Mbpp/1", sample=1), result("Mbpp/2"), result("Mbpp/2", sample=1)]
     assert mean_pass_at_k(several) == pytest.approx(0.25)
     assert mean_pass_at_k(several, 2) == pytest.approx(0.5)
+
+
+def test_stored_evaluations_become_one_table(tmp_path: Path) -> None:
+    assert measured_table(tmp_path / "nothing").empty
+    for variant, passed in (("base", True), ("mean_ce", False)):
+        rows = [result("HumanEval/0", passed).to_dict(), result("HumanEval/1").to_dict()]
+        files.write_jsonl(tmp_path / "Model-1B" / variant / "results_humaneval.jsonl", rows)
+    table = measured_table(tmp_path).loc["Model-1B"].set_index("model")
+    assert table["HumanEval passed"].to_dict() == {"base": "1/2", "mean_ce": "0/2"}

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
 from vocabx_utils.figures.catalogue import read_curve
-from vocabx_utils.figures.losses import epoch_curve, loss_chart, metric_chart, stage_ends
+from vocabx_utils.figures.losses import epoch_curve, loss_chart, metric_chart
 from vocabx_utils.figures.theme import variant_style
 
 
@@ -90,7 +90,6 @@ def test_epochs_run_through_the_stages() -> None:
     )
     curve = epoch_curve(losses)
     assert curve.epoch.tolist() == [0, 1, 2, 3] and curve.validation.tolist() == [3.0, 2.5, 2.2, 1.9]
-    assert stage_ends(curve) == {"a": 2}
     ax = loss_chart({"mean_ce": curve}, splits=False)
     solid, dashed, end = ax.lines
     assert [text.get_text().strip() for text in ax.texts] == ["end of stage a"]

@@ -9,7 +9,7 @@ from fixtures.tiny_run import TinyRun
 from vocabx_utils import rows, thesis
 from vocabx_utils.analysis import similarity
 from vocabx_utils.analysis.mechanisms import CausalTest, top_k_share
-from vocabx_utils.figures.rows import causal_chart, cosine_chart, lens_chart, share_chart
+from vocabx_utils.figures.rows import causal_chart, cosine_chart, draw_causal, lens_chart, share_chart
 
 
 def published_curve(*place: str) -> thesis.CosineCurve:
@@ -61,6 +61,17 @@ def test_causal_and_share_charts() -> None:
     delta = torch.eye(8)[:3]
     drawn = lines(share_chart({"mean_ce": top_k_share(delta, [1, 8])}, [1, 8], 8))
     assert drawn["mean init, CE"][1] == pytest.approx([1, 1])
+
+
+def test_many_variants_fit_one_page() -> None:
+    part = pd.DataFrame(
+        [("top", k, 0, 1 / k, 1 - 1 / k) for k in (1, 4)], columns=["keep", "k", "draw", "kl", "recovered"]
+    )
+    names = ("mean_ce", "mean_kl_first", "mean_kl_last")
+    table = pd.concat(part.assign(variant=name) for name in names)
+    facts = {name: {"kl_start": 1.0, "kl_end": 0.1, "width": 8, "positions": 5} for name in names}
+    figure = draw_causal(pd.concat([table, table.assign(keep="random")]), facts).figure
+    assert figure.get_size_inches()[0] <= 10 and len(figure.axes) == 3
 
 
 def test_lens_chart_names_tokens_without_breaking_on_odd_ones() -> None:

@@ -49,6 +49,14 @@ def test_lora_warms_up_over_its_first_epoch_as_in_the_thesis(profile: str) -> No
     assert values["b_warmup"] * values["b_epochs"] == 1
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_trains_the_four_methods_of_the_thesis_and_its_fifth_model(profile: str) -> None:
+    plan, stage = make_plan(profile), "03_phase1_training"
+    values = {name: held.default for name, held in declared_parameters(plan.sources[stage]).items()}
+    methods = {f"{start}_{objective}" for start in ("random", "mean") for objective in ("ce", "kl_first")}
+    assert {*methods, "random_untrained"} <= set((values | plan.parameters[stage])["variants"])
+
+
 def test_the_thesis_profile_tunes_its_five_variants_and_three_sequential_ones() -> None:
     values = make_plan("thesis").parameters["04_fine_tuning"]
     settings = config.FineTuneConfig.from_params(variants=values["variants"], without_a=[], full=values["full"])

@@ -124,5 +124,5 @@ def test_the_thesis_is_cited_where_a_reader_begins() -> None:
         for said in (family, cited["title"], cited["kind"], cited["university"], str(cited["year"]), cited["arxiv"]):
             assert said in text, f"{page}: {said}"
     start = json.loads((root / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8"))["cells"]
-    shown = ["".join(output.get("text", "")) for cell in start for output in cell.get("outputs", [])]
-    assert f"{thesis.cite()}\n" in shown
+    outputs = [output.get("data", {}) for cell in start for output in cell.get("outputs", [])]
+    assert thesis.cite() in ["".join(output.get("text/markdown", "")) for output in outputs]

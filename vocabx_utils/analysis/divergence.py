@@ -125,7 +125,7 @@ class KLMeter:
         return torch.cat(parts).double().cpu().numpy()
 
     def mean(self, input_rows: Tensor) -> float:
-        """Return the mean KL over all positions, in nats: the `measure` of a causal sweep."""
+        """Return the mean KL over all positions, in nats."""
         return float(self.per_position(input_rows).mean())
 
     def by_text(self, input_rows: Tensor) -> np.ndarray:

@@ -56,9 +56,11 @@ class Explorer:
     """Holds a run's rows and answers for one token at a time.
 
     Args:
-        original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding.
+        original: `input` and `head` rows of the base model, (V, D) each: ids that can occur, no padding. They must be
+            those that the new rows were trained beside; `explorer_runs.open_explorer` makes sure of that.
         decode: extended ids to text.
         kl_tables: results of `KLMeter.table` on `texts`, by variant and epoch.
+        run: name of the run that the rows are of.
 
     Raises:
         ValueError: there are no tokens or no variants.
@@ -73,7 +75,9 @@ class Explorer:
         *,
         texts: Sequence[PairedText] = (),
         kl_tables: Mapping[tuple[str, int], pd.DataFrame] | None = None,
+        run: str = "",
     ) -> None:
+        self.run = run
         if not tokens or not histories:
             given = f"{len(tokens)} tokens and {len(histories)} variants"
             raise ValueError(f"{given}; an explorer needs at least one of each.")
@@ -86,7 +90,15 @@ class Explorer:
         self.rows = lru_cache(maxsize=16)(self._read_rows)
         self._basis = lru_cache(maxsize=8)(self._principal_basis)
 
-    def search(self, words: str, limit: int = 50) -> list[int]:
+    @property
+    def preferred(self) -> str:
+        """The variant to open on: a trained one whose KL was measured, where there is one; of those, one of KL."""
+        trained = [name for name, history in self.histories.items() if history.last > 0]
+        measured = [name for name in trained if (name, self.histories[name].last) in self._kl_tables]
+        candidates = measured or trained or list(self.histories)
+        return next((name for name in candidates if "_kl" in name), candidates[-1])
+
+    def search(self, words: str, limit: int | None = None) -> list[int]:
         """Find indices of tokens by a part of their text (case ignored), first those that begin so; "" finds all."""
         wanted = words.casefold()
         found = [at for at, token in enumerate(self.tokens) if wanted in token.text.casefold()]

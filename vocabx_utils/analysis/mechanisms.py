@@ -7,9 +7,9 @@ about what the model does with a row, which no statistic of the row alone can sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,11 @@ from scipy.stats import norm
 from torch import Tensor
 
 from vocabx_utils.analysis.similarity import cosine
+from vocabx_utils.rows import RowHistory
 
 Keep = Literal["top", "random", "principal"]
+OLD_ROWS = "old rows"
+"""Name of the yardstick in a table by variant."""
 
 
 def participation_ratio(delta: Tensor) -> np.ndarray:
@@ -102,6 +105,21 @@ def spread(rows: Tensor) -> dict[str, float]:
     }
 
 
+def spread_by_epoch(histories: Iterable[RowHistory], old_rows: Tensor) -> pd.DataFrame:
+    """Return the `spread` of the input rows of each variant in its first and last epoch, and last that of old rows.
+
+    Returns:
+        variant (`old rows` for the yardstick), epoch (missing there), mean_cosine, effective_rank, distance, left_out.
+    """
+    found = [
+        {"variant": history.variant, "epoch": epoch, **spread(history.rows(epoch))}
+        for history in histories
+        for epoch in (history.first, history.last)
+    ]
+    table = pd.DataFrame([*found, {"variant": OLD_ROWS, "epoch": None, **spread(old_rows)}])
+    return table.astype({"epoch": "Int64"})
+
+
 def row_statistics(start: Tensor, end: Tensor, ks: Sequence[int] = (1, 8, 64)) -> pd.DataFrame:
     """Describe what training did to each row, from start (N, D) to end.
 
@@ -158,6 +176,17 @@ def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int 
     return (start.double() + kept).to(start.dtype)
 
 
+class Meter(Protocol):
+    """What measures KL for a causal test: `divergence.KLMeter`, or anything like it."""
+
+    @property
+    def positions(self) -> int:
+        """Positions that KL is measured at."""
+
+    def by_text(self, input_rows: Tensor) -> np.ndarray:
+        """Return the sum of KL over the positions of each text, (texts,), with input rows (N, D)."""
+
+
 @dataclass(frozen=True)
 class CausalTest:
     """Result of the causal test."""
@@ -168,9 +197,10 @@ class CausalTest:
     kl_start: float  # KL with the initial rows
     kl_end: float  # KL with the trained rows
     width: int  # D
-    # sums of KL of each text, (texts,), by k of the largest coordinates; 0 is the start, D the end. Empty where the
-    # texts were not measured apart.
-    text_kl: Mapping[int, np.ndarray] = field(default_factory=dict)
+    # sums of KL of each text, (texts,), mean over draws, by way of choosing and k; for every way 0 is the start, D the
+    # end
+    by_text: Mapping[tuple[Keep, int], np.ndarray] = field(default_factory=dict)
+    positions: int = 0  # that KL was measured at
 
     def coordinates_needed(self, share: float = 0.9, keep: Keep = "top") -> int | None:
         """Return the smallest k of the sweep that recovers `share` of the improvement, None if no k does."""
@@ -178,9 +208,23 @@ class CausalTest:
         enough = part.index[part >= share]
         return int(enough.min()) if len(enough) else None
 
+    def recovered(self, k: int, keep: Keep = "top") -> float:
+        """Return the share of the improvement in KL that k dimensions bring back, mean over draws."""
+        part = self.table[(self.table["keep"] == keep) & (self.table["k"] == k)]
+        return float(part["recovered"].mean())
+
+    def facts(self) -> dict[str, float]:
+        """Return what a figure of the table needs besides it."""
+        ends = {"kl_start": self.kl_start, "kl_end": self.kl_end}
+        return ends | {"width": self.width, "positions": self.positions}
+
+    def ends(self, k: int, keep: Keep = "top") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the sums of KL of each text with the initial rows, k dimensions of the change, and all of it."""
+        return self.by_text[keep, 0], self.by_text[keep, k], self.by_text[keep, self.width]
+
 
 def causal_sweep(
-    measure: Callable[[Tensor], float],
+    meter: Meter,
     start: Tensor,
     end: Tensor,
     ks: Sequence[int],
@@ -188,32 +232,34 @@ def causal_sweep(
     keeps: Sequence[Keep] = ("top", "random", "principal"),
     draws: int = 1,
     seed: int = 0,
-    by_text: Callable[[Tensor], np.ndarray] | None = None,
 ) -> CausalTest:
     """Keep k dimensions of the learned change, k swept, and measure each time (thesis, end of appendix A, claim C6).
 
-    It takes eight arguments: two ways to measure, two ends (N, D), and what is swept.
-
     Args:
-        measure: KL divergence (nats per position) of the student with given input rows (N, D).
+        meter: measures KL of the student with given input rows (N, D).
+        start: rows before training, (N, D).
+        end: rows after it.
         ks: dimensions kept. 0 and D are measured once and need not be in it.
         keeps: ways to choose the dimensions, see `keep_part`; `random` is drawn `draws` times.
-        by_text: sums of KL of each text with given input rows, for intervals.
+        seed: of the first draw; each further one has the next seed.
     """
-    swept = sorted(set(ks))
-    kl_start, kl_end = measure(start), measure(end)
+    width = start.shape[1]
+    sums_start, sums_end = meter.by_text(start), meter.by_text(end)  # (texts,)
+    kl_start, kl_end = (float(sums.sum() / meter.positions) for sums in (sums_start, sums_end))
     gain = kl_start - kl_end
     energy = (end.double() - start.double()).square().sum(-1)  # (N,)
-    rows = []
-    for keep, k in ((keep, k) for keep in keeps for k in swept):
+    rows: list[tuple[Keep, int, int, float, float, float]] = []
+    by_text: dict[tuple[Keep, int], np.ndarray] = {}
+    for keep, k in ((keep, k) for keep in keeps for k in sorted(set(ks))):
+        found = []
         for draw in range(draws if keep == "random" else 1):
             kept = keep_part(start, end, k, keep, seed + draw)
-            kl = measure(kept)
+            found.append(meter.by_text(kept))
+            kl = float(found[-1].sum() / meter.positions)
             share = ((kept.double() - start.double()).square().sum(-1) / energy).nanmean()
             rows.append((keep, k, draw, kl, float(share), (kl_start - kl) / gain if gain else np.nan))
+        by_text[keep, k] = np.mean(found, axis=0)
+    for keep in keeps:
+        by_text |= {(keep, 0): sums_start, (keep, width): sums_end}
     table = pd.DataFrame(rows, columns=["keep", "k", "draw", "kl", "energy", "recovered"])
-    text_kl: dict[int, np.ndarray] = {}
-    if by_text is not None:
-        text_kl = {k: by_text(keep_part(start, end, k, "top", seed)) for k in swept}
-        text_kl |= {0: by_text(start), start.shape[1]: by_text(end)}
-    return CausalTest(table, kl_start, kl_end, start.shape[1], text_kl)
+    return CausalTest(table, kl_start, kl_end, width, by_text, meter.positions)

@@ -14,8 +14,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from vocabx_utils.names import variant_label
 from vocabx_utils.resampling import bootstrap_mean
 from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
+from vocabx_utils.thesis import cosine_table
 
 POSITIONS = ("first", "intermediate", "last")
 Intermediate = Literal["mean_of_cosines", "cosine_of_mean"]
@@ -214,6 +216,32 @@ def nearest_rows(
 
 
 def neighbour_text(row: Tensor, matrix: Tensor, decode: Callable[[int], str], k: int = 5) -> str:
-    """Spell the k nearest rows of a matrix with their cosines, best first; see `nearest_rows`."""
-    found = zip(*nearest_rows(row, matrix, k), strict=True)
-    return ", ".join(f"{decode(int(at))!r} {value:.2f}" for at, value in found) or "none: the row has no direction"
+    """Name the k nearest rows of a matrix, best first, with spaces between them; see `nearest_rows`."""
+    ids, _ = nearest_rows(row, matrix, k)
+    return " ".join(decode(int(at)) for at in ids) or "none: the row has no direction"
+
+
+def own_neighbours(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]]) -> float:
+    """Return how many of a token's different subtokens are among as many nearest old rows: the mean share, 0 to 1."""
+    shares = []
+    for row, ids in zip(rows, subtokens, strict=True):
+        own = set(ids)
+        shares.append(len(own & set(nearest_rows(row, matrix, len(own))[0].tolist())) / len(own))
+    return float(np.mean(shares))
+
+
+def beside_thesis(summary: pd.DataFrame, variants: Sequence[str]) -> pd.DataFrame:
+    """Put the mean cosines of variants after their last epoch (`summarize`) above those that the thesis publishes.
+
+    One line for each variant and each objective of the thesis, a column for each matrix and position that has values.
+    """
+    last = summary[summary["epoch"] == summary.groupby("variant")["epoch"].transform("max")]
+    ours = last[last["variant"].isin(variants)].rename(columns={"mean": "cosine"})
+    ours = ours.assign(rows=ours["variant"].map(variant_label))
+    theirs = cosine_table()
+    theirs = theirs[theirs["epoch"] == theirs["epoch"].max()]
+    theirs = theirs.assign(rows="thesis: random init, " + theirs["objective"].str.upper())
+    columns = ["rows", "matrix", "position", "cosine"]
+    table = pd.concat([ours[columns], theirs[columns]])
+    wide = table.pivot(index="rows", columns=["matrix", "position"], values="cosine")
+    return wide.dropna(axis=1, how="all").sort_index(axis=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from vocabx_utils.evaluation.benchmark_rows import BenchmarkInfo, hard_ids, read_rows
+from vocabx_utils.evaluation.benchmark_rows import BenchmarkInfo, BenchmarkUnavailableError, hard_ids, read_rows
 from vocabx_utils.evaluation.statements import parse
 
 BenchmarkName = Literal["humaneval", "mbpp", "bigcodebench", "ds1000"]
@@ -74,6 +75,15 @@ def load_benchmark(
     return problems[:limit]
 
 
+def available_benchmarks() -> dict[str, list[Problem]]:
+    """Read every benchmark that can be read on this machine, by name."""
+    found = {}
+    for name in BENCHMARKS:
+        with contextlib.suppress(BenchmarkUnavailableError):
+            found[name] = load_benchmark(name)
+    return found
+
+
 def benchmark_of(task_id: str) -> str:
     """Return the benchmark of an official id, a `ValueError` where it belongs to none of the four.
 
@@ -100,6 +110,11 @@ def spread(problems: Sequence[Problem], count: int) -> list[Problem]:
     if count == 0 or count >= len(problems):
         return list(problems)
     return [problems[i * len(problems) // count] for i in range(count)]
+
+
+def spread_each(problems: Mapping[str, Sequence[Problem]], count: int) -> list[Problem]:
+    """Return `count` problems of each benchmark, see `spread`, one benchmark behind the other."""
+    return [problem for rows in problems.values() for problem in spread(rows, count)]
 
 
 def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share: float = 1.0) -> list[Problem]:

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vocabx_utils import corpus, files, models, paths, runs, tokenizer_files
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.execution import Sample, execute
-from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans
+from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans, shared_spans
+from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.results import Result, write_official
 from vocabx_utils.rows import read_history
 
@@ -66,14 +67,27 @@ def extended_tokenizer(run: runs.Run) -> Path:
     return run.require("01", "extension/extended")
 
 
-def held_out(run: runs.Run, tokenizer: PreTrainedTokenizerFast, first_new_id: int, count: int) -> list[corpus.Pair]:
-    """Return at most `count` validation pairs of notebook 01 whose answers hold new tokens, the richest first."""
-    rows = files.read_jsonl(run.require("01", "splits/validation.jsonl"))
-    pairs = [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
-    short = [pair for pair in pairs if len(pair.query) + len(pair.answer) <= _LONGEST]
-    encoded = [tokenizer(pair.answer, add_special_tokens=False)["input_ids"] for pair in short]
+def read_pairs(run: runs.Run, split: str) -> list[corpus.Pair]:
+    """Return the pairs of a split of notebook 01: `tokenizer`, `train` or `validation`."""
+    rows = files.read_jsonl(run.require("01", f"splits/{split}.jsonl"))
+    return [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
+
+
+def held_out_spans(
+    run: runs.Run, tokenizers: Sequence[PreTrainedTokenizerFast], first_new_id: int, count: int
+) -> list[Span]:
+    """Lay out at most `count` short validation pairs whose answers hold new tokens, the richest first.
+
+    Args:
+        tokenizers: the original and the extended one, see `likelihood.shared_spans`.
+    """
+    original, extended = tokenizers
+    short = [pair for pair in read_pairs(run, "validation") if len(pair.query) + len(pair.answer) <= _LONGEST]
+    encoded = [extended(pair.answer, add_special_tokens=False)["input_ids"] for pair in short]
     counted = [(sum(i >= first_new_id for i in ids), pair) for ids, pair in zip(encoded, short, strict=True)]
-    return [pair for new, pair in sorted(counted, key=lambda item: -item[0])[:count] if new]
+    rich = [pair for new, pair in sorted(counted, key=lambda item: -item[0])[:count] if new]
+    rendered = (corpus.render(pair, "thesis", original) for pair in rich)
+    return shared_spans(((f"held out/{i}", r.text, r.answer_start) for i, r in enumerate(rendered)), tokenizers)
 
 
 def open_folder(run: runs.Run, contender: Contender, settings: dict[str, object]) -> Path:
@@ -100,20 +114,23 @@ def contender_bits(folder: Path, contender: Contender, spans: Sequence[Span]) ->
 def execute_contender(
     run: runs.Run,
     name: str,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]] | None,
     problems: Sequence[Problem],
     *,
     workers: int = 2,
     strict: bool = True,
 ) -> list[Result]:
-    """Execute the answers of a contender, or those of `references`, into results files of its folder, one a benchmark.
+    """Execute the answers of a contender into results files of its folder, one a benchmark.
 
     Where the folder holds the samples as well, `samples_eval_results.json` in BigCodeBench's own shape comes beside
     them. For errors see `execution.execute`.
 
     Args:
-        rows: `task_id` and `solution` of an answer to each of the problems, which may be of several benchmarks.
+        rows: `task_id` and `solution` of an answer to each of the problems, which may be of several benchmarks. None
+            for the reference solutions, the control.
     """
+    if rows is None:
+        rows = [{"task_id": problem.task_id, "solution": reference_answer(problem)} for problem in problems]
     folder, found = run.stage("05", name), []
     for benchmark in dict.fromkeys(problem.benchmark for problem in problems):
         some = {problem.task_id: problem for problem in problems if problem.benchmark == benchmark}

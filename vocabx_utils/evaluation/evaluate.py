@@ -9,7 +9,7 @@ import pandas as pd
 
 from vocabx_utils.evaluation.benchmarks import Problem, load_benchmark
 from vocabx_utils.evaluation.execution import execute
-from vocabx_utils.evaluation.failures import failure_class
+from vocabx_utils.evaluation.failures import exception_name, failure_class
 from vocabx_utils.evaluation.kept import kept_ids
 from vocabx_utils.evaluation.samples import parse_sample
 
@@ -62,7 +62,7 @@ def evaluate_answers(
             "sample": result.sample,
             "passed": result.passed,
             "failure": failure_class(result, rows[result.task_id, result.sample]),
-            "exception": result.exception,
+            "exception": exception_name(result),
             "kept": result.task_id in kept.get(by_task[result.task_id], by_task),
             "seconds": result.seconds,
             "details": "\n".join(result.details.values()),

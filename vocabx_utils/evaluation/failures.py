@@ -24,7 +24,7 @@ _LOADING = "CandidateLoadError"  # strict mode: the solution did not load; the t
 _UNREADABLE = ("NameError", "SyntaxError", "IndentationError", "TabError")  # of text that is no program
 
 
-def _exception_name(result: Result) -> str:
+def exception_name(result: Result) -> str:
     """Return the type of the exception that made an answer fail, of one that did not load the inner one, or `""`."""
     name = str(result.exception).rsplit(".", 1)[-1]
     if name and name != _LOADING:
@@ -37,8 +37,9 @@ def _own_part(sample: Mapping[str, Any]) -> str:
     """Return the lines of an answer that the model wrote, without comments and the code start that its prompt gave."""
     lines = [line for line in str(sample.get("solution", "")).splitlines() if not line.lstrip().startswith("#")]
     if "raw_solution" in sample:
-        written = {line.strip() for line in str(sample["raw_solution"]).splitlines()}
-        lines = [line for line in lines if line.strip() in written]
+        written = [line.strip() for line in str(sample["raw_solution"]).splitlines()]
+        # What was glued to the end of a line, such as a fence, is not in the answer.
+        lines = [line for line in lines if any(raw.startswith(line.strip()) for raw in written if line.strip())]
     return "\n".join(lines)
 
 
@@ -55,7 +56,7 @@ def failure_class(result: Result, sample: Mapping[str, Any] | None = None) -> st
         return ""
     if result.status == "timeout":
         return "timeout"
-    raised = _exception_name(result)
+    raised = exception_name(result)
     reason = failure_reason(raised) if result.exception == _LOADING else result.reason
     unreadable = reason == "syntax" or raised in _UNREADABLE
     if sample and (unreadable or reason == "assert"):
@@ -81,7 +82,7 @@ def failure_table(
         by_task = {(row["task_id"], row.get("sample", 0)): row for row in samples.get(variant, ())}
         classes = [(row, failure_class(row, by_task.get((row.task_id, row.sample)))) for row in outcomes]
         counts = Counter(name for _, name in classes if name)
-        types = Counter(_exception_name(row) or "unknown" for row, name in classes if name == "exception")
+        types = Counter(exception_name(row) or "unknown" for row, name in classes if name == "exception")
         common = ", ".join(f"{name} {count}" for name, count in types.most_common(3))
         passed = sum(row.passed for row in outcomes)
         rows.append({"variant": variant, "passed": passed, **counts, "exceptions": common})

@@ -196,34 +196,12 @@ def _counts(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, first_new_
     return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
 
 
-def new_token_density(
-    problems: Sequence[Problem],
-    tokenizer: PreTrainedTokenizerBase,
-    original: PreTrainedTokenizerBase,
-    first_new_id: int,
-) -> dict[str, float]:
-    """Count the new tokens, from `first_new_id` on, in prompts and reference solutions of one benchmark (claim C15).
-
-    Returns:
-        `tokens`, `new_tokens`, `density` (new tokens of all tokens), `reference_density` (the same in reference
-        solutions alone), `saved` (share of the original tokens that the extension saves) and `problems_with_new` (share
-        of problems with at least one).
-    """
-    if not problems:
-        raise ValueError("expected at least one problem")
-    counts = new_token_counts(problems, tokenizer, first_new_id)
-    new, total = map(sum, zip(*counts, strict=True))
-    before = sum(n for _, n in new_token_counts(problems, original, first_new_id))
-    references = _counts((problem.reference for problem in problems), tokenizer, first_new_id)
-    reference_new, reference_total = map(sum, zip(*references, strict=True))
-    return {
-        "tokens": total,
-        "new_tokens": new,
-        "density": new / total,
-        "reference_density": reference_new / max(1, reference_total),
-        "saved": 1 - total / before,
-        "problems_with_new": sum(k > 0 for k, _ in counts) / len(problems),
-    }
+def part_counts(
+    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
+) -> dict[str, list[tuple[int, int]]]:
+    """Count new tokens and all tokens of each problem, apart in what is asked (`prompts`) and in `solutions`."""
+    texts = {"prompts": [row.prompt for row in problems], "solutions": [row.reference for row in problems]}
+    return {part: _counts(some, tokenizer, first_new_id) for part, some in texts.items()}
 
 
 def _scored(tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> tuple[list[int], int]:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import pandas as pd
 
 from vocabx_utils import statistics
 from vocabx_utils.evaluation.benchmarks import INFO, benchmark_of
-from vocabx_utils.evaluation.results import Result
+from vocabx_utils.evaluation.kept import kept_ids
+from vocabx_utils.evaluation.results import Result, read_measured
 
 
 class ResultsError(ValueError):
@@ -115,6 +117,18 @@ def results_table(
             row["p-value"] = "< 0.001" if p_value == "0.000" else p_value
         rows.append(row | {"kept": n, "total": total})
     return pd.DataFrame(rows)
+
+
+def measured_table(folder: Path) -> pd.DataFrame:
+    """Lay out the evaluations at full size that a folder holds (`results.read_measured`), model by model.
+
+    Nothing is there where the folder does not exist. For errors see `results_table`.
+    """
+    tables = {}
+    for model, by_variant in read_measured(folder).items():
+        names = sorted({benchmark_of(row.task_id) for rows in by_variant.values() for row in rows})
+        tables[model] = results_table(by_variant, kept=kept_ids(names))
+    return pd.concat(tables) if tables else pd.DataFrame()
 
 
 def comparison_table(

@@ -119,12 +119,6 @@ def epoch_curve(losses: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def stage_ends(curve: pd.DataFrame) -> dict[str, int]:
-    """Return the last epoch of each stage that another one follows."""
-    ends = curve.groupby("stage", sort=False)["epoch"].max().iloc[:-1]
-    return {str(stage): int(epoch) for stage, epoch in ends.items()}
-
-
 def _published_curves() -> dict[str, pd.DataFrame]:
     """Return the losses that the thesis publishes for sequential fine-tuning, in the form of `epoch_curve`."""
     curves = {}

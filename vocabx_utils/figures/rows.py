@@ -24,6 +24,7 @@ from vocabx_utils.rows import Matrix
 GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
 """Columns that sort the tokens into groups, in words."""
 _ROWS = {"input": "input rows", "head": "head rows"}
+_WIDEST = 9.8  # inches: a page shows what is wider with smaller letters
 _LIGHTEST = 0.55  # of viridis: what is lighter has less than 3:1 on white
 _PLACES = {
     "boundary": "end of a new token",
@@ -226,7 +227,7 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
         ax.annotate(text, (float(side == "right"), value), (0, up), va="bottom" if up > 0 else "top", **beside)
     _powers(ax, sorted(test.table["k"].unique()))
     ax.margins(y=0.08)
-    ax.set(xlabel=f"dimensions of the change kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
+    ax.set(xlabel=f"dimensions kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
 
 
@@ -261,9 +262,9 @@ def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _panels(table: pd.DataFrame, width: float, beside: float = 0) -> tuple[list[str], Figure, np.ndarray]:
-    """The variants of a table, a figure, and a row of axes `width` inches wide, one for each variant."""
+    """The variants of a table, a figure, and a row of axes, one a variant: `width` inches or what fits a page."""
     names = list(dict.fromkeys(table["variant"]))
-    size = (width * len(names) + beside, 3.9)
+    size = (min(width * len(names) + beside, _WIDEST), 3.9)
     fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
     return names, fig, axes[0]
 
