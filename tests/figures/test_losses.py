@@ -1,5 +1,6 @@
 """Losses by epoch: gaps, training beside validation, stages one after the other."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
 from vocabx_utils.figures.catalogue import read_curve
-from vocabx_utils.figures.losses import epoch_curve, loss_chart, metric_chart
+from vocabx_utils.figures.losses import draw_wrong_pairs, epoch_curve, loss_chart, metric_chart
 from vocabx_utils.figures.theme import variant_style
 
 
@@ -97,3 +98,15 @@ def test_epochs_run_through_the_stages() -> None:
     assert [text.get_text() for text in ax.legend().get_texts()] == ["mean init, CE"]
     assert list(dashed.get_ydata()) == curve.validation.tolist() and solid.get_linestyle() == "-"
     assert "nats" in ax.get_ylabel()
+
+
+def test_wrong_pairs_stand_over_their_true_partners() -> None:
+    rows = [("sum", 3.0, 0.5), ("sum", 0.2, 0.4), ("original", 2.0, 1.0)]
+    drawing = draw_wrong_pairs(pd.DataFrame(rows, columns=["order", "wrong place", "true partner"]))
+    drawn = lines(drawing.figure.axes[0])
+    assert drawn["smallest by sum, n = 2"] == ([0.5, 0.4], [3.0, 0.2])
+    assert drawn["equal cost"] == ([0, 1.1], [0, 1.1])
+    assert "2 of 3 points lie above" in drawing.alt
+    empty = draw_wrong_pairs(pd.DataFrame([], columns=["order", "wrong place", "true partner"]))
+    assert "0 of 0" in empty.alt
+    plt.close("all")

@@ -97,6 +97,7 @@ def test_tokens_saved_on_each_corpus_are_told_at_one_size() -> None:
     table = pd.DataFrame([*sizes, *(("b", *row[1:]) for row in sizes)], columns=columns)
     drawing = draw_saved(table)
     assert [ax.get_title() for ax in drawing.figure.axes] == ["a", "b"]
+    assert {ax.get_ylim() for ax in drawing.figure.axes} == {(0, 1.05 * 16)}
     assert "With 8 new tokens: a 8 (added) and 16 (merges); b 8" in drawing.alt
     assert "With 4 new tokens: a 4 (added) and 8 (merges)" in draw_saved(table, told=4).alt
     plt.close("all")

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils.thesis import LOSS_PIPELINE
 from vocabx_utils.vocabulary.alignment import IDENTICAL, MERGED, align_ids
 from vocabx_utils.vocabulary.boundaries import align_boundaries
 from vocabx_utils.vocabulary.encoding import piece_ends
 from vocabx_utils.vocabulary.lookahead import (
     ORDERS,
+    LookaheadCheck,
     TokenMapping,
     WrongPair,
     check_lookahead,
@@ -120,3 +122,20 @@ def test_lookahead_check_finds_wrong_and_missed_pairs():
     checks = [check_lookahead([aligned, aligned], order=order) for order in ("sum", "extended")]
     assert checks[0].wrong == (WrongPair(0, 3, 4, 5), WrongPair(1, 3, 4, 5))
     assert (checks[0].texts, checks[0].missed, checks[1].wrong, checks[1].missed) == (2, 4, (), 0)
+
+
+def test_columns_that_predict_their_token_are_the_pairs_of_last():
+    both = LOSS_PIPELINE.original, LOSS_PIPELINE.extended
+    mapping = map_token_sequences(*both)
+    columns = mapping.pairs("first")[0]
+    assert (columns[1:] - 1).tolist() == mapping.pairs("last")[0][:-1].tolist()
+    ends = [piece_ends(side) for side in both]
+    assert (ends[0][columns[:, 0]] != ends[1][columns[:, 1]]).sum() == len(LOSS_PIPELINE.divergent) == 2
+
+
+def test_wrong_pairs_within_reach_are_grouped_by_text():
+    pairs = [WrongPair(2, 5, 6, 4), WrongPair(0, 1, 2, 3), WrongPair(0, 90, 3, 4), WrongPair(1, 2, 3, None)]
+    check = LookaheadCheck("sum", 9, (*pairs, WrongPair(3, 1, 1, 2), WrongPair(0, 2, 3, 4)), 0)
+    assert check.within(50, 2) == {0: [pairs[1], WrongPair(0, 2, 3, 4)], 2: [pairs[0]]}
+    assert list(check.within(100, 9)) == [0, 2, 3]
+    assert check.within(3, 9) == {3: [WrongPair(3, 1, 1, 2)]}

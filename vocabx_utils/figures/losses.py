@@ -11,7 +11,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
-from vocabx_utils.figures.theme import Drawing, legend_by_end, new_axes, note, variant_style, whole_epochs
+from vocabx_utils.figures.theme import (
+    Drawing,
+    cycle_style,
+    legend_by_end,
+    new_axes,
+    note,
+    variant_style,
+    whole_epochs,
+)
 from vocabx_utils.names import variant_label
 
 Metrics = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -248,3 +256,26 @@ def _first_to_last(curves: Curves) -> str:
     """First and last validation loss of each variant in words."""
     held = {name: curve["validation"][np.isfinite(curve["validation"])].tolist() for name, curve in curves.items()}
     return "; ".join(f"{variant_label(name)} {v[0]:.3f} to {v[-1]:.3f}" for name, v in held.items() if v)
+
+
+def draw_wrong_pairs(losses: pd.DataFrame) -> Drawing:
+    """Draw the KL of wrong pairs against that of the true partners.
+
+    Args:
+        losses: columns `order` (the reading of "smallest offsets"), `wrong place` and `true partner`, in nats.
+    """
+    fig, ax = plt.subplots(figsize=(5, 4.2))
+    for at, (order, part) in enumerate(losses.groupby("order")):
+        style = cycle_style(at) | {"linestyle": "none", "alpha": 0.7, "label": f"smallest by {order}, n = {len(part)}"}
+        ax.plot(part["true partner"], part["wrong place"], **style)
+    end = max(1.0, 1.1 * float(losses["true partner"].max())) if len(losses) else 1.0
+    ax.plot([0, end], [0, end], color="0.4", linewidth=1, marker="", linestyle="--", label="equal cost")
+    ax.set(xlabel="KL at the true partner (nats)", ylabel="KL at the wrong place (nats)")
+    ax.set_title("What a wrong pair costs")
+    ax.legend(loc="upper right")
+    above = int((losses["wrong place"] > losses["true partner"]).sum())
+    alt = (
+        f"Scatter of {len(losses)} wrong pairs: the KL at the wrong place over the KL at the true partner, with the "
+        f"diagonal. {above} of {len(losses)} points lie above it, where the wrong place costs more."
+    )
+    return Drawing(fig, alt)

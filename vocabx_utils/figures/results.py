@@ -107,16 +107,18 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
 def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
     """Draw what both strategies save, a panel for each corpus of `compare_strategies`; the text names size `told`."""
     names = list(table["corpus"].unique())
-    fig, axes = plt.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False)
+    fig, axes = plt.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False, sharey=True)
     for ax, name in zip(axes.flat, names, strict=True):
         saved_chart(table, ax, name)
+        ax.label_outer()
+    axes[0, 0].set_ylim(0, 1.05 * table["saved_per_1000"].max())
     at = table[table["n"] == min(told, table["n"].max())].pivot(
         index="corpus", columns="strategy", values="saved_per_1000"
     )
     numbers = "; ".join(f"{row.Index} {row.added:.0f} (added) and {row.merges:.0f} (merges)" for row in at.itertuples())
     alt = (
-        "Tokens saved per 1,000 original tokens against the number of new tokens, one panel a corpus, both "
-        f"strategies. With {min(told, table['n'].max())} new tokens: {numbers}."
+        "Tokens saved per 1,000 original tokens against the number of new tokens, a panel for each corpus, "
+        f"all on one scale, and a line for each strategy. With {min(told, table['n'].max())} new tokens: {numbers}."
     )
     return Drawing(fig, alt)
 

@@ -68,8 +68,9 @@ class AlignedText:
 
         Args:
             anchor: what stands for a divergent group. `last`: its boundary, where both sides have read the same text.
-                `first`: its first token on either side (the literal reading of the thesis; the two have read different
-                amounts of text). `none`: nothing, identical tokens only.
+                `first`: its first token on either side, which have read different amounts of text. `none`: nothing,
+                identical tokens only. The columns that the thesis's loss figure keeps are the pairs of `first` if a
+                column stands after its token, and those of `last` if it predicts it; the thesis does not say which.
         """
         check_anchor(anchor)
         if anchor == "last":

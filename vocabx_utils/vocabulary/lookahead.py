@@ -32,7 +32,8 @@ class TokenMapping:
     def pairs(self, anchor: Anchor = "first") -> tuple[IntArray, KindArray]:
         """Return the positions whose distributions are compared, in the thesis's own grouping; see `AlignedText.pairs`.
 
-        The thesis's text has the anchor `first`. A group of which one side is empty has nothing to compare.
+        The thesis keeps the columns of a group's first tokens. A group of which one side is empty has nothing to
+        compare.
         """
         check_anchor(anchor)
         found = [(i, j, IDENTICAL) for i, j in self.similar]
@@ -138,6 +139,17 @@ class LookaheadCheck:
     def texts(self) -> int:
         """Number of texts with a wrong pair."""
         return len({pair.text for pair in self.wrong})
+
+    def within(self, tokens: int, texts: int) -> dict[int, list[WrongPair]]:
+        """Return wrong pairs with a true partner, by text: all three positions below `tokens`, at most `texts` texts.
+
+        A causal model that reads a text only so far gives their distributions.
+        """
+        found: dict[int, list[WrongPair]] = {}
+        for pair in sorted(self.wrong, key=lambda pair: pair.text):
+            if pair.partner is not None and max(pair.original, pair.extended, pair.partner) < tokens:
+                found.setdefault(pair.text, []).append(pair)
+        return dict(list(found.items())[:texts])
 
 
 def check_lookahead(aligned: Sequence[AlignedText], lookahead: int = 20, order: Order = "sum") -> LookaheadCheck:
