@@ -156,7 +156,9 @@ def plain(problem: Problem, *, anchor: str = "last", float32: bool = False) -> S
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
             optimizer.param_groups[0]["lr"] = config.learning_rate * factor
-        targets, compared = sum(lengths[i] - 1 for i in indices), sum(len(pairs[i]) for i in indices)
+        targets = sum(lengths[i] - 1 for i in indices)
+        # the mean runs over all aligned positions; before the first divergence the KL is 0
+        compared = sum(len(pairs[i]) + examples[i].prefix_pairs for i in indices)
         for part in micro_batches(lengths, indices, config.token_budget):
             original, extended = (
                 _padded([getattr(examples[i], side) for i in part], base.device) for side in ("original_ids", "ids")
