@@ -182,7 +182,7 @@ def test_fine_tuning_continues_and_feeds_the_claims(
     assert table.loc[("expanded b", "b"), "seconds"] > 0 and table["seconds"].isna().sum() == len(read)
     assert {"English prose", "other language", "peak GB"} <= set(table) and table["validation loss"].notna().all()
     c8, c9 = judge_tuned(read, "expanded a+b", without_a="expanded b", full="expanded a+c")
-    assert "n = 4)" in c8.reason and c8.answer == "cannot tell"  # stage a came on top, with steps of its own
+    assert "n = 4)" in c8.reason and c8.reason.endswith("steps each")
     assert "domain" in c9.reason
 
 

@@ -261,6 +261,9 @@ def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
     assert len(cosines(moved)) >= 5
     assert cosines(moved) != cosines(at_last)
     if target := os.environ.get("VOCABX_SCREENSHOT"):
+        handle.press("ArrowRight")  # KL is measured at the last epoch
+        page.wait_for_function(within % "epoch 2")
+        page.set_viewport_size({"width": 1280, "height": 2200})  # the whole view, without the bars of JupyterLab
         page.add_style_tag(content="[class*=Toastify] {display: none}")
         page.locator(".jp-OutputArea", has=shown).last.screenshot(path=target)
         texts = Path(target).with_name("alt.json")

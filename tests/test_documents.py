@@ -44,6 +44,20 @@ def test_links_and_pictures_lead_to_files_that_are_there() -> None:
     assert broken == []
 
 
+def test_links_to_a_cell_name_one_that_is_there() -> None:
+    """JupyterLab opens a notebook at a cell more surely than at a heading."""
+    targets = {
+        (path.parent / notebook, cell)
+        for path, text in documents().items()
+        for notebook, cell in re.findall(r"\]\(([^)\s#]+\.ipynb)#cell-id=([^)\s]+)\)", text)
+    }
+    known = {
+        path: {cell["id"] for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]} for path, _ in targets
+    }
+    assert targets
+    assert [(path.name, cell) for path, cell in targets if cell not in known[path]] == []
+
+
 def test_pictures_have_alternative_text() -> None:
     short = [alt for text in documents().values() for alt in re.findall(r"!\[([^\]]*)\]", text) if len(alt) < 20]
     assert short == []

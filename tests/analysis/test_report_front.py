@@ -48,8 +48,8 @@ def test_results_are_numbers_of_the_stages(tmp_path: Path) -> None:
         "40 held-out texts (python) take 2,000 tokens with the old tokenizer and 1,900 with the new one, 5.0 % fewer.",
         "After phase 1 the best variant (mean init, CE) needs 1.400 bits per byte of held-out text; untrained new rows "
         "need 1.500.",
-        "Fine-tuned, mean init, CE needs 0.980 bits per byte of held-out text, -0.010 against the base model (95 % "
-        "interval -0.020 to +0.010, 16 texts).",
+        "The fine-tuned model (mean init, CE) needs 0.980 bits per byte of held-out text, -0.010 against the base "
+        "model (95 % interval -0.020 to +0.010, 16 texts).",
     )
 
 

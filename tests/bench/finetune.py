@@ -199,7 +199,7 @@ PLAN = {
     "expanded a+b": ("a", "b"),
     "expanded a+c": ("c",),  # goes on from stage a of the first
     "base b": ("b",),
-    "expanded b": ("b",),
+    "expanded b": ("b",),  # for the epochs of both stages of the first, so that it takes as many steps
     "base c": ("c",),
 }
 
@@ -262,9 +262,10 @@ class Setting:
                 stored = files.read_tensors(after_a)
                 for matrix, rows in zip(stages.matrices_of(model), (stored["input"], stored["head"]), strict=True):
                     matrix.data.copy_(rows)
+        epochs = options.epochs * (2 if name == "expanded b" else 1)
         config = FineTuneConfig(
-            stages=keys, a_epochs=options.epochs, b_epochs=options.epochs, max_length=options.length,
-            b_warmup=1 / options.epochs if options.epochs > 1 else 0.25,  # the thesis: the first epoch
+            stages=keys, a_epochs=options.epochs, b_epochs=epochs, max_length=options.length,
+            b_warmup=1 / epochs if epochs > 1 else 0.25,  # the thesis: the first epoch
             tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens, a_rate=options.a_rate,
         )  # fmt: skip
         texts = [self._texts(part, tokenizer) for part in ("train", "validation")]

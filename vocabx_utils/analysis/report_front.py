@@ -77,8 +77,9 @@ def _results(run: Run) -> Iterator[str]:
         if row["texts"] == "held out" and row["model"].startswith(TUNED):
             interval = f"95 % interval {row['low']:+.3f} to {row['high']:+.3f}, {row['n']} texts"
             yield (
-                f"Fine-tuned, {variant_label(row['model'].removeprefix(TUNED))} needs {row['bits_per_byte']:.3f} bits "
-                f"per byte of held-out text, {row['difference']:+.3f} against the base model ({interval})."
+                f"The fine-tuned model ({variant_label(row['model'].removeprefix(TUNED))}) needs "
+                f"{row['bits_per_byte']:.3f} bits per byte of held-out text, {row['difference']:+.3f} against the base "
+                f"model ({interval})."
             )
 
 

@@ -9,8 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from vocabx_utils.figures.looks import drawable, visible
+from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.theme import PALETTE, Drawing, note, variant_style
+from vocabx_utils.glyphs import visible
 from vocabx_utils.measured import ce_line
 from vocabx_utils.names import variant_label
 
@@ -31,7 +32,7 @@ def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
     fig, ax = plt.subplots(figsize=(6.4, 4.6))
     limits = [0.7 * min(start.min(), end.min()), 1.5 * max(start.max(), end.max())]
     ax.plot(limits, limits, color="0.4", lw=1, linestyle="-", marker="")
-    for kind, chosen, colour, marker in (("fell", better, PALETTE[0], "o"), ("did not fall", ~better, PALETTE[3], "X")):
+    for kind, chosen, colour, marker in (("fell", better, PALETTE[0], "o"), ("did not fall", ~better, PALETTE[4], "X")):
         label = f"KL {kind}: n = {chosen.sum()}"
         ax.scatter(start[chosen], end[chosen], color=colour, marker=marker, s=34, label=label)
     worst = np.argsort(-end)[:_NAMED]

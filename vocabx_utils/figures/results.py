@@ -46,6 +46,7 @@ def forest_chart(
         ax.set_yticks(rows, table["model"])
         ax.set_ylim(-0.6, len(table) - 0.4)
         ax.set_xlabel(f"{label}\nfilled: interval excludes 0")
+    ax.locator_params(axis="x", nbins=5)
     return ax
 
 
@@ -107,7 +108,8 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
 def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
     """Draw what both strategies save, a panel for each corpus of `compare_strategies`; the text names size `told`."""
     names = list(table["corpus"].unique())
-    fig, axes = plt.subplots(1, len(names), figsize=(3.4 * len(names), 3.2), squeeze=False, sharey=True)
+    size = (min(3.4 * len(names), 9.8), 3.2)
+    fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
     for ax, name in zip(axes.flat, names, strict=True):
         saved_chart(table, ax, name)
         ax.label_outer()
@@ -264,7 +266,6 @@ def _draw_passes(
 def _draw_bits(ax: Axes, part: pd.DataFrame, models: Sequence[str]) -> None:
     places = [models.index(name) for name in part["model"]]
     forest_chart(part, ax, label="bits per byte, difference", places=places)
-    ax.locator_params(axis="x", nbins=4)
     ax.set_title(f"{part['texts'].iloc[0]} (n = {part['n'].iloc[0]:,})")
     _write_beside(ax, {at: f"{value:.3f}" for at, value in zip(places, part["bits_per_byte"], strict=True)})
 
