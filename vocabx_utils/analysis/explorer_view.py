@@ -26,7 +26,7 @@ from vocabx_utils.runs import open_run
 
 _DEEP = (1, 60, 120)
 """Colour of the largest KL in a strip; smaller ones are mixed with white, opaque, so that contrast can be checked."""
-_THIS, _SUBTOKEN = "#d55e00", "#0173b2"  # of the palette of all figures
+_THIS, _SUBTOKEN = "#d55e00", "#0173b2"  # each at least 3:1 on white
 _EVEN_LUMINANCE = 0.179
 """Black and white ink have equal contrast here, 4.6 to 1 (WCAG 2)."""
 _STYLE = (
