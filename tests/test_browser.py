@@ -15,11 +15,15 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 from fixtures.tiny_notebooks import write_notebooks
 from fixtures.tiny_series import write_series
+from tiny import tiny_decoder
 
 from vocabx_utils.analysis.report import build_report
 from vocabx_utils.files import read_json, write_json
+from vocabx_utils.models import load_base_model
+from vocabx_utils.rows import read_tokens
 from vocabx_utils.runs import Run
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "06_mechanistic_analysis.ipynb"
@@ -161,6 +165,21 @@ def test_report_of_the_series_itself(tmp_path: Path, browser: Any) -> None:
         check_paper(browser, path)
 
 
+def write_two_runs(folder: Path) -> Path:
+    """Write a run `tiny`, and a run `other` of a model of the same width; return the first one's model."""
+    models = [write_series(folder), write_series(folder / "second", "other")]
+    shutil.move(folder / "second" / "runs" / "other", folder / "runs" / "other")
+    torch.manual_seed(5)
+    tiny_decoder(263, initializer_range=0.5).save_pretrained(models[1])
+    for name, model in zip(("tiny", "other"), models, strict=True):
+        run, base = Run(name, folder / "runs" / name), load_base_model(model, device="cpu")
+        write_json(run.stage("01") / "key.json", {"model": str(model)})
+        for variant in run.variants("03"):
+            key = {"model": base.fingerprint, "dtype": "torch.float32"}
+            write_json(run.stage("03", variant) / "key.json", key)
+    return models[0]
+
+
 @pytest.fixture()
 def lab(tmp_path: Path) -> Iterator[str]:
     """JupyterLab on notebook 06 with the parameters of a tiny run; yields its address.
@@ -170,7 +189,9 @@ def lab(tmp_path: Path) -> Iterator[str]:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     [cell] = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     real = os.environ.get("VOCABX_EXPLORER_RUN")
-    lines = [f"run_name = {real or 'tiny'!r}"] + ([] if real else [f"model = {str(write_series(tmp_path))!r}"])
+    lines = [f"run_name = {real or 'tiny'!r}"]
+    if not real:
+        lines.append(f"model = {str(write_two_runs(tmp_path))!r}")
     cell.source = "\n".join([cell.source, *lines])
     nbformat.write(notebook, tmp_path / NOTEBOOK.name)
     with socket.socket() as probe:
@@ -231,42 +252,87 @@ RUN_ALL = """async () => {
 }"""
 
 
-def test_explorer_in_notebook_06_in_jupyterlab(lab: str, browser: Any) -> None:
+def test_explorer_in_notebook_06_in_jupyterlab(tmp_path: Path, lab: str, browser: Any) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 1300})
     page.set_default_timeout(600_000 if os.environ.get("VOCABX_EXPLORER_RUN") else 120_000)
     page.goto(lab)
     page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
-    errors = page.evaluate(RUN_ALL)
-    assert errors == []
+    assert page.evaluate(RUN_ALL) == []
     word = os.environ.get("VOCABX_EXPLORER_TOKEN", "groupby")
-    search = page.get_by_placeholder("part of a token")
-    search.wait_for()
-    search.fill(word)
-    search.press("Enter")
-    shown = page.locator(".widget-html .vx")
-    within = "[...document.querySelectorAll('.widget-html .vx')].some(v => v.innerText.includes('%s'))"
-    page.wait_for_function(within % word)
-    page.wait_for_function(within % "epoch 2")
-    at_last = shown.inner_text()
+    search(page, word)
+    wait_for_view(page, word)
+    wait_for_view(page, "epoch 2")
+    at_last = view(page)
     handle = page.locator(".widget-hslider .noUi-handle").first
     handle.focus()
     handle.press("ArrowLeft")
-    page.wait_for_function(within % "epoch 1")
-    moved = shown.inner_text()
-
-    def cosines(words: str) -> list[str]:
-        return re.findall(r"-?\d\.\d{3}", words.split("cosine by epoch")[0].split("norm", 1)[1])
-
-    assert len(cosines(moved)) >= 5
-    assert cosines(moved) != cosines(at_last)
+    wait_for_view(page, "epoch 1")
+    assert len(cosines(view(page))) >= 5
+    assert cosines(view(page)) != cosines(at_last)
     if target := os.environ.get("VOCABX_SCREENSHOT"):
-        handle.press("ArrowRight")  # KL is measured at the last epoch
-        page.wait_for_function(within % "epoch 2")
-        page.set_viewport_size({"width": 1280, "height": 2200})  # the whole view, without the bars of JupyterLab
         page.add_style_tag(content="[class*=Toastify] {display: none}")
-        page.locator(".jp-OutputArea", has=shown).last.screenshot(path=target)
+        page.locator(".jp-OutputArea", has=page.locator(VIEW)).last.screenshot(path=target)
         texts = Path(target).with_name("alt.json")
         known = read_json(texts) if texts.exists() else {}
         write_json(texts, dict(sorted({**known, Path(target).stem: EXPLORER_ALT.format(word=word)}.items())))
+    if not os.environ.get("VOCABX_EXPLORER_RUN"):
+        check_search_without_a_hit(page)
+        check_run_of_another_model(page, tmp_path)
+        check_restart_of_the_kernel(page)
     page.close()
+
+
+VIEW = ".widget-html .vx"
+
+
+def view(page: Any) -> str:
+    return page.locator(VIEW).inner_text()
+
+
+def search(page: Any, words: str) -> None:
+    box = page.get_by_placeholder("part of a token")
+    box.wait_for()
+    box.fill(words)
+    box.press("Enter")
+
+
+def wait_for_view(page: Any, words: str) -> None:
+    page.wait_for_function(
+        f"words => [...document.querySelectorAll('{VIEW}')].some(v => v.innerText.includes(words))", arg=words
+    )
+
+
+def cosines(words: str) -> list[str]:
+    return re.findall(r"-?\d\.\d{3}", words.split("cosine by epoch")[0].split("norm", 1)[1])
+
+
+def check_search_without_a_hit(page: Any) -> None:
+    """A search that finds nothing says so, and the next one works again."""
+    search(page, "zzzqq")
+    page.locator(".vx-none", has_text="zzzqq").wait_for()
+    search(page, "numpy")
+    wait_for_view(page, "numpy")
+
+
+def check_run_of_another_model(page: Any, folder: Path) -> None:
+    """A run that was trained on another model is shown beside that model's rows."""
+    [token] = [t for t in read_tokens(Run("other", folder / "runs" / "other")) if t.text == " numpy"]
+    rows = load_base_model(folder / "second" / "model", device="cpu").input_rows[list(token.subtokens)]
+    norms = [f"{norm:.3f}" for norm in rows.norm(dim=1).tolist()]
+    assert not set(norms) & set(cosines(view(page)))
+    page.locator(".vx-panel select").first.select_option("other")
+    page.wait_for_function("document.querySelector('[placeholder=\"part of a token\"]').value === ''")  # it is loaded
+    search(page, "numpy")
+    wait_for_view(page, norms[0])
+    assert set(norms) <= set(cosines(view(page)))
+
+
+def check_restart_of_the_kernel(page: Any) -> None:
+    """After a restart the view says that its boxes no longer work, and its cell works without the others."""
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.restart()")
+    page.locator(".vx-restart").first.wait_for()
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-cell').then(() => null)")
+    page.locator(".vx-restart").first.wait_for(state="hidden")
+    search(page, "groupby")
+    wait_for_view(page, "groupby")

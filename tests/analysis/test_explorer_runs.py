@@ -58,6 +58,8 @@ def test_a_model_at_hand_is_not_loaded_again(tmp_path: Path, monkeypatch: pytest
     run, base = sealed(tmp_path, "mine", write_series(tmp_path, "mine"))
     monkeypatch.setattr(explorer_runs, "load_base_model", lambda *_, **__: pytest.fail("loaded"))
     assert open_explorer(run, base).run == "mine"
+    assert "·groupby" in explore(base=base).children[-1].value
+    assert "vx-restart" in explore(base=base).children[-2].value
 
 
 def test_another_model_under_the_noted_name_is_refused_in_the_view(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ from fixtures.tiny_run import TinyRun
 from vocabx_utils import rows, thesis
 from vocabx_utils.analysis import similarity
 from vocabx_utils.analysis.mechanisms import CausalTest, top_k_share
-from vocabx_utils.figures.rows import causal_chart, cosine_chart, draw_causal, lens_chart, share_chart
+from vocabx_utils.figures.rows import (
+    causal_chart,
+    cosine_chart,
+    draw_causal,
+    draw_group_cosines,
+    lens_chart,
+    share_chart,
+)
 
 
 def published_curve(*place: str) -> thesis.CosineCurve:
@@ -72,6 +79,20 @@ def test_many_variants_fit_one_page() -> None:
     facts = {name: {"kl_start": 1.0, "kl_end": 0.1, "width": 8, "positions": 5} for name in names}
     figure = draw_causal(pd.concat([table, table.assign(keep="random")]), facts).figure
     assert figure.get_size_inches()[0] <= 10 and len(figure.axes) == 3
+    more = pd.concat([table, part.assign(variant="random_ce"), part.assign(variant="random_kl_last", keep="random")])
+    figure = draw_causal(more, facts | {name: facts["mean_ce"] for name in ("random_ce", "random_kl_last")}).figure
+    titles = [ax.get_title() for ax in figure.axes]  # a row for each initialisation, and room for the legend
+    assert [title[:4] for title in titles] == ["mean"] * 3 + ["rand"] * 2 + [""]
+    assert figure.axes[5].get_legend() is not None
+
+
+def test_of_many_variants_only_those_from_mean_rows_are_drawn_by_group() -> None:
+    columns = ["variant", "matrix", "position", "epoch", "subtokens", "mean", "low", "high", "n"]
+    names = [f"{init}_{kind}" for init in ("mean", "random") for kind in ("ce", "kl_first", "kl_last")]
+    rows_ = [(v, "input", "first", e, g, 0.1 * g, 0.0, 1.0, 4) for v in names for e in (0, 1) for g in (2, 3)]
+    figure = draw_group_cosines(pd.DataFrame(rows_, columns=columns), "input", "subtokens").figure
+    assert [ax.get_title()[:4] for ax in figure.axes] == ["mean"] * 3
+    assert "3 other variants are left out" in figure.get_supxlabel().replace("\n", " ")
 
 
 def test_lens_chart_names_tokens_without_breaking_on_odd_ones() -> None:

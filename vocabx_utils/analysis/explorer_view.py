@@ -20,12 +20,13 @@ import pandas as pd
 from vocabx_utils.analysis.explorer import Explorer, TokenView
 from vocabx_utils.analysis.explorer_runs import explorable_runs, open_explorer
 from vocabx_utils.glyphs import visible
+from vocabx_utils.models import BaseModel
 from vocabx_utils.names import variant_label
 from vocabx_utils.runs import open_run
 
 _DEEP = (1, 60, 120)
 """Colour of the largest KL in a strip; smaller ones are mixed with white, opaque, so that contrast can be checked."""
-_THIS, _SUBTOKEN = "#d55e00", "#0173b2"  # of the palette of all figures
+_THIS, _SUBTOKEN = "#d55e00", "#0173b2"  # each at least 3:1 on white
 _EVEN_LUMINANCE = 0.179
 """Black and white ink have equal contrast here, 4.6 to 1 (WCAG 2)."""
 _STYLE = (
@@ -104,7 +105,8 @@ def _occurrences(view: TokenView) -> str:
 
 def _kl_strip(kl: pd.DataFrame) -> str:
     if kl.empty:
-        return "<em>not measured for this token and epoch; parameter <code>probed</code> names who is measured</em>"
+        where = "notebook 06 measures the variants in <code>probed</code>, at their first and last epoch"
+        return f"<em>not measured for this token and epoch; {where}</em>"
     largest = max(float(kl["kl"].max()), 1e-9)
     cells = []
     for row in kl.itertuples():
@@ -159,12 +161,13 @@ def _scaled(values: np.ndarray, size: int) -> np.ndarray:
     return (values - low) / (high - low if high > low else 1) * size
 
 
-def explore(opened: Explorer | None = None, token: int = 0) -> Any:
+def explore(opened: Explorer | None = None, token: int = 0, base: BaseModel | None = None) -> Any:
     """Show the interactive explorer of every run with rows of phase 1; it needs no earlier cell of a notebook.
 
     Args:
         opened: an explorer that is at hand, shown first; by default the run that was analysed last is read.
         token: index of the token to begin with.
+        base: a loaded model, so that runs that were trained on it need not load it again.
 
     Returns:
         The widgets, or where no run has rows yet HTML that says which notebooks make them.
@@ -180,7 +183,7 @@ def explore(opened: Explorer | None = None, token: int = 0) -> Any:
         return HTML(f'{_STYLE}<p class="vx-error">{words}</p>')
 
     def load(name: str) -> Explorer:
-        return opened if opened and name == opened.run else open_explorer(open_run(name))
+        return opened if opened and name == opened.run else open_explorer(open_run(name), base)
 
     return explorer_widget(load, names, token)
 

@@ -46,7 +46,7 @@ def forest_chart(
         ax.set_yticks(rows, table["model"])
         ax.set_ylim(-0.6, len(table) - 0.4)
         ax.set_xlabel(f"{label}\nfilled: interval excludes 0")
-    ax.locator_params(axis="x", nbins=5)
+    ax.locator_params(axis="x", nbins=5 if places is None else 4)  # beside others there is less room
     return ax
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -24,7 +24,7 @@ from vocabx_utils.rows import Matrix
 GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
 """Columns that sort the tokens into groups, in words."""
 _ROWS = {"input": "input rows", "head": "head rows"}
-_WIDEST = 9.8  # inches: a page shows what is wider with smaller letters
+_WIDEST, _COLUMNS = 9.8, 4  # inches and panels: a page shows what is wider with smaller letters
 _LIGHTEST = 0.55  # of viridis: what is lighter has less than 3:1 on white
 _PLACES = {
     "boundary": "end of a new token",
@@ -91,7 +91,8 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
     wide = 2 if len(panels) in (2, 4) else min(3, len(panels))
     high = -(-len(panels) // wide)
     room = len(panels) < wide * high  # for the legend
-    fig, grid = plt.subplots(high, wide, figsize=(3.1 * wide + 1.8 * (not room), 2.7 * high + 0.5), squeeze=False)
+    size = (min(3.1 * wide + 1.8 * (not room), _WIDEST), 2.7 * high + 0.5)
+    fig, grid = plt.subplots(high, wide, figsize=size, squeeze=False)
     ends: list[str] = []
     legend: dict[str, Artist] = {}
     for ax, (name, published) in zip(grid.flat, panels, strict=False):
@@ -144,9 +145,14 @@ def _final(part: pd.DataFrame) -> str:
 
 
 def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> Drawing:
-    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant."""
+    """Draw cosines by epoch for groups of tokens: a row for each subtoken position, a column for each variant.
+
+    Of more than four trained variants only those from mean initial rows are drawn: random ones stay near 0.
+    """
     table = groups[groups["matrix"] == matrix]
-    names = _trained(table)
+    trained = _trained(table)
+    means = [name for name in trained if name.startswith("mean_")]
+    names = trained if len(trained) <= _COLUMNS else (means or trained)[:_COLUMNS]
     seen = table.groupby("position", observed=True)["n"].sum()
     shown = [position for position in POSITIONS if seen.get(position, 0)]
     size = (min(2.2 * len(names), 9.4) + 0.4, 2.2 * len(shown) + 1.1)
@@ -166,7 +172,8 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
         handles=list(legend.values()), labels=list(legend), loc="outside upper center", ncols=len(legend),
         title=f"new {_ROWS[matrix]}, by {GROUPINGS[grouping]}",
     )  # fmt: skip
-    note(grid[0, 0], "Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.")
+    left_out = f" {len(trained) - len(names)} other variants are left out." if len(names) < len(trained) else ""
+    note(grid[0, 0], f"Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.{left_out}")
     counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
     ends = "; ".join(_spread(table, name, shown[0], grouping) for name in names)
@@ -241,18 +248,23 @@ def draws_note(table: pd.DataFrame) -> str:
 
 def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Drawing:
     """Draw the causal test by variant: tables of `CausalTest`s, and `kl_start`, `kl_end`, `width`, `positions`."""
-    variants, fig, axes = _panels(table, 3.7, beside=1.9)
+    axes, fig, room = _panels(table, 3.7, beside=1.9)
     needed = []
-    for variant, ax in zip(variants, axes, strict=True):
+    for variant, ax in axes.items():
         fact = facts[variant]
         test = CausalTest(table[table["variant"] == variant], fact["kl_start"], fact["kl_end"], fact["width"])
         causal_chart(test, ax, variant_label(variant))
-        ax.label_outer(remove_inner_ticks=False)
         k = test.coordinates_needed()
         found = f"{'more than tested' if k is None else k} of {fact['width']}"
         needed.append(f"{variant_label(variant)} {found} (KL {test.kl_start:.3f} to {test.kl_end:.3f})")
-    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), title="kept of the change")
-    note(axes[0], f"Lower is better. n = {facts[variants[0]]['positions']} positions. {draws_note(table)}")
+    _label_left(axes.values())
+    first = next(iter(axes.values()))
+    handles, labels = first.get_legend_handles_labels()
+    if room:
+        room.legend(handles, labels, loc="center", title="kept of the change")
+    else:
+        fig.legend(handles, labels, loc="outside right center", title="kept of the change")
+    note(first, f"Lower is better. n = {facts[next(iter(axes))]['positions']} positions. {draws_note(table)}")
     alt = (
         "Line charts of KL against the number of dimensions of the learned change that are kept, a panel for each "
         "variant, with lines at the KL of the initial and of the trained rows. Coordinates for 90 % of the gain: "
@@ -261,12 +273,38 @@ def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> 
     return Drawing(fig, alt)
 
 
-def _panels(table: pd.DataFrame, width: float, beside: float = 0) -> tuple[list[str], Figure, np.ndarray]:
-    """The variants of a table, a figure, and a row of axes, one a variant: `width` inches or what fits a page."""
-    names = list(dict.fromkeys(table["variant"]))
-    size = (min(width * len(names) + beside, _WIDEST), 3.9)
-    fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
-    return names, fig, axes[0]
+def _panels(table: pd.DataFrame, width: float, beside: float = 0) -> tuple[dict[str, Axes], Figure, Axes | None]:
+    """Make axes for the variants of a table, three in a row; of more, each initialisation has rows of its own.
+
+    Returns:
+        The axes by variant, `width` inches wide or what fits a page with `beside` at the right; the figure; and axes
+        that are left over, for a legend.
+    """
+    names = [str(name) for name in dict.fromkeys(table["variant"])]
+    lines = [names]
+    if len(names) > 3:
+        kinds = dict.fromkeys(name.partition("_")[0] for name in names)
+        alike = [[name for name in names if name.partition("_")[0] == kind] for kind in kinds]
+        lines = [part[at : at + 3] for part in alike for at in range(0, len(part), 3)]
+    wide = max(map(len, lines))
+    room = any(len(line) < wide for line in lines)
+    size = (min(width * wide + beside * (not room), _WIDEST), 3.2 * len(lines) + 0.7)
+    fig, grid = plt.subplots(len(lines), wide, figsize=size, squeeze=False, sharey="row")
+    axes: dict[str, Axes] = {}
+    spare: Axes | None = None
+    for line, row in zip(lines, grid, strict=True):
+        for ax in row[len(line) :]:
+            ax.set_axis_off()
+            spare = ax
+        axes |= dict(zip(line, row, strict=False))
+    return axes, fig, spare
+
+
+def _label_left(axes: Iterable[Axes]) -> None:
+    """Keep the label of the vertical axis in the first column only."""
+    for ax in axes:
+        if (place := ax.get_subplotspec()) is not None and not place.is_first_col():
+            ax.set_ylabel("")
 
 
 def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
@@ -282,13 +320,14 @@ def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") ->
 
 def draw_layers(table: pd.DataFrame) -> Drawing:
     """Draw the similarity of hidden states (`divergence.hidden_similarity`), one panel for each variant."""
-    variants, fig, axes = _panels(table, 4.0)
-    for variant, ax in zip(variants, axes, strict=True):
+    axes, fig, room = _panels(table, 4.0)
+    for variant, ax in axes.items():
         layer_chart(table[table["variant"] == variant], ax, variant_label(variant))
-        ax.label_outer(remove_inner_ticks=False)
-    axes[0].legend(loc="lower right", title="hidden state at the")
-    note(axes[0], "1: student and teacher have the same state. Mean over positions (no bands), n in the legend.")
+    first = next(iter(axes.values()))
+    (room or first).legend(*first.get_legend_handles_labels(), loc="lower right", title="hidden state at the")
+    note(first, "1: student and teacher have the same state. Mean over positions (no bands), n in the legend.")
     last = table[table["layer"] == table["layer"].max()]
+    _label_left(axes.values())
     ends = []
     for variant, part in last.groupby("variant", sort=False):
         values = zip(part["place"], part["cosine"], strict=True)
