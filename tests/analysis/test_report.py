@@ -60,6 +60,16 @@ def test_equations_become_mathml_and_widgets_and_errors_go(tmp_path: Path) -> No
     assert "<msqrt>" in page
 
 
+def test_a_table_in_a_box_stays_one(tmp_path: Path) -> None:
+    write_notebooks(tmp_path / "r")
+    page = tmp_path / "notes.md"
+    page.write_text("# Notes\n\n> **Left open.** Words.\n>\n> | a | b |\n> | --- | --- |\n> | $x$ | 2 |\n")
+    build_report(Run("r", tmp_path / "r"), tmp_path / "site", [page])
+    box = BeautifulSoup((tmp_path / "site" / "notes.html").read_text(), "html.parser").blockquote
+    assert [cell.get_text() for cell in box.table.find_all(["th", "td"])] == ["a", "b", "x", "2"]
+    assert box.find("math")
+
+
 def test_contents_name_what_is_missing(tmp_path: Path) -> None:
     index = site(tmp_path)["index.html"]
     assert "02 · Alignment" in index

@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 from jinja2 import Environment, pass_context
 from latex2mathml.converter import convert
+from mistune.plugins.table import table_in_quote
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
@@ -157,7 +158,9 @@ class _Renderer(IPythonRenderer):
 
 
 def _render_markdown(source: str, attachments: Any = None) -> str:
-    return str(MarkdownWithMath(renderer=_Renderer(escape=False, attachments=attachments)).render(source))
+    markdown = MarkdownWithMath(renderer=_Renderer(escape=False, attachments=attachments))
+    table_in_quote(markdown)  # as in JupyterLab and on GitHub
+    return str(markdown.render(source))
 
 
 def _mathml(body: str, display: str) -> str:
