@@ -36,11 +36,13 @@ def test_numbers_come_from_files_and_goals_are_judged(report: Any, tmp_path: Pat
     results.mkdir()
     empty = page(report, results, tmp_path / "empty")
     assert empty.count("not measured |") >= 4 and not (tmp_path / "empty" / "figures" / "cost.svg").exists()
-    row = {
-        "tokens_per_s": {"literal": 1000.0, "ours": 2345.0, "floor": None}, "speedup_vs_literal": 2.5,
-        "peak_ratio_vs_literal": 0.3, "floor_share": None, "ceiling_share": 0.4, "time_to_quality_ratio": 0.1,
-        "device": "Some GPU", "versions": {}, "date": "2000-01-01",
+    both = {
+        "tokens_per_s": {"literal": 1000.0, "plain": 1200.0, "ours": 2345.0, "floor": None}, "speedup_vs_plain": 2.5,
+        "speedup_vs_literal": 3.0, "peak_bytes": 12e9, "peak_ratio_vs_plain": 0.3, "floor_share": None,
+        "ceiling_share": 0.4, "teacher_ceiling_share": None, "busy_host_ratio": 0.95,
     }  # fmt: skip
+    row = {key: {"unfused": value, "fused": value} for key, value in both.items()}
+    row |= {"time_to_quality_ratio": 0.1, "device": "Some GPU", "versions": {}, "date": "2000-01-01"}
     (results / "phase1-x.json").write_text(json.dumps({"qwen-t1024": row}))
     curve = [{"tokens": n, "seconds": 1.0 + n} for n in (0, 10)]
     ways = {"literal": {"seconds": 20.0, "kl_identical": 0.5, "curve": curve}, "windows": {"error": "no"}}
@@ -50,6 +52,7 @@ def test_numbers_come_from_files_and_goals_are_judged(report: Any, tmp_path: Pat
         json.dumps({"phase1 a": {"tokens_per_s": {"1": 10.0, "2": 19.0}, "speedup": 1.9, "device": "Some GPU"}})
     )
     full = page(report, results, tmp_path / "full")
-    assert "| qwen-t1024 | Some GPU | 1,000 | 2,345 | not measured | 2.50 ✓" in full
-    assert "0.30 ✗ (to reach: at most 0.25)" in full and "1.90 ✓" in full
+    assert "| qwen-t1024 | Some GPU | unfused | 1,000 | 1,200 | 2,345 | not measured | 2.50 | 3.00 | 12.0 |" in full
+    assert "| fused | 1,000 | 1,200 | 2,345 | not measured | 2.50 ✓ (to reach: at least 2) | 3.00 |" in full
+    assert "12.0 ✗ (to reach: at most 10)" in full and "1.90 ✓" in full
     assert (tmp_path / "full" / "figures" / "cost.svg").exists()

@@ -15,8 +15,8 @@ import pytest
 
 BENCH = Path(__file__).parent / "bench"
 KEYS = {
-    "tokens_per_s", "speedup_vs_literal", "peak_ratio_vs_literal", "floor_share", "ceiling_share",
-    "time_to_quality_ratio", "device", "versions", "date",
+    "tokens_per_s", "speedup_vs_plain", "speedup_vs_literal", "peak_bytes", "peak_ratio_vs_plain", "floor_share",
+    "ceiling_share", "teacher_ceiling_share", "busy_host_ratio", "time_to_quality_ratio", "device", "versions", "date",
 }  # fmt: skip
 
 
@@ -26,17 +26,36 @@ def phase1(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("phase1")
 
 
-def test_three_engines_on_the_tiny_workload(tmp_path: Path) -> None:
+def test_every_engine_on_the_tiny_workload(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH / "phase1.py"), "measure", "--workloads", "tiny", "--out", str(tmp_path)]
     env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(BENCH.parent.parent), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env=env, timeout=300)
     found = json.loads((tmp_path / "phase1-cpu.json").read_text())["tiny"]
     assert set(found) == KEYS
-    assert set(found["tokens_per_s"]) == {"literal", "ours", "floor"} and min(found["tokens_per_s"].values()) > 0
+    rates = found["tokens_per_s"]["unfused"]
+    assert set(rates) == {"literal", "plain", "ours", "floor"} and min(rates.values()) > 0
+    assert set(found["tokens_per_s"]["fused"].values()) == {None}  # no compiler's turn on a CPU
+    assert found["speedup_vs_plain"]["unfused"] == rates["ours"] / rates["plain"]
     details = json.loads((tmp_path / "phase1-cpu-details.json").read_text())["tiny"]["engines"]
     assert details["ours"]["step_tokens"] == details["literal"]["step_tokens"] == details["floor"]["step_tokens"]
     again = subprocess.run(command, check=True, env=env, timeout=300, capture_output=True, text=True)
     assert "tiny literal" not in again.stdout  # what is there is not measured again
+
+
+def test_plain_takes_the_step_of_ours(phase1: Any) -> None:
+    """Both sides, input rows by the same pairs and head rows by the same targets, in both of its forms."""
+    import torch
+    from phase1_engines import ours, plain
+
+    problem = phase1.problem_of(phase1.WORKLOADS["tiny"], argparse.Namespace(micro=0, data=None))
+    trainer = ours(problem)
+    trainer.step([0, 1, 2, 3])
+    for float32 in (False, True):
+        step = plain(problem, float32=float32)
+        step([0, 1, 2, 3])
+        for name in ("input_rows", "head_rows"):
+            theirs, own = (getattr(model, name).grad for model in (step.model, trainer.student))
+            torch.testing.assert_close(theirs, own, rtol=1e-3, atol=1e-6)
 
 
 def test_the_engines_train_alike(phase1: Any) -> None:
@@ -44,7 +63,7 @@ def test_the_engines_train_alike(phase1: Any) -> None:
     import torch
     from phase1_engines import literal, ours
 
-    problem = phase1.problem_of(phase1.WORKLOADS["tiny"], argparse.Namespace(micro=0))
+    problem = phase1.problem_of(phase1.WORKLOADS["tiny"], argparse.Namespace(micro=0, data=None))
     step, trainer = literal(problem), ours(problem)
     before = step.model.head_rows.detach().clone()
     step([0, 1, 2, 3])
@@ -58,7 +77,8 @@ def test_the_engines_train_alike(phase1: Any) -> None:
 def test_a_missing_part_is_null(phase1: Any) -> None:
     found = phase1.summary({"engines": {"ours": {"tokens_per_s": 3.0, "flops_per_token": 2.0, "ceiling_flops": 12.0}}})
     assert set(found) == KEYS
-    assert found["ceiling_share"] == 0.5 and found["speedup_vs_literal"] is None
+    assert found["ceiling_share"] == {"unfused": 0.5, "fused": None}
+    assert found["speedup_vs_literal"]["unfused"] is None
 
 
 def test_a_part_of_the_scaling_benchmark_says_its_rate_and_sizes(phase1: Any, tmp_path: Path) -> None:

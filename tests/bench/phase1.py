@@ -4,14 +4,20 @@
     python tests/bench/phase1.py measure --workloads NAME… --model MODEL --data DATA --out results/bench
     python tests/bench/phase1.py profile --workloads NAME --model MODEL --data DATA
 
-Three engines (`phase1_engines`) take the same steps over the same texts on the same hardware, each in a process
-of its own. `measure` writes, after each part, OUT/phase1-<device>.json with one object per workload
+Engines (`phase1_engines`) take the same steps over the same texts on the same hardware, each in a process of its own,
+once with blocks as they are and, on a GPU, once with fused ones. After each part `measure` writes
+OUT/phase1-<device>.json with one object per workload; rates and ratios hold a value for `unfused` and one for `fused`
 
-    tokens_per_s            student tokens per second, per engine: the median over the timed steps
-    speedup_vs_literal      ours / literal, teacher cached before (its one pass is in the details)
-    peak_ratio_vs_literal   ours / literal, peak memory above the weights; the cached teacher counts as ours'
+    tokens_per_s            student tokens per second, per engine: the median over the timed steps; `plain`: the faster
+                            of its two forms
+    speedup_vs_plain        ours / plain, teacher cached before (its one pass is in the details)
+    speedup_vs_literal      ours / literal
+    peak_bytes              of ours, memory above the weights; the cached teacher counts
+    peak_ratio_vs_plain     ours / plain
     floor_share             ours / floor
     ceiling_share           achieved FLOP/s of ours / FLOP/s of a large matrix product measured in the same call
+    teacher_ceiling_share   the same of the teacher's one pass
+    busy_host_ratio         rate of ours with busy loops on all cores but one / its rate without
     time_to_quality_ratio   wall time in which ours comes to the validation KL at identical tokens with which literal
                             ends / literal's wall time, the teacher's pass included; null where text is random
     device, versions, date
@@ -20,24 +26,30 @@ and OUT/phase1-<device>-details.json with everything behind them. Parts that are
 
 FLOP per student token, recomputation not counted (P linear weights of the blocks, H = V · D, A = 2 · T · layers ·
 heads · head width for the causal half of both attention products, k compared positions per token):
-forward 2P + A + 2H, backward by states 2P + 2A, and at compared positions teacher's head 2H and gradient 2H, new
-rows 4 · N · D; the blocks only at the share r of tokens that they do run over      = r(4P + 3A) + 2H + 4kH + 4ND
+forward 2P + A + 2H, backward by states 2P + 2A, and at compared positions the gradient 2H, new rows 4 · N · D; the
+blocks only at the share r of tokens that they do run over                          = r(4P + 3A) + 2H + 2kH + 4ND
+The teacher's pass, per original token: forward 2P + A, and 2H for its own likelihood.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch._functorch.config as functorch
 from bench_parts import (
     Peak,
     facts,
@@ -49,7 +61,7 @@ from bench_parts import (
     short_device,
     synchronise,
 )
-from phase1_engines import Problem, floor, literal, ours
+from phase1_engines import Problem, Step, floor, literal, ours, plain
 
 from vocabx_utils import corpus, fetch, files, models
 from vocabx_utils.config import Phase1Config
@@ -63,7 +75,7 @@ from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.boundaries import align_boundaries
 
-ENGINES = ("literal", "ours", "floor")
+ENGINES = ("literal", "plain", "plain32", "ours", "floor")
 
 
 @dataclass(frozen=True)
@@ -108,9 +120,10 @@ class Quality:
 
 WORKLOADS = {
     "qwen-t1024": Workload(
-        1024, 16, 16_384, steps=10, warmup=10, quality=Quality(1500, 150, 1024, 3, 32, 48, 2e-3, 2e-3, 20, 16_384)
+        1024, 16, 8192, "qwen2.5-coder-0.5b", steps=10, warmup=8,
+        quality=Quality(1500, 150, 1024, 3, 32, 48, 2e-3, 2e-3, 20, 8192),
     ),
-    "qwen-t1024-half": Workload(1024, 16, 8192, steps=10, warmup=14),  # literal fits 80 GB
+    "qwen-t50": Workload(50, 16, 8192, "qwen2.5-coder-0.5b", steps=20, warmup=12),
     "llama-6.7b-v32k": Workload(2048, 8, 4096, "llama-6.7b"),
     "llama-6.7b-v128k": Workload(2048, 8, 4096, "llama-6.7b-v128k"),
     "smollm2-cpu": Workload(256, 4, 1024, size=2048, steps=3, warmup=1,
@@ -158,7 +171,7 @@ def problem_of(w: Workload, options: argparse.Namespace) -> Problem:
         learning_rate=1e-3, epochs=1, batch_size=w.batch, token_budget=options.micro or w.micro, window=0,
         max_length=w.length,
     )  # fmt: skip
-    if w.shape is not None:
+    if w.shape is not None and options.data is None:
         model = random_model(w.shape)
         vocab, device = model.config.vocab_size, model.device
         base = models.BaseModel(w.shape, model, None, vocab, device, model.dtype, models.weights_fingerprint(model))  # type: ignore[arg-type]
@@ -203,24 +216,24 @@ def engine(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     w = WORKLOADS[options.workload]
     problem = problem_of(w, options)
-    if options.compiled and options.engine != "literal":
+    if options.compiled:
+        functorch.donated_buffer = options.engine != "literal"  # which runs backward twice over one graph
         problem = problem.fused()
     peak = Peak()
-    found: dict[str, Any] = {
-        "engine": options.engine,
-        "compiled": bool(options.compiled and options.engine != "literal"),
-    }
-    began = time.perf_counter()
+    found: dict[str, Any] = {"engine": options.engine, "compiled": bool(options.compiled)}
     if options.engine == "ours":
-        cache = problem.cache(problem.train)
-        synchronise()
-        found["teacher_seconds"] = time.perf_counter() - began
+        for _ in range(3):  # the last one met every shape before
+            began = time.perf_counter()
+            cache = problem.cache(problem.train)
+            synchronise()
+            found["teacher_seconds"] = time.perf_counter() - began
         found["teacher_tokens"] = sum(len(e.original_ids) for e in problem.train.examples)
+        found["teacher_flops_per_token"] = teacher_flops_per_token(problem, w)
         found["teacher_bytes"] = cache.states.nbytes
         trainer = ours(problem, cache=cache)
         step = trainer.step
     else:
-        step = {"literal": literal, "floor": floor}[options.engine](problem)
+        step = starts()[options.engine](problem)
     processor = time.process_time()
     seconds, tokens = timed(step, problem.train, w)
     skipped = skipped_share(problem, cache, w) if options.engine == "ours" else 0.0
@@ -240,8 +253,28 @@ def engine(options: argparse.Namespace) -> None:
     }
     if options.engine == "ours":
         found["ceiling_flops"] = matmul_ceiling(w.size)
+        if torch.cuda.is_available():
+            with busy_host():
+                found["busy_tokens_per_s"] = median_rate(*timed(step, problem.train, replace(w, warmup=2)))
         found["softmax_fused"] = torch.cuda.is_available() and softmax.fused_softmax_step().compiled is not None
     files.write_json(options.result, found)
+
+
+def starts() -> dict[str, Callable[[Problem], Step]]:
+    """What begins each engine but `ours`."""
+    return {"literal": literal, "floor": floor, "plain": plain, "plain32": partial(plain, float32=True)}
+
+
+@contextlib.contextmanager
+def busy_host() -> Iterator[None]:
+    """Keep all cores but one busy meanwhile."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range((os.cpu_count() or 2) - 1)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def timed(step: Any, train: AlignedSet, w: Workload) -> tuple[list[float], list[int]]:
@@ -274,6 +307,14 @@ def skipped_share(problem: Problem, cache: TeacherStates, w: Workload) -> float:
 
 def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
     """The formula of the module's first lines."""
+    blocks, attention, head = _work(problem, w)
+    compared = sum(len(e.pairs["last"]) for e in problem.train.examples) / problem.train.tokens
+    new = len(problem.tokens) * problem.base.width
+    return (1 - skipped) * (4 * blocks + 3 * attention) + 2 * head + 2 * compared * head + 4 * new
+
+
+def _work(problem: Problem, w: Workload) -> tuple[int, int, int]:
+    """Weights of the blocks' products, FLOP of causal attention for one token, and weights of the head."""
     settings = problem.base.model.config
     blocks = sum(
         module.weight.numel()
@@ -283,9 +324,13 @@ def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
     head = problem.base.vocab_size * problem.base.width
     width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
     attention = 2 * w.length * settings.num_hidden_layers * settings.num_attention_heads * width
-    compared = sum(len(e.pairs["last"]) for e in problem.train.examples) / problem.train.tokens
-    new = len(problem.tokens) * problem.base.width
-    return (1 - skipped) * (4 * blocks + 3 * attention) + 2 * head + 4 * compared * head + 4 * new
+    return blocks, attention, head
+
+
+def teacher_flops_per_token(problem: Problem, w: Workload) -> float:
+    """Of the teacher's one pass, likewise."""
+    blocks, attention, head = _work(problem, w)
+    return 2 * blocks + attention + 2 * head
 
 
 # --- wall time to equal quality -------------------------------------------------------------------------------------
@@ -398,8 +443,13 @@ def measure(options: argparse.Namespace) -> None:
     for name in options.workloads:
         found = details.setdefault(name, {})
         parts: list[tuple[str, str, list[str]]] = [("engines", e, ["engine", "--engine", e]) for e in ENGINES]
+        cuda = torch.cuda.is_available()
+        if cuda:
+            parts += [("engines", f"{e} fused", ["engine", "--engine", e, "--compiled"]) for e in ENGINES]
+        if options.only_quality:
+            parts = []
         if WORKLOADS[name].quality and not options.no_quality:
-            ways = WAYS if options.compiled else WAYS[:-1]
+            ways = WAYS if cuda else WAYS[:-1]
             parts += [("quality", way, ["quality", "--way", way]) for way in ways]
         for kind, key, command in parts:
             done = found.setdefault(kind, {})
@@ -417,7 +467,7 @@ def measure(options: argparse.Namespace) -> None:
             done[key] = _in_process(name, command, options, left)
             found.update(facts() | {"dtype": "bfloat16" if torch.cuda.is_available() else "float32"})
             files.write_json(details_path, details)
-            rows = {name: summary(row) for name, row in details.items() if "ours" in row.get("engines", {})}
+            rows = {name: summary(row) for name, row in details.items() if row.get("engines")}
             files.write_json(options.out / f"phase1-{label}.json", rows)
             shown = {k: v for k, v in done[key].items() if not isinstance(v, list)}
             print(name, key, json.dumps(shown), flush=True)
@@ -430,7 +480,6 @@ def _in_process(name: str, command: list[str], options: argparse.Namespace, left
     line = [sys.executable, __file__, *command, "--workload", name, "--result", str(result)]
     for flag, value in (("--model", options.model), ("--data", options.data), ("--micro", options.micro)):
         line += [flag, str(value)] if value else []
-    line += ["--compiled"] if options.compiled else []
     try:
         done = subprocess.run(line, timeout=left, check=False, text=True, stderr=subprocess.PIPE)
     except subprocess.TimeoutExpired:
@@ -445,22 +494,41 @@ def _in_process(name: str, command: list[str], options: argparse.Namespace, left
 
 def summary(found: dict[str, Any]) -> dict[str, Any]:
     """The keys of a result, from the parts of a workload; null where a part is missing."""
-    engines = found.get("engines", {})
-    rate = {name: engines.get(name, {}).get("tokens_per_s") for name in ENGINES}
-    own = engines.get("ours", {})
-    peaks = [engines.get(name, {}).get("peak_bytes_above_weights") for name in ("ours", "literal")]
-    flops = own.get("flops_per_token")
+    by_blocks = {blocks: _summary(found.get("engines", {}), blocks) for blocks in ("unfused", "fused")}
     ways = found.get("quality", {})
-    best = ways.get("fused", ways.get("windows", {}))
-    reached, whole = best.get("reached_seconds"), ways.get("literal", {}).get("seconds")
+    reached = [ways.get(way, {}).get("reached_seconds") for way in ("windows", "fused")]
+    best = min((seconds for seconds in reached if seconds is not None), default=None)
     return {
-        "tokens_per_s": rate,
-        "speedup_vs_literal": ratio(rate["ours"], rate["literal"]),
-        "peak_ratio_vs_literal": ratio(*peaks),
-        "floor_share": ratio(rate["ours"], rate["floor"]),
-        "ceiling_share": ratio(rate["ours"] * flops if flops else None, own.get("ceiling_flops")),
-        "time_to_quality_ratio": ratio(reached, whole),
+        **{key: {blocks: row[key] for blocks, row in by_blocks.items()} for key in by_blocks["fused"]},
+        "time_to_quality_ratio": ratio(best, ways.get("literal", {}).get("seconds")),
         **{key: found.get(key) for key in ("device", "versions", "date")},
+    }
+
+
+def _summary(engines: dict[str, Any], blocks: str) -> dict[str, Any]:
+    """The ratios of engines that are alike in their blocks."""
+    part = {name: engines.get(name + (" fused" if blocks == "fused" else ""), {}) for name in ENGINES}
+    rate = {name: row.get("tokens_per_s") for name, row in part.items()}
+    plain_name = max(("plain", "plain32"), key=lambda name: rate[name] or 0.0)
+    own, best = part["ours"], part[plain_name]
+    done = {
+        "ceiling_share": (rate["ours"], own.get("flops_per_token")),
+        "teacher_ceiling_share": (
+            ratio(own.get("teacher_tokens"), own.get("teacher_seconds")), own.get("teacher_flops_per_token"),
+        ),
+    }  # fmt: skip
+    return {
+        "tokens_per_s": {name: rate[name] for name in ("literal", "ours", "floor")} | {"plain": rate[plain_name]},
+        "speedup_vs_plain": ratio(rate["ours"], rate[plain_name]),
+        "speedup_vs_literal": ratio(rate["ours"], rate["literal"]),
+        "peak_bytes": own.get("peak_bytes_above_weights"),
+        "peak_ratio_vs_plain": ratio(own.get("peak_bytes_above_weights"), best.get("peak_bytes_above_weights")),
+        "floor_share": ratio(rate["ours"], rate["floor"]),
+        **{
+            key: ratio(speed * flops if speed and flops else None, own.get("ceiling_flops"))
+            for key, (speed, flops) in done.items()
+        },
+        "busy_host_ratio": ratio(own.get("busy_tokens_per_s"), rate["ours"]),
     }
 
 
@@ -504,7 +572,8 @@ def main() -> None:
         command.add_argument("--model", default=fetch.DEFAULT_MODEL, help="name, folder, hub id or GGUF file")
         command.add_argument("--data", type=Path, help="folder that prepare made")
         command.add_argument("--micro", type=int, default=0, help="tokens of one forward pass, for every engine")
-        command.add_argument("--compiled", action="store_true", help="fuse the blocks of ours and of the floor")
+        if name != "measure":
+            command.add_argument("--compiled", action="store_true", help="fuse the blocks")
         if name in ("measure", "profile"):
             command.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), required=True)
         if name == "measure":
@@ -513,6 +582,7 @@ def main() -> None:
             command.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
             command.add_argument("--label", default="", help="part of the file's name; default: the device")
             command.add_argument("--no-quality", action="store_true")
+            command.add_argument("--only-quality", action="store_true")
         if name in ("engine", "quality"):
             command.add_argument("--workload", choices=list(WORKLOADS), required=True)
             command.add_argument("--result", type=Path, required=True)

@@ -4,10 +4,13 @@ literal  as we read the thesis: every step runs the teacher, builds both logit m
          at every position, finds the pairs with the look-ahead algorithm (anchor: first token of a group) and makes two
          backward passes for two optimisers. The frozen base takes no gradient and only new rows are trained, as
          in `ours`: the comparison is about the method, not about careless code.
+plain    what a competent engineer writes from the thesis in an afternoon: teacher under `no_grad` in every step,
+         alignment computed before, one backward pass, a fused optimiser; `plain` keeps the logits in the model's dtype,
+         `plain32` turns them into float32.
 ours     `training.phase1.Phase1Training` with the teacher cached.
-floor    what no implementation can leave out: the student's forward and backward pass (from the first divergence on, as
-         in `ours`) and the bare products with the head (student at every target, teacher and gradient at every
-         compared position, new rows), no softmax.
+floor    what no implementation can leave out: the student's forward and backward pass (replayed, and from the first
+         divergence on, as in `ours`) and the bare products with the head (student at every target, gradient at every
+         compared position, new rows), no softmax. The teacher's product is not among them: see `training.goals`.
 
 Shapes: B texts, T tokens, V original ids, N new tokens, D width, P positions, K of them compared.
 """
@@ -31,6 +34,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
+from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
@@ -63,9 +67,8 @@ class Problem:
         """Mean of subtokens for the input rows, first subtoken for the head."""
         generator = torch.Generator().manual_seed(0)
         rows = input_rows("mean", self.base, self.tokens, generator)
-        return Student(
-            self.base.model, self.base.vocab_size, rows, head_rows("first", self.base, self.tokens, generator)
-        )
+        heads = head_rows("first", self.base, self.tokens, generator)
+        return Student(self.base.model, self.base.vocab_size, rows, heads)
 
     def cache(
         self, examples: AlignedSet, folder: Path | None = None, processes: PartialState | None = None
@@ -133,16 +136,65 @@ def literal(problem: Problem) -> Step:
     return step
 
 
+def plain(problem: Problem, *, anchor: str = "last", float32: bool = False) -> Step:
+    """Both optimisers and one step of the method in straightforward torch."""
+    base, model, config, examples = problem.base, problem.student(), problem.config, problem.train.examples
+    fused = True if base.device.type == "cuda" else None
+    optimizers = [
+        AdamW([rows], lr=config.learning_rate, weight_decay=0.0, fused=fused)
+        for rows in (model.input_rows, model.head_rows)
+    ]
+    head, vocab = aligned_rows(model.head), model.vocab_size
+    lengths = [len(example.ids) for example in examples]
+    pairs = [torch.from_numpy(example.pairs[anchor]) for example in examples]  # type: ignore[index]
+
+    def products(states: Tensor) -> Tensor:
+        found = (states @ head.T)[..., :vocab]
+        return found.float() if float32 else found
+
+    def step(indices: list[int], factor: float = 1.0) -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.param_groups[0]["lr"] = config.learning_rate * factor
+        targets = sum(lengths[i] - 1 for i in indices)
+        # the mean runs over all aligned positions; before the first divergence the KL is 0
+        compared = sum(len(pairs[i]) + examples[i].prefix_pairs for i in indices)
+        for part in micro_batches(lengths, indices, config.token_budget):
+            original, extended = (
+                _padded([getattr(examples[i], side) for i in part], base.device) for side in ("original_ids", "ids")
+            )
+            line = torch.repeat_interleave(torch.arange(len(part)), torch.tensor([len(pairs[i]) for i in part]))
+            left, right = torch.cat([pairs[i] for i in part]).unbind(1)
+            line, left, right = (at.to(base.device, non_blocking=True) for at in (line, left, right))
+            with torch.no_grad():
+                states = base.model.base_model(input_ids=original, use_cache=False).last_hidden_state[line, left]
+                log_p = functional.log_softmax(products(states), -1)  # (K, V)
+            hidden, _ = model.hidden(extended)
+            student = products(hidden)  # (B, T, V)
+            log_q = functional.log_softmax(student[line, right], -1)
+            kl = functional.kl_div(log_q, log_p, log_target=True, reduction="sum") / compared
+            new = hidden.detach() @ model.head_rows.to(hidden.dtype).T
+            logits = torch.cat([student.detach(), new.to(student.dtype)], -1)[:, :-1]  # (B, T - 1, V + N)
+            goal = _padded([examples[i].ids[1:] for i in part], base.device, fill=-100)
+            ce = functional.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100, reduction="sum")
+            (kl + ce / targets).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    step.model = model  # type: ignore[attr-defined]
+    return step
+
+
 def floor(problem: Problem) -> Step:
     """The student's passes and the bare products, over the same batches."""
     base, model, config = problem.base, problem.student(), problem.config
+    model.blocks = quick_blocks(base.model)
     examples = problem.train
     lengths = [len(example.ids) for example in examples.examples]
     rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
     chunk = default_chunk(base.vocab_size, base.device)
     beginnings = SharedBeginnings(base, examples, token_budget=config.token_budget, limit=problem.beginnings_bytes)
     head, new = aligned_rows(model.head), model.head_rows.detach().to(base.dtype)
-    states = torch.randn(chunk, base.width, device=base.device, dtype=base.dtype)
     gradient = torch.rand(chunk, len(head), device=base.device, dtype=base.dtype) / base.vocab_size
     few = torch.rand(chunk, len(new), device=base.device, dtype=base.dtype)
 
@@ -155,7 +207,6 @@ def floor(problem: Problem) -> Step:
             logit_products(part, new)
             logit_products(part.T, few[:size].T)
             if with_teacher:
-                logit_products(states[:with_teacher], head)
                 result[start : start + with_teacher] = gradient[:with_teacher] @ head
         return result
 

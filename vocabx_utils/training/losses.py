@@ -21,8 +21,17 @@ from torch.nn import functional
 
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training.batches import Batch
+from vocabx_utils.training.goals import Goals
 from vocabx_utils.training.objectives import Objective
-from vocabx_utils.training.softmax import Scratch, aligned_rows, blank_, default_chunk, logit_products, softmax_chunk
+from vocabx_utils.training.softmax import (
+    Scratch,
+    aligned_rows,
+    blank_,
+    default_chunk,
+    logit_products,
+    softmax_chunk,
+    softmax_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ def phase1_loss(
     ce_coefficient: Tensor,
     ce_weight: float = 0.0,
     teacher_hidden: Tensor | None = None,
+    goals: Goals | None = None,
     kl_coefficient: float = 0.0,
     temperature: float = 1.0,
     transform: LogitTransform | None = None,
@@ -69,6 +79,7 @@ def phase1_loss(
         ce_coefficient: (P,) float32 factor of each position's CE in `head_loss` (usually 1 / number of targets).
         ce_weight: lambda: `input_loss` contains lambda times the same weighted CE sum.
         teacher_hidden: (K, D) the teacher's final hidden states at the paired positions, or None.
+        goals: instead of them, what the teacher's distributions come to, for plain logits at temperature 1.
         kl_coefficient: factor of each compared position's KL in `input_loss`.
         temperature: tau.
         transform: the family's logit scaling and capping.
@@ -77,7 +88,8 @@ def phase1_loss(
     Raises:
         ValueError: more teacher rows than positions, or shapes that do not fit.
     """
-    compared = 0 if teacher_hidden is None else teacher_hidden.shape[0]
+    teacher = goals if teacher_hidden is None else teacher_hidden
+    compared = 0 if teacher is None else len(teacher)
     if compared > hidden.shape[0] or targets.shape != hidden.shape[:1] or ce_coefficient.shape != targets.shape:
         raise ValueError(
             f"hidden {tuple(hidden.shape)}, targets {tuple(targets.shape)}, coefficients "
@@ -85,9 +97,11 @@ def phase1_loss(
         )
     if chunk is None:
         chunk = default_chunk(head.shape[0] + new_head.shape[0], hidden.device)
+        if teacher_hidden is None and hidden.is_cuda:
+            chunk *= 2  # no second matrix of logits beside the student's
     settings = _Settings(
-        head, targets, ce_coefficient, ce_weight, teacher_hidden, kl_coefficient, temperature,
-        transform or LogitTransform(), chunk,
+        head, targets, ce_coefficient, ce_weight, teacher_hidden, goals if teacher_hidden is None else None, compared,
+        kl_coefficient, temperature, transform or LogitTransform(), chunk,
     )  # fmt: skip
     return LossTerms(*_Phase1Loss.apply(hidden, new_head, settings))
 
@@ -119,7 +133,7 @@ def batch_losses(
     batch: Batch,
     final: Tensor,
     layer: Tensor,
-    teacher: Tensor | None,
+    teacher: Tensor | Goals | None,
     objective: Objective,
     scales: tuple[float, float],
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,7 +144,7 @@ def batch_losses(
         batch: positions, targets and pairs.
         final: (B, T, D) last hidden states of the student.
         layer: (B, T, D) those of the objective's layer.
-        teacher: (K, D) states to compare with, or None.
+        teacher: (K, D) states to compare with, or what they come to, or None.
         objective: what the input side minimises.
         scales: factors of each compared position and of each target: 1 / their number in the whole step.
     """
@@ -147,13 +161,14 @@ def batch_losses(
         batch.targets,
         ce_coefficient=coefficient,
         ce_weight=objective.ce_weight,
-        teacher_hidden=teacher if by_kl else None,
+        teacher_hidden=teacher if by_kl and isinstance(teacher, Tensor) else None,
+        goals=teacher if isinstance(teacher, Goals) else None,
         kl_coefficient=kl_scale if by_kl else 0.0,
         temperature=objective.temperature,
         transform=student.transform,
     )
     input_loss = terms.input_loss
-    if teacher is not None and objective.match in ("hidden", "cosine"):
+    if isinstance(teacher, Tensor) and objective.match in ("hidden", "cosine"):
         mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
         distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale)
         input_loss = input_loss + distance
@@ -167,6 +182,8 @@ class _Settings:
     ce_coefficient: Tensor
     ce_weight: float
     teacher_hidden: Tensor | None
+    goals: Goals | None
+    compared: int
     kl_coefficient: float
     temperature: float
     transform: LogitTransform
@@ -181,7 +198,7 @@ class _Phase1Loss(torch.autograd.Function):
         wants_hidden = ctx.needs_input_grad[0] and (s.ce_weight > 0 or s.kl_coefficient != 0)
         grad_hidden = torch.zeros_like(hidden) if wants_hidden else None  # (P, D)
         grad_head = torch.zeros_like(new_head) if ctx.needs_input_grad[1] else None  # (N, D)
-        compared = 0 if s.teacher_hidden is None else s.teacher_hidden.shape[0]
+        compared = s.compared
         kl = hidden.new_zeros(compared, dtype=torch.float32)  # (K,)
         ce = hidden.new_zeros(hidden.shape[0], dtype=torch.float32)  # (P,)
         new_weights = new_head.to(hidden.dtype)
@@ -225,13 +242,20 @@ def _chunk(
     new = s.transform.apply_(logit_products(states, new_weights))  # (c, N)
     chosen = old.gather(1, targets.clamp(0, vocab - 1)[:, None]).squeeze(1)  # (c,) logit of the target
     lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(chosen, -torch.inf)  # (c,)
-    teacher = None
-    if with_teacher:
-        assert s.teacher_hidden is not None
-        teacher = logits.products(s.teacher_hidden[part], "teacher")  # (c, V)
-    lse, divergence, old_gradient = logits.softmax(old, teacher, lse_new, targets, weight)  # (c,), (c,), (c, V)
-    if divergence is not None:
-        kl[part] = s.temperature**2 * divergence
+    goals = s.goals[part] if with_teacher and s.goals is not None else None
+    old_gradient: Tensor | None = None
+    if goals is not None:
+        lse, kl[part], gradient = logits.approach(old, goals, states, lse_new, targets, weight)  # (c,), (c,), (c, D)
+        if grad_hidden is not None and gradient is not None:
+            grad_hidden[part] = gradient.to(hidden.dtype)
+    else:
+        teacher = None
+        if with_teacher:
+            assert s.teacher_hidden is not None
+            teacher = logits.products(s.teacher_hidden[part], "teacher")  # (c, V)
+        lse, divergence, old_gradient = logits.softmax(old, teacher, lse_new, targets, weight)  # (c,), (c,), (c, V)
+        if divergence is not None:
+            kl[part] = s.temperature**2 * divergence
     to_all = torch.logaddexp(lse, lse_new)  # (c,) over V + N
     if new.shape[1]:
         at = (targets - vocab).clamp(min=0)[:, None]  # (c, 1)
@@ -242,10 +266,18 @@ def _chunk(
         if grad_head is not None:
             grad_head.addmm_(new_gradient.T, states.float())  # (N, D)
     ce[part] = torch.where(has_target, to_all - chosen, 0.0)
-    if grad_hidden is not None and old_gradient is not None:
-        grad_hidden[part] = old_gradient @ logits.head  # (c, D)
+    if grad_hidden is not None:
+        if old_gradient is not None:
+            grad_hidden[part] = old_gradient @ logits.head  # (c, D)
         if s.ce_weight > 0 and new.shape[1]:
             grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
+
+
+def _wide_product(weights: Tensor, matrix: Tensor) -> Tensor:
+    """(c, V) times (V, D) with a float32 result."""
+    if weights.is_cuda and weights.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(weights, matrix, out_dtype=torch.float32)
+    return (weights @ matrix).float()
 
 
 class _OldLogits:
@@ -263,6 +295,37 @@ class _OldLogits:
         """(c, V) float32 logits, then blank columns; the next chunk takes the memory over."""
         out = None if states.is_cuda else self.scratch.take(name, states, len(states), self.head.shape[0])
         return blank_(self.s.transform.apply_(logit_products(states, self.head, out)), self.s.head.shape[0])
+
+    def approach(
+        self, old: Tensor, goals: Goals, states: Tensor, lse_new: Tensor, targets: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Compare with the teacher's goals instead of its logits.
+
+        Returns:
+            (c,) log-sum-exp of `old`, which is overwritten; (c,) KL; (c, D) float32 gradient with respect to the states
+            through the old logits, or None where none is wanted.
+        """
+        head, vocab = self.s.head, self.s.head.shape[0]
+        likely = old.gather(1, goals.ids)  # (c, M) logits of the teacher's likeliest ids
+        known = goals.negative_entropy - goals.expected(states, likely)  # (c,) the KL without the log-sum-exp
+        if self.kl_factor is None:
+            lse = torch.logsumexp(old, -1)
+            return lse, known + lse, None
+        lse, q = softmax_rows(old, head.dtype, self.scratch)  # (c,), (c, V)
+        q.scatter_(1, goals.ids, 0.0)
+        factor = self.kl_factor.expand_as(lse)  # (c,) of q in the gradient of the logits
+        top = (likely - lse[:, None]).exp()  # (c, M)
+        if self.with_ce:
+            ce_factor = weight * self.s.ce_weight
+            factor = factor + ce_factor * (lse - torch.logaddexp(lse, lse_new)).exp()
+        apart = factor[:, None] * top - self.kl_factor * goals.top  # (c, M)
+        gradient = factor[:, None] * _wide_product(q, self.head) - self.kl_factor * goals.rest.float()  # (c, D)
+        # a difference already, so its rounding is that of the gradient: (c, 1, M) times (c, M, D)
+        gradient += torch.bmm(apart[:, None].to(head.dtype), head[goals.ids])[:, 0]
+        if self.with_ce:
+            inside = (targets >= 0) & (targets < vocab)
+            gradient -= torch.where(inside, ce_factor, 0.0)[:, None] * head[targets.clamp(0, vocab - 1)].float()
+        return lse, known + lse, gradient
 
     def softmax(
         self, old: Tensor, teacher: Tensor | None, lse_new: Tensor, targets: Tensor, weight: Tensor

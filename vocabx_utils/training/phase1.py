@@ -27,8 +27,10 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
+from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.goals import Goals, serve
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.losses import batch_losses
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
@@ -156,6 +158,7 @@ class Phase1Training:
     ) -> None:
         self.recipe, self.student, self.data, self.config = recipe, student, data, config
         self.processes, self.start = processes, start
+        student.blocks = quick_blocks(student.model)
         self.parameters: dict[str, Tensor] = {"input_rows": student.input_rows, "head_rows": student.head_rows}
         for rows in self.parameters.values():
             rows.grad = torch.zeros_like(rows)  # also where a process has no part of a step
@@ -237,10 +240,11 @@ class Phase1Training:
         final, layer = data.train_teacher.beginnings.hidden(
             student, batch.ids, part, layer=objective.layer, new_at=batch.new_at
         )  # (B, T, D) each
-        teacher = None
+        teacher: Tensor | Goals | None = None
         if objective.match is not None and len(batch.teacher_rows) > 0:
             states = data.train_teacher if objective.layer == -1 else data.layers[objective.layer]
-            teacher = states.take(batch.teacher_rows, student.device)  # (K, D)
+            known = states.goals if serve(objective, student.transform) else states
+            teacher = known.take(batch.teacher_rows, student.device)  # of K positions
         input_loss, head_loss, kl = batch_losses(student, batch, final, layer, teacher, objective, (kl_scale, ce_scale))
         (input_loss + head_loss).backward()
         return torch.stack([input_loss.detach(), head_loss.detach(), kl]).double()

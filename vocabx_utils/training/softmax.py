@@ -269,6 +269,33 @@ def softmax_chunk(
     return torch.cat([part for part, *_ in parts]), kl, gradient
 
 
+def softmax_rows(logits: Tensor, dtype: torch.dtype, scratch: Scratch) -> tuple[Tensor, Tensor]:
+    """Return the (r,) log-sum-exp of float32 logits (r, V) and their (r, V) softmax in a dtype.
+
+    Fused on CUDA; elsewhere `logits` is overwritten by the result.
+    """
+    if logits.is_cuda:
+        found: tuple[Tensor, Tensor] = _fused_softmax_rows()(logits, dtype)
+        return found
+    size, lse = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
+    for start in range(0, len(logits), size):
+        block = logits[start : start + size]
+        q = torch.softmax(block, -1, out=scratch.take("q", block, *block.shape))
+        lse.append(block.amax(-1) - q.amax(-1).log())
+        block.copy_(q)
+    return torch.cat(lse), logits.to(dtype)
+
+
+def _softmax_rows(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    lse, shifted, log_sum = _normaliser(logits)
+    return lse, (shifted - log_sum).exp().to(dtype)
+
+
+@lru_cache(maxsize=1)
+def _fused_softmax_rows() -> Compiled:
+    return Compiled(_softmax_rows, _softmax_rows)
+
+
 def cross_entropy_chunk(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Sum the cross-entropy of a chunk, and give its gradient: softmax minus one-hot.
 

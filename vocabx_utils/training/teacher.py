@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ from vocabx_utils import files, folders, locks, paths
 from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel
 from vocabx_utils.progress import progress
-from vocabx_utils.student import logit_transform
+from vocabx_utils.student import Student, logit_transform
 from vocabx_utils.training.batches import micro_batches, next_ids
+from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import rows_checksum
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Ints
+from vocabx_utils.training.goals import Goals, sum_up
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -52,6 +55,12 @@ class TeacherStates:
     states: Tensor
     base_nats: float
     beginnings: SharedBeginnings
+
+    @cached_property
+    def goals(self) -> Goals:
+        """What the teacher's distributions at all rows come to in the loss, computed at the first use."""
+        base = self.beginnings.base
+        return sum_up(self.states, base.head_rows[: base.vocab_size])
 
     def to(self, device: torch.device, share: float = 0.3) -> TeacherStates:
         """Copy to a GPU if that takes at most `share` of its free memory; otherwise stay on the host."""
@@ -183,12 +192,11 @@ def _passes(
 ) -> Iterator[tuple[list[tuple[int, Tensor]], float]]:
     """Run the teacher over some examples: each one's number and (k, D) states, and the summed nats of its targets."""
     lengths = [len(e.original_ids) for e in examples.examples]
+    teacher = Student(base.model, base.vocab_size)
+    teacher.blocks = quick_blocks(base.model)
     for part in progress(micro_batches(lengths, share, token_budget), desc="teacher", unit="batch"):
         texts = [examples.examples[i].original_ids for i in part]
-        ids = pad(texts)[0].to(base.device)  # (B, To)
-        output = base.model.base_model(input_ids=ids, output_hidden_states=layer != -1, use_cache=False)
-        final = output.last_hidden_state  # (B, To, D)
-        kept = final if layer == -1 else output.hidden_states[layer]
+        final, kept = teacher.hidden(pad(texts)[0].to(base.device), layer=layer)  # (B, To, D) each
         found = [
             (index, kept[line].index_select(0, torch.from_numpy(examples.examples[index].teacher_at()).to(base.device)))
             for line, index in enumerate(part)
