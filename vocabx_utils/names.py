@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
+InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
+"""How input rows begin, the first word of a variant's name (see `vocabulary.initialization`)."""
+INPUT_METHODS: tuple[str, ...] = get_args(InputMethod)
 TUNED = "tuned_"
 """Stands before the name of a variant of notebook 04 where notebook 05 means it."""
 

@@ -11,7 +11,7 @@ from vocabx_utils.cli.notebooks import find_notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.settings import ConfigError
-from vocabx_utils.training.finetuning_variants import plan_variants
+from vocabx_utils.training.tuning_plans import plan_variants
 
 PROFILES = profiles.profile_names()
 

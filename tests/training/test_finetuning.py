@@ -20,7 +20,7 @@ from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.measured import stage_table
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.settings import ConfigError
-from vocabx_utils.training import finetuning, finetuning_variants, loop, stages
+from vocabx_utils.training import finetuning, finetuning_variants, loop, stages, tuning_plans
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning_stage import FineTuned, Measured, OutOfMemory, fine_tune
@@ -367,7 +367,7 @@ def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
 
     monkeypatch.setattr(finetuning_variants, "tune_variant", tuned)
     config = FineTuneConfig(variants=("base", "m"), without_a=("m",), full=("m",))
-    done = finetuning_variants.tune_variants(None, finetuning_variants.plan_variants(config), None, None, None, config)
+    done = finetuning_variants.tune_variants(None, tuning_plans.plan_variants(config), None, None, None, config)
     assert list(done) == ["base", "m", "m_no_a", "m_full"]
     assert given["base"] is None and given["m"] is None
     assert given["m_no_a"] == Measured({"of": "m start"}, 2.0)
@@ -376,7 +376,7 @@ def test_variants_that_start_from_one_model_share_its_measurement(monkeypatch):
 
 def test_without_stage_a_lora_gets_its_epochs_and_as_long_a_warm_up():
     config = FineTuneConfig(variants=("m",), without_a=("m",), full=(), a_epochs=3, b_epochs=2, b_warmup=0.5)
-    both, without = finetuning_variants.plan_variants(config)
+    both, without = tuning_plans.plan_variants(config)
     assert not both.settings
     settings = dataclasses.replace(config, stages=without.stages, **without.settings)
     (stage,) = stages.plan_stages(settings)

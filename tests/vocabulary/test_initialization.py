@@ -8,9 +8,9 @@ import torch
 from tiny import WIDTH, N, Token, V, new_tokens, tiny_model, tokenizers
 from training.phase1_parts import aligned
 
+from vocabx_utils.names import INPUT_METHODS
 from vocabx_utils.vocabulary.initialization import (
     HEAD_METHODS,
-    INPUT_METHODS,
     align_rows,
     head_rows,
     input_rows,

@@ -125,7 +125,7 @@ def _bad_variant_names(names: Sequence[str]) -> list[str]:
 
 
 def _tuned_names(tuning: dict[str, Any]) -> list[str]:
-    from vocabx_utils.training.finetuning_variants import plan_variants
+    from vocabx_utils.training.tuning_plans import plan_variants
 
     names = FineTuneConfig.field_names()
     config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})

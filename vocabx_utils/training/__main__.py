@@ -19,9 +19,10 @@ from vocabx_utils import runs
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.models import load_base_model
 from vocabx_utils.profiles import check_shared, load_profile, notebook_params
-from vocabx_utils.training.finetuning_variants import TuningPlan, choose_texts, tune_variant
+from vocabx_utils.training.finetuning_variants import choose_texts, tune_variant
 from vocabx_utils.training.phase1_stage import prepare_phase1, train_stage
 from vocabx_utils.training.processes import joined, leads, require_processes
+from vocabx_utils.training.tuning_plans import TuningPlan
 from vocabx_utils.vocabulary.tokens import load_extension
 
 

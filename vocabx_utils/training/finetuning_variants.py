@@ -1,16 +1,12 @@
-"""Which variants notebook 04 tunes, and one call that tunes one of them.
-
-Every expanded variant goes through stage a and then LoRA. Controls: the base model through LoRA and through
-sequential full fine-tuning, an expanded variant that spends the epochs of stage a on LoRA too, and one that takes
-stage c instead of LoRA.
+"""The texts of notebook 04, and one call that tunes one of its variants (see `tuning_plans`) or all of them.
 
 Legend: V original vocabulary, N new tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,21 +20,8 @@ from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning_stage import FineTuned, Measured, fine_tune
 from vocabx_utils.training.forgetting import Snapshot, TextSet
 from vocabx_utils.training.starts import STAGE, open_start, run_texts
+from vocabx_utils.training.tuning_plans import TuningPlan
 from vocabx_utils.vocabulary.tokens import Extension
-
-
-@dataclass(frozen=True)
-class TuningPlan:
-    """One variant: its folder, where it starts (see `starts.open_start`) and the stages it goes through.
-
-    Attributes:
-        settings: what it has otherwise than the configuration says, by the names of `FineTuneConfig`.
-    """
-
-    name: str
-    start: str
-    stages: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,22 +30,6 @@ class Texts:
 
     train: tuple[Rendered, ...]
     validation: tuple[Rendered, ...]
-
-
-def plan_variants(config: FineTuneConfig) -> tuple[TuningPlan, ...]:
-    """Spell out the variants of a configuration; one that starts from another comes after it.
-
-    Without stage a, LoRA runs for the epochs of both stages: as many steps on as many tokens, after as long a warm-up.
-    """
-    epochs = config.a_epochs + config.b_epochs
-    as_long = {"b_epochs": epochs, "b_warmup": config.b_warmup * config.b_epochs / epochs}
-    plans = [
-        TuningPlan(name, "base", ("b",)) if name == "base" else TuningPlan(name, f"phase1:{name}", ("a", "b"))
-        for name in config.variants
-    ]
-    plans += [TuningPlan(f"{name}_no_a", f"phase1:{name}", ("b",), as_long) for name in config.without_a]
-    plans += [TuningPlan(f"{name}_full", "base" if name == "base" else f"{name}:a", ("c",)) for name in config.full]
-    return tuple(plans)
 
 
 def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) -> Texts:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vocabx_utils.vocabulary.initialization import INPUT_METHODS
+from vocabx_utils.names import INPUT_METHODS
 
 Anchor = Literal["first", "last", "none"]
 ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")

@@ -25,13 +25,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.names import INPUT_METHODS
 from vocabx_utils.rows import TokenInfo
 from vocabx_utils.vocabulary.alignment import align_texts
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
-InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
 HeadMethod = Literal["random", "mean", "first"]
-INPUT_METHODS: tuple[str, ...] = get_args(InputMethod)
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 SubtokenLike = NewToken | TokenInfo  # an id and its subtokens
 
