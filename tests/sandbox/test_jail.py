@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from vocabx_utils.evaluation.sandbox import Limits, Sandbox, Strict, Task
 
 
 @pytest.fixture(autouse=True)
-def fresh_search() -> None:
+def fresh_search() -> Iterator[None]:
+    """What a test finds in its own folders stays its own."""
+    find_bubblewrap.cache_clear()
+    yield
     find_bubblewrap.cache_clear()
 
 
