@@ -273,13 +273,6 @@ def _chunk(
             grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
 
 
-def _wide_product(weights: Tensor, matrix: Tensor) -> Tensor:
-    """(c, V) times (V, D) with a float32 result."""
-    if weights.is_cuda and weights.dtype in (torch.bfloat16, torch.float16):
-        return torch.mm(weights, matrix, out_dtype=torch.float32)
-    return (weights @ matrix).float()
-
-
 class _OldLogits:
     """Logits of the V original ids and the arithmetic on them for the chunks of one pass, with their shared memory."""
 
@@ -319,7 +312,7 @@ class _OldLogits:
             ce_factor = weight * self.s.ce_weight
             factor = factor + ce_factor * (lse - torch.logaddexp(lse, lse_new)).exp()
         apart = factor[:, None] * top - self.kl_factor * goals.top  # (c, M)
-        gradient = factor[:, None] * _wide_product(q, self.head) - self.kl_factor * goals.rest.float()  # (c, D)
+        gradient = factor[:, None] * logit_products(q, self.head.T) - self.kl_factor * goals.rest.float()  # (c, D)
         # a difference already, so its rounding is that of the gradient: (c, 1, M) times (c, M, D)
         gradient += torch.bmm(apart[:, None].to(head.dtype), head[goals.ids])[:, 0]
         if self.with_ce:
