@@ -2,11 +2,11 @@
 
 - `catalogue`: which figures there are, and the loop behind `vocabx figures RUN`, which draws them again. Begin here.
 - `theme`: colours, markers and lines, fixed bytes, alternative texts: `theme`, `save_figure`, `show_figure`.
-- `losses`, `gains`, `rows`, `results`: by epoch; what phase 1 gains; of the learned rows and hidden states; of
-  evaluations.
+- `losses`, `gains`, `rows`, `changes`, `results`: by epoch; what phase 1 gains; where learned rows point; what their
+  change does; of evaluations.
 - `strips`: two tokenizations of one text as data, HTML and characters; `strip_pictures` draws them for papers.
 - `diagrams`: drawings that need no data.
 
 A `*_chart` takes tables or arrays and axes, returns the axes and never saves. A `draw_*` of `losses`,
-`gains`, `rows` and `results` returns a whole figure with its alternative text.
+`gains`, `rows`, `changes` and `results` returns a whole figure with its alternative text.
 """

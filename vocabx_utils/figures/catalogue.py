@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from vocabx_utils.figures import diagrams, losses, results, rows
+from vocabx_utils.figures import changes, diagrams, losses, results, rows
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
 from vocabx_utils.figures.strips import aligned_strip, strip_from_pieces
 from vocabx_utils.figures.theme import Drawing, Format, note, save_figure, theme
@@ -164,7 +164,7 @@ def _cosines(run: Run, matrix: Matrix) -> Drawing:
 
 
 def _causal(run: Run) -> Drawing:
-    return rows.draw_causal(_analysed(run, "causal.csv"), read_json(run.require("06", "causal.json")))
+    return changes.draw_causal(_analysed(run, "causal.csv"), read_json(run.require("06", "causal.json")))
 
 
 def _groups(run: Run, matrix: Matrix, grouping: str) -> Drawing:
@@ -298,7 +298,7 @@ FIGURES: tuple[FigureSpec, ...] = (
     FigureSpec("head_cosines_by_length", "", partial(_groups, matrix="head", grouping="subtokens")),
     FigureSpec("head_cosines_by_count", "", partial(_groups, matrix="head", grouping="frequency")),
     FigureSpec("causal", "", _causal),
-    FigureSpec("layers", "", lambda run: rows.draw_layers(_analysed(run, "layers.csv"))),
+    FigureSpec("layers", "", lambda run: changes.draw_layers(_analysed(run, "layers.csv"))),
     FigureSpec("tokenization", "fig:tokenization", _tokenization),
     FigureSpec("tokenization_process", "tab:tokenization_process", _tokenization_process),
     FigureSpec("loss_pipeline", "fig:complete_loss_pipeline", _loss_pipeline),

@@ -35,6 +35,8 @@ PALETTE = ("#0772da", "#c17c08", "#055e38", "#50175c", "#c6399b", "#212197", "#7
 BASE_COLOR, FAINT = "#222222", "0.35"
 """Colours of the base model, and of notes and other words beside the data."""
 
+WIDEST = 9.8
+"""Inches of the widest figure: a page shows what is wider with smaller letters."""
 Format = Literal["svg", "pdf", "png"]
 _SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
