@@ -37,7 +37,9 @@ def quick_blocks(model: PreTrainedModel) -> Blocks | None:
     """
     if model.device.type != "cuda":
         return None
-    return _BLOCKS.setdefault(model, Blocks(model))
+    if model not in _BLOCKS:
+        _BLOCKS[model] = Blocks(model)
+    return _BLOCKS[model]
 
 
 class Blocks:
