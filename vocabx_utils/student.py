@@ -218,9 +218,7 @@ class Student(nn.Module):
             for states, at in zip(output.last_hidden_state, batch, strict=True):
                 targets = torch.as_tensor(sequences[at][firsts[at] :], device=self.device)  # (scored,)
                 states = states[firsts[at] - 1 : len(sequences[at]) - 1]  # (scored, D)
-                for part, wanted in zip(states.split(_HEAD_POSITIONS), targets.split(_HEAD_POSITIONS), strict=True):
-                    scored = logits(part, head, self.transform)  # (c, V + N)
-                    scores[at] += float(functional.cross_entropy(scored, wanted, reduction="sum"))
+                scores[at] = float(token_losses(states, head, targets, self.transform).double().sum())
         return scores
 
     def _read(
@@ -266,6 +264,18 @@ def cache_argument(body: nn.Module) -> str:
 def logits(hidden: Tensor, head: Tensor, transform: LogitTransform) -> Tensor:
     """Turn final states (..., D) into float32 logits (..., R) of the R head rows given, as the family does."""
     return transform.apply_((hidden @ head.T).float())
+
+
+@torch.no_grad()
+def token_losses(hidden: Tensor, head: Tensor, targets: Tensor, transform: LogitTransform | None = None) -> Tensor:
+    """Return (P,) float32 cross-entropy of final states (P, D) against ids (P,) of the R head rows given, in nats.
+
+    The logits of a few positions at a time are held.
+    """
+    head, transform = head.to(hidden.dtype), transform or LogitTransform()
+    parts = zip(hidden.split(_HEAD_POSITIONS), targets.split(_HEAD_POSITIONS), strict=True)
+    found = [functional.cross_entropy(logits(h, head, transform), wanted, reduction="none") for h, wanted in parts]
+    return torch.cat(found)  # of no position, one empty part
 
 
 @dataclass(frozen=True)

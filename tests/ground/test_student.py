@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from tiny import FAMILIES, ROWS, WIDTH, N, V, as_base, tiny_family, tiny_model, tokenizers
+from torch.nn import functional
 
 from vocabx_utils.models import BaseModel, with_extra_rows
-from vocabx_utils.student import Student, UnsupportedModelError
+from vocabx_utils.student import LogitTransform, Student, UnsupportedModelError, token_losses
 
 TEXT = "def f(x): groupby dataframe numpy.reshape(x, 3)\n"
 
@@ -135,3 +136,14 @@ def test_scoring_leaves_a_trainable_model_trainable() -> None:
     plain = with_extra_rows(tiny_model(), *new_rows(), V)
     Student(plain, V + N).negative_log_likelihood([[1, 2, 3]])
     assert all(parameter.requires_grad for parameter in plain.parameters())
+
+
+@pytest.mark.parametrize("positions", [0, 1, 600])
+def test_losses_of_tokens_in_parts_are_those_of_float64(positions):
+    hidden, head = torch.randn(positions, 8), torch.randn(31, 8)
+    targets = torch.randint(31, (positions,))
+    transform = LogitTransform(scale=0.5, softcap=3.0)
+    wanted = 3.0 * torch.tanh(0.5 * hidden.double() @ head.double().T / 3.0)
+    expected = functional.cross_entropy(wanted, targets, reduction="none")
+    found = token_losses(hidden, head, targets, transform)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)

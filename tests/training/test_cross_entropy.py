@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional
 
 from vocabx_utils.training import cross_entropy
-from vocabx_utils.training.cross_entropy import IGNORE, linear_cross_entropy, token_losses
-from vocabx_utils.training.softmax import _loss_and_error, _loss_and_error_in_place
+from vocabx_utils.training.cross_entropy import IGNORE, linear_cross_entropy
 
 
 def case(n: int = 37, width: int = 16, rows: int = 53, dtype=torch.float32):
@@ -20,11 +19,11 @@ def case(n: int = 37, width: int = 16, rows: int = 53, dtype=torch.float32):
     return hidden, weight, targets
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 53 * 4 * 7, 1 << 30])
-def test_value_and_gradients_against_float64(chunk_bytes):
+@pytest.mark.parametrize("chunk", [1, 7, None])
+def test_value_and_gradients_against_float64(chunk):
     hidden, weight, targets = case()
     h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    loss = linear_cross_entropy(h, w, targets, chunk_bytes=chunk_bytes)
+    loss = linear_cross_entropy(h, w, targets, chunk=chunk)
     (3 * loss).backward()
     h64, w64 = hidden.double().requires_grad_(), weight.double().requires_grad_()
     expected = functional.cross_entropy(h64 @ w64.T, targets, ignore_index=IGNORE, reduction="sum")
@@ -73,27 +72,11 @@ def test_surplus_rows_of_the_head_change_nothing(learn_from, monkeypatch):
         hidden, weight, targets = case()
         hidden.requires_grad_()
         weight.requires_grad_()
-        loss = linear_cross_entropy(hidden, weight, targets, learn_from=learn_from, chunk_bytes=999)
+        loss = linear_cross_entropy(hidden, weight, targets, learn_from=learn_from, chunk=4)
         loss.backward()
         found.append((loss.detach(), hidden.grad, weight.grad))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one)
-
-
-def test_both_ways_of_the_softmax_step_agree():
-    hidden, weight, targets = case()
-    logits, targets = hidden @ weight.T, targets.clamp_min(0)
-    for one, other in zip(
-        _loss_and_error(logits.clone(), targets), _loss_and_error_in_place(logits, targets), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-
-def test_token_losses():
-    hidden, weight, targets = case()
-    targets = targets.clamp_min(0)
-    expected = functional.cross_entropy(hidden @ weight.T, targets, reduction="none")
-    torch.testing.assert_close(token_losses(hidden, weight, targets, chunk_bytes=999), expected)
 
 
 def test_bad_shapes_and_targets():

@@ -23,13 +23,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files
+from vocabx_utils.student import token_losses
 from vocabx_utils.training.batches import collate, plan_epoch
-from vocabx_utils.training.cross_entropy import token_losses
 from vocabx_utils.training.examples import Example
 from vocabx_utils.training.loss_model import LossModel
 from vocabx_utils.training.stages import matrices_of
-
-_CHUNK_BYTES = 128 << 20  # logits held at once
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ class _ReadTexts:
         """Negative log2-likelihood of each text, float64."""
         states = torch.cat([part[:-1] for part in self.states])
         targets = torch.from_numpy(np.concatenate([example.ids[1:] for example in self.examples]))
-        losses = token_losses(states, self.head, targets.to(states.device), chunk_bytes=_CHUNK_BYTES)
+        losses = token_losses(states, self.head, targets.to(states.device))
         parts = losses.split([example.targets for example in self.examples])
         return torch.stack([part.sum() for part in parts]).double().cpu().numpy() / math.log(2)
 

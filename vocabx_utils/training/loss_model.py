@@ -15,8 +15,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.student import token_losses
 from vocabx_utils.training import stages
-from vocabx_utils.training.cross_entropy import linear_cross_entropy, token_losses
+from vocabx_utils.training.cross_entropy import linear_cross_entropy
 from vocabx_utils.training.stage_files import new_rows_of
 
 

@@ -1,7 +1,7 @@
 """Row-wise arithmetic on logits, twice: for a compiler to fuse, and in place for where there is none.
 
-`softmax_chunk` serves phase 1 (thesis eq. `kl_def`, cross-entropy over V + N), `cross_entropy_chunk` fine-tuning; both
-give losses and the gradient of the logits in one go.
+`softmax_chunk` serves phase 1 (thesis eq. `kl_def`, cross-entropy over V + N) and fine-tuning (cross-entropy alone): it
+gives losses and the gradient of the logits in one go.
 
 Between the products with the head, a chunk of float32 logits is read and written many times if every operation is a
 pass of its own: over 100,000 columns those passes cost more than the products. Fused, the logits of student
@@ -294,44 +294,3 @@ def _softmax_rows(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=1)
 def _fused_softmax_rows() -> Compiled:
     return Compiled(_softmax_rows, _softmax_rows)
-
-
-def cross_entropy_chunk(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum the cross-entropy of a chunk, and give its gradient: softmax minus one-hot.
-
-    Args:
-        logits: (r, R), any float dtype; the reductions run in float32.
-        targets: (r,) ids below R.
-
-    Returns:
-        () float32 loss in nats, (r, R) gradient in the dtype of the logits.
-    """
-    step = _fused_loss_and_error() if logits.is_cuda else _loss_and_error_in_place
-    found: tuple[Tensor, Tensor] = step(logits, targets)
-    return found
-
-
-def _loss_and_error(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """`cross_entropy_chunk` for a compiler to fuse."""
-    scores = logits.float()
-    normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)  # (r, 1)
-    loss = (normaliser.squeeze(-1) - scores.gather(1, targets[:, None]).squeeze(-1)).sum()
-    columns = torch.arange(logits.shape[1], device=logits.device)
-    error = torch.exp(scores - normaliser) - (columns == targets[:, None]).float()  # (r, R)
-    return loss, error.to(logits.dtype)
-
-
-def _loss_and_error_in_place(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The same without a compiler: few passes over memory, no temporary of the size of the logits."""
-    scores = logits.float()
-    normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
-    picked = targets[:, None]
-    loss = (normaliser - scores.gather(1, picked)).sum()
-    error = scores.sub_(normaliser).exp_()
-    error.scatter_add_(1, picked, error.new_full((len(targets), 1), -1.0))
-    return loss, error.to(logits.dtype)
-
-
-@lru_cache(maxsize=1)
-def _fused_loss_and_error() -> Compiled:
-    return Compiled(_loss_and_error, _loss_and_error_in_place)
