@@ -114,8 +114,10 @@ class Phase1Config(StageConfig):
     validation_limit: int = 0
     max_length: int = 1024  # longest text in tokens; longer ones are cut
     checkpoint_steps: int = 50  # steps between checkpoints inside an epoch
-    # fuse the small operations of each block (CUDA; about a minute to start, less memory traffic)
-    compile_blocks: bool = False
+    # fuse the small operations of each block: `auto` (on CUDA, where a measured pass says that it pays), `on` or `off`
+    compile_blocks: Literal["auto", "on", "off"] = "auto"
+    # how the teacher's states are stored: `model` (the model's dtype), `bfloat16`, or `float8` with half of its size
+    teacher_storage: Literal["model", "bfloat16", "float8"] = "model"
     require_improvement: bool = True  # fail if a variant that matches the teacher at `last` ends with a higher KL there
 
     def __post_init__(self) -> None:
@@ -178,8 +180,8 @@ class FineTuneConfig(StageConfig):
     clip_norm: float = 1.0  # largest gradient norm, over what moves; 0 turns it off
     gradient_checkpointing: Literal["auto", "always", "never"] = "auto"  # "auto" (in c only), "always" or "never"
     checkpoint_every: int = 0  # optimiser steps between checkpoints; 0 for the end of each epoch only
-    # fuse the small operations of each block (CUDA; about a minute to start, less memory traffic)
-    compile_blocks: bool = False
+    # fuse the small operations of each block: `auto` (on CUDA, where a measured pass says that it pays), `on` or `off`
+    compile_blocks: Literal["auto", "on", "off"] = "auto"
     sharded: bool = False  # spread the weights over the processes too, for bases that one device cannot hold
 
     def __post_init__(self) -> None:

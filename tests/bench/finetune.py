@@ -137,7 +137,7 @@ def measured(
     per_step = max(budget, options.step_tokens)
     config = FineTuneConfig(
         stages=(key,), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
-        tokens_per_step=per_step, compile_blocks=compiled,
+        tokens_per_step=per_step, compile_blocks="on" if compiled else "off",
     )  # fmt: skip
     texts = random_texts(limit, options.length, per_step // options.length * options.steps)
     few = ExampleSet(texts.examples[:1], 0, 0)

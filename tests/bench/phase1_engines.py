@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,11 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.examples import AlignedSet
+from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 from vocabx_utils.training.softmax import aligned_rows, default_chunk, logit_products
-from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.lookahead import map_token_sequences
@@ -56,12 +56,11 @@ class Problem:
     tokens: tuple[SubtokenLike, ...]
     train: AlignedSet
     config: Phase1Config
-    beginnings_bytes: int | None = None  # 0 where the blocks are fused
 
     def fused(self) -> Problem:
         """The same with fused blocks, which run whole texts."""
-        compile_blocks(self.base.model)
-        return replace(self, beginnings_bytes=0)
+        fuse(self.base.model)
+        return self
 
     def student(self) -> Student:
         """Mean of subtokens for the input rows, first subtoken for the head."""
@@ -77,7 +76,7 @@ class Problem:
         folder = folder or Path(tempfile.mkdtemp(prefix="vocabx-teacher-"))
         return teacher_cache(
             self.base, examples, folder, token_budget=self.config.token_budget, tell=lambda _: None,
-            beginnings_bytes=self.beginnings_bytes, processes=processes,
+            processes=processes,
         ).to(self.base.device)  # fmt: skip
 
 
@@ -193,7 +192,7 @@ def floor(problem: Problem) -> Step:
     lengths = [len(example.ids) for example in examples.examples]
     rows = [np.zeros(len(example.teacher_at()), np.int64) for example in examples.examples]
     chunk = default_chunk(base.vocab_size, base.device)
-    beginnings = SharedBeginnings(base, examples, token_budget=config.token_budget, limit=problem.beginnings_bytes)
+    beginnings = SharedBeginnings(base, examples, token_budget=config.token_budget)
     head, new = aligned_rows(model.head), model.head_rows.detach().to(base.dtype)
     gradient = torch.rand(chunk, len(head), device=base.device, dtype=base.dtype) / base.vocab_size
     few = torch.rand(chunk, len(new), device=base.device, dtype=base.dtype)

@@ -99,7 +99,7 @@ def test_a_cpu_has_none(tiny_base: BaseModel) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_graphs_on_a_gpu_equal_the_blocks(tiny_folder: str, compiled: bool) -> None:
     from vocabx_utils.models import load_base_model
-    from vocabx_utils.training.stages import compile_blocks
+    from vocabx_utils.training.fusing import fuse
 
     base = load_base_model(tiny_folder, device="cuda")
     base.model.requires_grad_(False)
@@ -115,7 +115,7 @@ def test_graphs_on_a_gpu_equal_the_blocks(tiny_folder: str, compiled: bool) -> N
 
     states, gradient = plain(embedded).detach(), slope(plain)
     if compiled:
-        compile_blocks(base.model)
+        fuse(base.model)
     blocks = quick_blocks(base.model)
     assert blocks is not None
     for _ in range(5):

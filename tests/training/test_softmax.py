@@ -9,8 +9,10 @@ from torch import Tensor
 from vocabx_utils.training.softmax import (
     Compiled,
     Scratch,
+    _exponentials,
     aligned_rows,
     blank_,
+    softmax_rows,
     softmax_step,
     softmax_step_in_place,
 )
@@ -132,3 +134,24 @@ def test_surplus_rows_on_a_gpu_come_from_the_model_or_are_zeros(rows):
     alone = aligned_rows(whole[:100].clone())
     assert alone.shape == (128, 8) and not alone[100:].any()
     assert aligned_rows(whole[:64]).shape == (64, 8)
+
+
+def test_exponentials_near_the_largest_logit_are_the_softmax():
+    """What a GPU runs: one reading of the logits, whatever the number that is known to be near."""
+    logits = 5 * torch.randn(7, 300)
+    near = logits.amax(-1) + torch.linspace(-60, 60, 7)
+    total, weights = _exponentials(logits, near, torch.float32)
+    exact = logits.double()
+    torch.testing.assert_close((near + total.log()).double(), exact.logsumexp(-1), rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close((weights / total[:, None]).double(), exact.softmax(-1), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_rows(dtype):
+    logits = 5 * torch.randn(3, 50)
+    exact = logits.double()
+    lse, weights, share = softmax_rows(logits, logits.amax(-1), dtype, Scratch())
+    assert weights.dtype == dtype
+    torch.testing.assert_close(lse.double(), exact.logsumexp(-1), rtol=1e-6, atol=1e-6)
+    found = weights.double() * share.double()[:, None]
+    torch.testing.assert_close(found, exact.softmax(-1), rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-8)

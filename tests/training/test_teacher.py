@@ -15,7 +15,7 @@ from tiny import ROWS, WIDTH, N, V, tiny_model
 from training.phase1_parts import example_set
 
 from vocabx_utils import folders, locks
-from vocabx_utils.training.teacher import teacher_cache
+from vocabx_utils.training.teacher import storage_kl, teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte
 
 FIELDS = {"original": "original_ids", "extended": "ids"}
@@ -158,3 +158,39 @@ def test_ids_beyond_the_vocabulary_are_refused_before_the_teacher_runs(tmp_path:
     with pytest.raises(ValueError, match=rf"text {changed.source} holds id {number} under the {kind} tokenizer"):
         teacher_cache(tiny_model(), examples, tmp_path / "cache", tell=lambda _: None)
     assert not (tmp_path / "cache").exists()
+
+
+def test_later_runs_share_states_and_other_texts_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOCABX_RUNS", str(tmp_path))
+    base, told = tiny_model(), list[str]()
+    first = teacher_cache(base, example_set(), tell=told.append)
+    again = teacher_cache(tiny_model(), example_set(), tell=told.append)
+    assert len(told) == 1 and torch.equal(again.states, first.states)
+    teacher_cache(base, example_set(0, 6), tell=told.append)
+    assert len(told) == 2 and len(list((tmp_path / ".teacher").glob("*/key.json"))) == 2
+
+
+@pytest.mark.parametrize(("storage", "tolerance"), [(torch.bfloat16, 0.01), (torch.float8_e4m3fn, 0.07)])
+def test_smaller_storage_says_what_it_changes(tmp_path: Path, storage: torch.dtype, tolerance: float) -> None:
+    base, examples, told = tiny_model(), example_set(), list[str]()
+    exact = teacher_cache(base, examples, tmp_path / "exact", tell=told.append)
+    small = teacher_cache(base, examples, tmp_path / "small", storage=storage, tell=told.append)
+    assert (tmp_path / "small" / "states.bin").stat().st_size * 4 == exact.states.nbytes * storage.itemsize
+    rows = torch.arange(len(exact.states))
+    found, states = small.take(rows, base.device), exact.take(rows, base.device)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, states, rtol=tolerance, atol=0.01)
+
+    head = base.head_rows[: base.vocab_size].double()
+    log_p, log_q = (torch.log_softmax(s.double() @ head.T, -1) for s in (states, found))
+    moved = float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
+    assert 0 < storage_kl(base, states, storage) == pytest.approx(moved, rel=0.02)
+    assert str(storage) in told[-1] and "nats a position" in told[-1]
+    top, same = small.goals.top, exact.goals.top
+    assert (top - same).abs().max() < 0.05
+
+
+def test_a_state_that_the_storage_cannot_hold_is_refused() -> None:
+    states = torch.full((2, WIDTH), 500.0)
+    with pytest.raises(ValueError, match=r"holds 500, torch\.float8_e4m3fn at most 448"):
+        storage_kl(tiny_model(), states, torch.float8_e4m3fn)

@@ -49,7 +49,7 @@ def report(run_name: str, out: Path | None) -> None:
 def _existing(name: str) -> Run:
     folder = runs_root() / name
     if not folder.is_dir():
-        known = sorted(p.name for p in runs_root().glob("*") if p.is_dir())
+        known = sorted(p.name for p in runs_root().glob("*") if p.is_dir() and not p.name.startswith("."))
         raise click.UsageError(
             f"There is no run {name!r}. Known: {', '.join(known) or 'none; `vocabx run` makes one'}."
         )

@@ -71,6 +71,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits, None, no_more[rows], targets[rows], ones[rows], None, None, cast.dtype, scratch
             )  # (c,), None, (c, R) softmax minus one-hot
             total += (lse - chosen).sum()
+            assert error is not None
             error = error.to(cast.dtype)
             if grad_hidden is not None:
                 grad_hidden[rows] = error @ cast

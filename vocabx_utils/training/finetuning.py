@@ -101,7 +101,9 @@ class StageTraining:
         self.tuned = LossModel(model, limit, dtype, new_ids, train_rows=stage.key == "b" and config.rows_in_b)
         self.table = stages.trainable_table(self.tuned)
         self.frozen = stages.checksums(self.tuned)
-        prepare(model, config, stage)
+        tokens, longest = train.tokens * stage.epochs, max(len(example.ids) for example in train.examples)
+        shape = (max(1, config.tokens_per_batch // longest), longest)
+        self.note = prepare(model, config, stage, tokens, shape)
         if config.sharded:
             shard(self.tuned, self.accelerator)
             self.frozen = stages.checksums(self.tuned)  # now that each process holds its part only

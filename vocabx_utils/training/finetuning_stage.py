@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from vocabx_utils import files, folders, runs
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.models import check_finite
-from vocabx_utils.training import stages
+from vocabx_utils.training import fusing, stages
 from vocabx_utils.training.checkpoints import FILE, whole
 from vocabx_utils.training.examples import ExampleSet
 from vocabx_utils.training.finetuning import StageRun, StageTraining, on_cpu
@@ -142,8 +142,9 @@ def fine_tune(
             observed[stage.key] = _observed(stage.key, current, place, None, processes)
         else:
             place.mkdir(parents=True, exist_ok=True)
+            settings = replace(config, compile_blocks=fusing.settled(config.compile_blocks, place))
             training = StageTraining(
-                current, stage, train, validation, config, limit=limit, new_ids=new_ids, start_loss=loss
+                current, stage, train, validation, settings, limit=limit, new_ids=new_ids, start_loss=loss
             )
             result, records = run_stage(training, place)
             current = training.trained
@@ -221,6 +222,9 @@ def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Rec
         moved = sum(p.numel() * p.element_size() for p in training.parameters.values())
         folders.require_space(folder, 4 * moved, f"stage {stage.key}", "make room, or use another disk (VOCABX_RUNS)")
         files.write_json(folder / "trainable.json", training.table.to_dict("records"))
+        fusing.settle(training.model, folder)
+        if training.note:
+            print(training.note)
     title = f"{folder.parent.name} {stage.key}: {stage.title}"
     with _memory_advice(config, folder):
         records = carry_out(

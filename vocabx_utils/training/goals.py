@@ -75,7 +75,7 @@ def sum_up(states: Tensor, head: Tensor, chunk: int | None = None) -> Goals:
     many = min(LIKELIEST, vocab)
     found: list[tuple[Tensor, ...]] = []
     for part in states.split(chunk or default_chunk(vocab, head.device)):
-        logits = blank_(logit_products(part.to(head.device), weights), vocab)  # (c, V)
+        logits = blank_(logit_products(part.to(head.device).to(head.dtype), weights), vocab)  # (c, V)
         log_p = torch.log_softmax(logits, -1)
         p = log_p.exp()  # eq. `kl_def`
         negative_entropy = (p * log_p).sum(-1)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.student import token_losses
-from vocabx_utils.training import stages
+from vocabx_utils.training import fusing, stages
 from vocabx_utils.training.cross_entropy import linear_cross_entropy
 from vocabx_utils.training.stage_files import new_rows_of
 
@@ -118,8 +118,14 @@ def check_shape(model: PreTrainedModel) -> None:
 # --- what surrounds a stage's steps -------------------------------------------------------------------------
 
 
-def prepare(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage) -> None:
-    """Gradient checkpointing and compilation as configured; both are undone when the stage closes."""
+def prepare(
+    model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage, tokens: int, shape: tuple[int, int]
+) -> str:
+    """Gradient checkpointing and compilation as configured; both are undone when the stage closes.
+
+    Args:
+        tokens, shape: see `fusing.fuse_where_it_pays`, whose line is returned.
+    """
     wanted = config.gradient_checkpointing
     if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):
         # renamed in transformers 5.2x; both names take the same keyword arguments in the same place
@@ -127,8 +133,7 @@ def prepare(model: PreTrainedModel, config: FineTuneConfig, stage: stages.Stage)
         enable({"use_reentrant": False})
     # under autocast the products cast for themselves; peft's own cast to float32 would only cost memory traffic
     _cast_adapter_inputs(model, stages.matrices_of(model)[1].dtype == torch.float32)
-    if config.compile_blocks:
-        stages.compile_blocks(model)
+    return fusing.fuse_where_it_pays(model, config.compile_blocks, tokens, shape)
 
 
 def undo_preparation(model: PreTrainedModel) -> None:
@@ -136,8 +141,7 @@ def undo_preparation(model: PreTrainedModel) -> None:
     disable = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
     disable()
     _cast_adapter_inputs(model, True)
-    for block in stages.blocks_of(model):
-        block._compiled_call_impl = None
+    fusing.unfuse(model)
 
 
 def _cast_adapter_inputs(model: PreTrainedModel, cast: bool) -> None:

@@ -304,15 +304,17 @@ class _OldLogits:
         if self.kl_factor is None:
             lse = torch.logsumexp(old, -1)
             return lse, known + lse, None
-        lse, q = softmax_rows(old, head.dtype, self.scratch)  # (c,), (c, V)
-        q.scatter_(1, goals.ids, 0.0)
+        # the student's likeliest token is hardly far above the teacher's
+        lse, weights, share = softmax_rows(old, likely.amax(-1), head.dtype, self.scratch)  # (c,), (c, V), (c,)
+        weights.scatter_(1, goals.ids, 0.0)
         factor = self.kl_factor.expand_as(lse)  # (c,) of q in the gradient of the logits
         top = (likely - lse[:, None]).exp()  # (c, M)
         if self.with_ce:
             ce_factor = weight * self.s.ce_weight
             factor = factor + ce_factor * (lse - torch.logaddexp(lse, lse_new)).exp()
         apart = factor[:, None] * top - self.kl_factor * goals.top  # (c, M)
-        gradient = factor[:, None] * logit_products(q, self.head.T) - self.kl_factor * goals.rest.float()  # (c, D)
+        others = logit_products(weights, self.head.T)  # (c, D)
+        gradient = (factor * share)[:, None] * others - self.kl_factor * goals.rest.float()  # (c, D)
         # a difference already, so its rounding is that of the gradient: (c, 1, M) times (c, M, D)
         gradient += torch.bmm(apart[:, None].to(head.dtype), head[goals.ids])[:, 0]
         if self.with_ce:

@@ -30,6 +30,7 @@ from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batc
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.fusing import fuse_where_it_pays
 from vocabx_utils.training.goals import Goals, serve
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.losses import batch_losses
@@ -75,6 +76,7 @@ def prepare(
     validation: Sequence[str],
     config: Phase1Config,
     teacher: Teacher | None = None,
+    tell: Callable[[str], None] = print,
 ) -> Phase1Data:
     """Align the texts, cut examples around new tokens, and ask the teacher once.
 
@@ -83,6 +85,7 @@ def prepare(
         train, validation: texts.
         config: sizes, and the variants whose layers the teacher has to show.
         teacher: gives the states of a split's examples at a layer; they are kept in memory unless it is given.
+        tell: on CUDA, receives the line that says whether blocks are fused.
 
     Raises:
         ValueError: a variant's name is wrong or names a layer that the model lacks, or no text holds a new token.
@@ -101,6 +104,9 @@ def prepare(
             else whole_texts(aligned[split], *size, max_length=config.max_length)
         )
 
+    if note := _fuse(base, sets["train"], config):
+        tell(note)
+
     def in_memory(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
         return ask_teacher(base, examples, layer=layer, token_budget=config.token_budget).to(base.device)
 
@@ -113,6 +119,16 @@ def prepare(
         {layer: ask("train", sets["train"], layer) for layer in layers},
         aligned["train"],
     )
+
+
+def _fuse(base: BaseModel, train: AlignedSet, config: Phase1Config) -> str:
+    """Fuse the blocks where all variants' epochs over the training examples pay for it."""
+    lengths = [len(example.ids) for example in train.examples]
+    trained = sum(parse_variant(name).objective is not None for name in config.variants)
+    length = max(lengths)
+    texts = max(1, min(config.batch_size, config.token_budget // length))
+    tokens = sum(lengths) * (config.epochs + config.restart_epochs) * trained
+    return fuse_where_it_pays(base.model, config.compile_blocks, tokens, (texts, length))
 
 
 def new_student(

@@ -8,12 +8,13 @@ A variant writes, below its folder: `rows/epoch_NN.safetensors`, `tokens/epoch_N
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from accelerate import PartialState
 
 from vocabx_utils import files, runs
@@ -22,6 +23,7 @@ from vocabx_utils.models import BaseModel, check_finite, load_base_model
 from vocabx_utils.rows import epoch_files, read_epoch
 from vocabx_utils.student import Student
 from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
+from vocabx_utils.training import fusing
 from vocabx_utils.training.checks import (
     RowsNotTrainedError,
     check_improved,
@@ -34,7 +36,6 @@ from vocabx_utils.training.loop import carry_out, claim
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
-from vocabx_utils.training.stages import compile_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, require_focus
@@ -47,6 +48,10 @@ _NOT_IN_KEY = {
     "variants", "run_name", "model", "device", "dtype", "token_budget", "checkpoint_steps", "compile_blocks",
     "require_improvement", "train_limit", "validation_limit", "train_windows", "validation_windows",
 }  # fmt: skip
+
+
+_STORAGE = {"model": None, "bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn}
+_LATER = {"teacher_storage": "model"}  # settings that came later: at these values a run folder's key is what it was
 
 
 @dataclass(frozen=True)
@@ -99,22 +104,21 @@ def prepare_phase1(
     check_finite(base.model, base.name)
     if any(parse_variant(name).init == "focus" for name in config.variants):
         require_focus()
-    if config.compile_blocks:
-        compile_blocks(base.model)
     folder, model = run.stage("03"), base
+    config = replace(config, compile_blocks=fusing.settled(config.compile_blocks, folder))
 
-    def cached(split: str, examples: AlignedSet, layer: int) -> TeacherStates:
-        place = folder / "teacher" / (split if layer == -1 else f"{split}_layer_{layer}")
+    def cached(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
         return teacher_cache(
-            model, examples, place, layer=layer, token_budget=config.token_budget, tell=tell, processes=processes,
-            beginnings_bytes=0 if config.compile_blocks else None,
+            model, examples, layer=layer, token_budget=config.token_budget, storage=_STORAGE[config.teacher_storage],
+            tell=tell, processes=processes,
         ).to(model.device)  # fmt: skip
 
     train, validation = (
         [item.text for item in run_texts(run, split, base.tokenizer, limit or None)]
         for split, limit in (("train", config.train_limit), ("validation", config.validation_limit))
     )
-    data = prepare(base, extension, train, validation, config, cached)
+    data = prepare(base, extension, train, validation, config, cached, tell)
+    fusing.settle(base.model, folder)
     return Phase1Stage(folder, base, extension, data)
 
 
@@ -164,7 +168,9 @@ def train_variant(
     recipe = parse_variant(name)
     key = {
         "variant": recipe.name,
-        "settings": {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY},
+        "settings": {
+            k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY and not (k in _LATER and v == _LATER[k])
+        },
         "model": base.fingerprint,
         "dtype": str(base.dtype),
         "train": data.train.fingerprint(),

@@ -20,6 +20,7 @@ from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student, cache_argument
 from vocabx_utils.training.batches import micro_batches
 from vocabx_utils.training.examples import AlignedSet
+from vocabx_utils.training.fusing import is_fused
 
 _CPU_BYTES = 2 << 30
 _GROUPS = 3
@@ -42,7 +43,7 @@ class SharedBeginnings:
         self, base: BaseModel, examples: AlignedSet, *, token_budget: int = 8192, limit: int | None = None
     ) -> None:
         if limit is None:
-            limit = _CPU_BYTES if base.device.type == "cpu" else 0
+            limit = _CPU_BYTES if base.device.type == "cpu" and not is_fused(base.model) else 0
         self.base, self.examples, self.token_budget, self.limit = base, examples, token_budget, limit
         self.lengths = [min(e.prefix_pairs, len(e.ids) - 1) for e in examples.examples]
         self.kept: dict[int, tuple[Tensor, Tensor]] | None = None

@@ -269,28 +269,36 @@ def softmax_chunk(
     return torch.cat([part for part, *_ in parts]), kl, gradient
 
 
-def softmax_rows(logits: Tensor, dtype: torch.dtype, scratch: Scratch) -> tuple[Tensor, Tensor]:
-    """Return the (r,) log-sum-exp of float32 logits (r, V) and their (r, V) softmax in a dtype.
+def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-sum-exp of float32 logits (r, V), and their softmax as weights (r, V) times a factor (r,).
 
-    Fused on CUDA; elsewhere `logits` is overwritten by the result.
+    On CUDA the weights are exponentials of the distance to a number that is known to be near the largest logit, so that
+    the logits are read once and the sum is found on the way; a logit more than 80 above that number would give an
+    infinite loss. Elsewhere the weights are the softmax itself, in the memory of the logits.
+
+    Args:
+        near: (r,) for each row a number that its largest logit exceeds by less than 80.
+        dtype: of the weights.
     """
     if logits.is_cuda:
-        found: tuple[Tensor, Tensor] = _fused_softmax_rows()(logits, dtype)
-        return found
+        found: tuple[Tensor, Tensor] = _fused_exponentials()(logits, near, dtype)
+        total, weights = found
+        return near + total.log(), weights, 1.0 / total
     size, lse = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
     for start in range(0, len(logits), size):
         block = logits[start : start + size]
         q = torch.softmax(block, -1, out=scratch.take("q", block, *block.shape))
         lse.append(block.amax(-1) - q.amax(-1).log())
         block.copy_(q)
-    return torch.cat(lse), logits.to(dtype)
+    return torch.cat(lse), logits.to(dtype), torch.ones_like(near)
 
 
-def _softmax_rows(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    lse, shifted, log_sum = _normaliser(logits)
-    return lse, (shifted - log_sum).exp().to(dtype)
+def _exponentials(logits: Tensor, near: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Sums (r,) and values (r, V) of exp(logits - near)."""
+    weights = (logits - near[:, None]).exp()
+    return weights.sum(-1), weights.to(dtype)
 
 
 @lru_cache(maxsize=1)
-def _fused_softmax_rows() -> Compiled:
-    return Compiled(_softmax_rows, _softmax_rows)
+def _fused_exponentials() -> Compiled:
+    return Compiled(_exponentials, _exponentials)

@@ -176,12 +176,6 @@ def _block_list(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
     return outer[0]
 
 
-def compile_blocks(model: PreTrainedModel) -> None:
-    """Let the compiler fuse the small operations of each block, in place, at its next call."""
-    for block in blocks_of(model):
-        block.compile()
-
-
 def trainable_table(model: nn.Module) -> pd.DataFrame:
     """List trainable tensors by group: group, tensors, parameters, dtype. Layer numbers are folded into `*`."""
     rows: dict[tuple[str, str], list[int]] = {}

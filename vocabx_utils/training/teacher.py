@@ -1,14 +1,15 @@
 """The teacher, run once: its hidden states at the positions that some variant compares.
 
-The teacher is the base model under its original tokenizer and never changes, so every epoch and every variant of a run
-shares its states. `ask_teacher` keeps them in memory, `teacher_cache` in a memory-mapped file: a plain (R, D) matrix;
-`key.json` beside it says what it was made from, and holds its checksum. It is used only for exactly that, and made
-again where its content is another.
+The teacher is the base model under its original tokenizer and never changes, so every epoch, every variant and every
+later run on the same texts shares its states. `ask_teacher` keeps them in memory, `teacher_cache` in a memory-mapped
+file: a plain (R, D) matrix in a folder that is named after what it was made from; `key.json` beside it says that in
+full, and holds the checksum. It is used only for exactly that, and made again where its content is another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,12 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
-_STORED = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16}
+_STORED = {
+    torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float8_e4m3fn: np.uint8,
+}  # fmt: skip
+SHARED = ".teacher"  # beside the runs; hidden, since it is none
+_LOOKED_AT = 512  # positions on which a smaller storage is compared with the states themselves
+_PATIENCE = 6 * 3600.0  # seconds that another run may take to fill the same cache
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class TeacherStates:
 
     Attributes:
         rows: per example, (k,) rows of `states` for the positions in `AlignedExample.teacher_at`.
-        states: (R, D), memory-mapped on the host, in its memory or on the device.
+        states: (R, D), memory-mapped on the host, in its memory or on the device; in the dtype of the storage.
         base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte.
         beginnings: what the blocks make of the tokens before each first divergence, the same for teacher and students.
     """
@@ -69,8 +75,8 @@ class TeacherStates:
         return replace(self, states=self.states.to(device))
 
     def take(self, rows: Tensor, device: torch.device) -> Tensor:
-        """Return (K, D) states of some rows on a device."""
-        return self.states[rows.to(self.states.device)].to(device)
+        """Return (K, D) states of some rows on a device, in the model's dtype."""
+        return self.states[rows.to(self.states.device)].to(device).to(self.beginnings.base.dtype)
 
 
 def ask_teacher(
@@ -79,14 +85,12 @@ def ask_teacher(
     *,
     layer: int = -1,
     token_budget: int = 8192,
-    beginnings_bytes: int | None = None,
 ) -> TeacherStates:
     """Run the teacher over some examples and keep its states in memory.
 
     Args:
         layer: hidden state to keep, -1 the last (after the final norm).
         token_budget: tokens of one teacher pass, padding included.
-        beginnings_bytes: what the beginnings before each first divergence may take; see `SharedBeginnings`.
 
     Raises:
         ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
@@ -98,67 +102,77 @@ def ask_teacher(
         nats += part_nats
         for index, kept in found:
             states[torch.from_numpy(rows[index])] = kept.cpu()
-    beginnings = SharedBeginnings(base, examples, token_budget=token_budget, limit=beginnings_bytes)
+    beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
     return TeacherStates(tuple(rows), states, nats, beginnings)
 
 
 def teacher_cache(
     base: BaseModel,
     examples: AlignedSet,
-    folder: Path,
+    folder: Path | None = None,
     *,
     layer: int = -1,
     token_budget: int = 8192,
+    storage: torch.dtype | None = None,
     tell: Callable[[str], None] = print,
     processes: PartialState | None = None,
-    beginnings_bytes: int | None = None,
 ) -> TeacherStates:
     """Memory-map the file of these examples' states, running the teacher if there is none for exactly this input.
 
-    Eight arguments: those of `ask_teacher`, and where, by whom and with which word the file is written.
+    Eight arguments: those of `ask_teacher`, and how, where, by whom and with which word the file is written.
 
     Args:
-        folder: of the cache; overwritten if it belongs to another model, tokenizer, data, dtype or layer.
-        tell: receives the announcement of the size, before anything is written.
+        folder: of the cache; made anew if it holds something else. Unless given, it lies beside the runs under a name
+            derived from model, texts and settings, so that they share it.
+        storage: dtype of the file, the model's unless given; `torch.float8_e4m3fn` takes half of bfloat16.
+        tell: receives the announcement of the size, before anything is written, and what a smaller storage changes.
         processes: each runs the teacher on its share and writes its rows of the one file.
 
     Raises:
         SpaceError: the file would not fit on the disk; nothing was written.
-        BusyError: another process fills this cache.
-        ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
+        BusyError: another process fills this cache, and does not come to its end within hours.
+        ValueError: no example has a position to compare, an example holds an id outside the vocabulary, or a state is
+            too large for the storage.
     """
     rows, total = _layout(base, examples)
-    key, path, writes = _key(base, examples, layer), folder / "states.bin", leads(processes)
-    if writes:
-        _drop_damaged(folder, key, tell)
-    wait(processes)
-    if not _valid(folder, key):
+    dtype = storage or base.dtype
+    key, writes = _key(base, examples, layer, token_budget, dtype), leads(processes)
+    folder = folder or paths.runs_root() / SHARED / files.hash_bytes([json.dumps(key, sort_keys=True).encode()])[:16]
+    path = folder / "states.bin"
+    # a run that needs the same states waits here until they are there
+    with locks.writing(folder, wait=_PATIENCE) if writes else contextlib.nullcontext():
+        if writes:
+            _drop_damaged(folder, key, tell)
         wait(processes)
-        with locks.writing(folder) if writes else contextlib.nullcontext():
+        missing = not _valid(folder, key)
+        wait(processes)  # all have looked before one writes
+        if missing:
             if writes:
-                _reserve(folder, total, base, tell)
+                _reserve(folder, total, base.width, dtype, tell)
             wait(processes)
             share = share_of(range(len(examples)), processes)
-            nats = 0.0
+            nats, apart = 0.0, None
             with path.open("r+b", buffering=0) as file:
                 for found, part_nats in _passes(base, examples, layer, token_budget, share):
                     nats += part_nats
+                    if apart is None and dtype != base.dtype and layer == -1:
+                        apart = storage_kl(base, torch.cat([kept for _, kept in found])[:_LOOKED_AT], dtype)
                     for index, kept in found:
-                        _write(file.fileno(), kept, int(rows[index][0]) if len(rows[index]) else 0)
+                        _write(file.fileno(), _small(kept, dtype), int(rows[index][0]) if len(rows[index]) else 0)
                 os.fsync(file.fileno())
             summed = torch.tensor(nats, dtype=torch.float64, device=base.device)
             sum_over([summed], processes)
             wait(processes)
             if writes:
+                if apart is not None:
+                    tell(f"teacher cache: stored as {dtype}, its distributions move by {apart:.1e} nats a position")
                 made = {"rows": total, "base_nats": float(summed), "sha256": files.file_digest(path)}
-                files.write_json(folder / "key.json", key | made)
+                files.write_json(folder / "key.json", key | made | {"storage_kl": apart})
         wait(processes)
-    stored: Any = np.memmap(path, dtype=_STORED[base.dtype], mode="c", shape=(total, base.width))
-    states = torch.from_numpy(stored)
-    if base.dtype == torch.bfloat16:
-        states = states.view(torch.bfloat16)
+    stored: Any = np.memmap(path, dtype=_STORED[dtype], mode="c", shape=(total, base.width))
+    states = torch.from_numpy(stored).view(dtype)
     nats = files.read_json(folder / "key.json")["base_nats"]
-    beginnings = SharedBeginnings(base, examples, token_budget=token_budget, limit=beginnings_bytes)
+    beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
     return TeacherStates(tuple(rows), states, nats, beginnings)
 
 
@@ -224,13 +238,18 @@ def _nats(base: BaseModel, final: Tensor, texts: Sequence[Ints]) -> float:
 # --- the file -----------------------------------------------------------------------------------------------
 
 
-def _key(base: BaseModel, examples: AlignedSet, layer: int) -> dict[str, Any]:
+def _key(base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, dtype: torch.dtype) -> dict[str, Any]:
+    """What the states follow from, down to their last bits."""
     return {
         "model": base.fingerprint,
         "weights": _weights_checksum(base),  # the fingerprint samples the weights, and a cache must not be wrong
         "examples": examples.fingerprint(),  # ids and pairs, so the tokenizers and the text
         "dtype": str(base.dtype),
+        "stored": str(dtype),
         "layer": layer,
+        "token_budget": token_budget,
+        "device": base.device.type,
+        "torch": torch.__version__,
     }
 
 
@@ -265,24 +284,39 @@ def _valid(folder: Path, key: dict[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in key.items())
 
 
-def _reserve(folder: Path, total: int, base: BaseModel, tell: Callable[[str], None]) -> None:
+def _reserve(folder: Path, total: int, width: int, dtype: torch.dtype, tell: Callable[[str], None]) -> None:
     """Announce the size, check the disk, drop what was there and lay out an empty file."""
-    size = total * base.width * np.dtype(_STORED[base.dtype]).itemsize
+    size = total * width * dtype.itemsize
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "key.json").unlink(missing_ok=True)  # first: a half-written file must not look finished
     (folder / "states.bin").unlink(missing_ok=True)
     remedy = "use fewer or shorter examples, or a run folder on another disk (VOCABX_RUNS)"
     free = folders.require_space(folder, size, "the teacher cache", remedy)
-    tell(f"teacher cache: {total:,} positions x {base.width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
+    tell(f"teacher cache: {total:,} positions x {width} = {size / 2**20:.1f} MiB ({free / 2**30:.1f} GiB free)")
     with (folder / "states.bin").open("wb") as file:
         file.truncate(size)
 
 
+@torch.no_grad()
+def storage_kl(base: BaseModel, states: Tensor, dtype: torch.dtype) -> float:
+    """Return how far storing final states (K, D) in a dtype moves the distributions: mean KL in nats a position."""
+    teacher = Student(base.model, base.vocab_size)
+    log_p, log_q = (teacher.log_probabilities(s) for s in (states, _small(states, dtype).to(states.dtype)))
+    return float((log_p.exp() * (log_p - log_q)).sum(-1).double().mean())
+
+
+def _small(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """States in the dtype of the storage; ValueError where they do not fit."""
+    largest = torch.finfo(dtype).max
+    if states.dtype != dtype and (found := float(states.abs().max()) if len(states) else 0.0) > largest:
+        raise ValueError(
+            f"a hidden state holds {found:.0f}, {dtype} at most {largest:.0f}: store the model's own dtype"
+        )
+    return states.to(dtype)
+
+
 def _write(descriptor: int, states: Tensor, row: int) -> None:
-    states = states.contiguous().cpu()
-    if states.dtype == torch.bfloat16:
-        states = states.view(torch.uint16)
-    view = memoryview(states.numpy().tobytes())
+    view = memoryview(states.contiguous().cpu().view(torch.uint8).numpy().tobytes())
     offset = row * states.shape[1] * states.element_size()
     while len(view):  # a write may take less than it was given, on a nearly full disk for one
         written = os.pwrite(descriptor, view, offset)

@@ -1,0 +1,67 @@
+"""When blocks are fused, and that a run goes on as it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import tiny_model
+from transformers import PreTrainedModel
+
+from vocabx_utils.config import ConfigError, FineTuneConfig, Phase1Config
+from vocabx_utils.training import fusing
+
+
+@pytest.fixture
+def on_a_card(monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
+    """A model that says it lies on a GPU; nothing is run."""
+    monkeypatch.setattr(PreTrainedModel, "device", property(lambda _: torch.device("cuda")))
+    return tiny_model().model
+
+
+def decide(model: PreTrainedModel, choice: str, seconds: float) -> str:
+    return fusing.fuse_where_it_pays(model, choice, 100 * 8 * 64, (8, 64), lambda: seconds)  # 100 passes
+
+
+def test_a_long_run_is_fused_and_a_short_one_is_not(on_a_card: PreTrainedModel) -> None:
+    limit = fusing.COMPILE_SECONDS / (100 * fusing.SAVED_SHARE)  # seconds of a pass
+    assert "blocks are not fused" in decide(on_a_card, "auto", 0.99 * limit) and not fusing.is_fused(on_a_card)
+    assert "blocks are fused" in decide(on_a_card, "auto", 1.01 * limit) and fusing.is_fused(on_a_card)
+    fusing.unfuse(on_a_card)
+    assert not fusing.is_fused(on_a_card)
+
+
+def test_a_choice_is_not_measured(on_a_card: PreTrainedModel) -> None:
+    def never() -> float:
+        raise AssertionError("measured")
+
+    assert fusing.fuse_where_it_pays(on_a_card, "off", 10**12, (8, 64), never) == "" and not fusing.is_fused(on_a_card)
+    assert fusing.fuse_where_it_pays(on_a_card, "on", 1, (8, 64), never) == "" and fusing.is_fused(on_a_card)
+
+
+def test_nothing_is_decided_on_a_cpu(tmp_path: Path) -> None:
+    model = tiny_model().model
+    assert decide(model, "auto", 1e9) == "" and not fusing.is_fused(model)
+    fusing.settle(model, tmp_path)
+    assert not list(tmp_path.iterdir()) and fusing.settled("auto", tmp_path) == "auto"
+
+
+def test_a_run_goes_on_as_it_began(on_a_card: PreTrainedModel, tmp_path: Path) -> None:
+    fusing.fuse(on_a_card)
+    fusing.settle(on_a_card, tmp_path)
+    assert fusing.settled("auto", tmp_path) == "on"
+    assert fusing.settled("off", tmp_path) == "off"  # what is asked for counts first
+
+
+def test_a_pass_is_timed_and_leaves_no_gradient() -> None:
+    model = tiny_model().model
+    assert fusing.pass_seconds(model, 2, 8) > 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_cannot_be_chosen_is_refused() -> None:
+    for config in (Phase1Config, FineTuneConfig):
+        assert config.from_params().compile_blocks == "auto"
+        with pytest.raises(ConfigError, match="compile_blocks"):
+            config.from_params(compile_blocks="fast")

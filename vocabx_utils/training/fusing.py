@@ -1,0 +1,113 @@
+"""Fused blocks where they pay: a compiler joins the small operations of each block, in place.
+
+Fused, a block reads and writes its activations less often. Compiling takes part of a minute, so `auto` measures a pass
+first and fuses only where the passes to come save more than that. It never does so without CUDA.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from vocabx_utils import files
+from vocabx_utils.training.blocks import causal_only, quick_blocks
+from vocabx_utils.training.stages import blocks_of
+
+COMPILE_SECONDS = 60.0  # what compiling takes at most, training, validation and sampling together
+SAVED_SHARE = 0.2  # of a pass, which fused blocks save at least where passes are large
+FILE = "blocks.json"
+
+
+def fuse(model: PreTrainedModel) -> None:
+    """Let the compiler fuse the small operations of each block, in place, at its next call."""
+    for block in blocks_of(model):
+        block.compile()
+    if (blocks := quick_blocks(model)) is not None:
+        blocks.forget()
+
+
+def unfuse(model: PreTrainedModel) -> None:
+    """Take the blocks as they were."""
+    for block in blocks_of(model):
+        block._compiled_call_impl = None
+
+
+def is_fused(model: PreTrainedModel) -> bool:
+    """Whether a model's blocks run through the compiler."""
+    return blocks_of(model)[0]._compiled_call_impl is not None
+
+
+def fuse_where_it_pays(
+    model: PreTrainedModel, choice: str, tokens: int, shape: tuple[int, int], seconds: Callable[[], float] | None = None
+) -> str:
+    """Fuse a model's blocks if the choice says so, or if a measured pass says that it pays.
+
+    Args:
+        model: its blocks are changed in place.
+        choice: "on", "off" or "auto".
+        tokens: read by all passes to come.
+        shape: (B, T) of a usual pass.
+        seconds: measures a pass, forward and backward; `pass_seconds` unless given.
+
+    Returns:
+        A line that says what was decided and why; empty where nothing was to be decided.
+    """
+    if choice == "on" and not is_fused(model):
+        fuse(model)
+    if choice != "auto" or model.device.type != "cuda" or is_fused(model):
+        return ""
+    took = seconds() if seconds else pass_seconds(model, *shape)
+    passes = tokens / (shape[0] * shape[1])
+    saved = SAVED_SHARE * took * passes
+    if saved > COMPILE_SECONDS:
+        fuse(model)
+    word = "fused" if saved > COMPILE_SECONDS else "not fused"
+    return (
+        f"blocks are {word}: a pass of {shape[0]} x {shape[1]} tokens takes {1e3 * took:,.0f} ms, {passes:,.0f} passes "
+        f"come, fusing would save about {saved:,.0f} s and take up to {COMPILE_SECONDS:.0f} s"
+    )
+
+
+def pass_seconds(model: PreTrainedModel, texts: int, tokens: int) -> float:
+    """Time the blocks on embeddings (texts, tokens, D), forward and backward: seconds of the quicker of two passes."""
+    width: int = cast(Any, model.get_input_embeddings()).weight.shape[1]
+    dtypes = {parameter.dtype for parameter in blocks_of(model).parameters()}
+    dtype = min(dtypes, key=lambda kind: kind.itemsize)  # what is trained may have a float32 copy
+    precision = torch.autocast(model.device.type, dtype) if len(dtypes) > 1 else contextlib.nullcontext()
+    embedded = torch.zeros(texts, tokens, width, dtype=dtype, device=model.device, requires_grad=True)
+    took = []
+    for _ in range(3):
+        _wait(model)
+        began = time.perf_counter()
+        with causal_only(), precision:
+            final = model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+        torch.autograd.grad(final.sum(), embedded)
+        _wait(model)
+        took.append(time.perf_counter() - began)
+    return min(took[1:])
+
+
+def _wait(model: PreTrainedModel) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+
+
+# --- what a run decided, it keeps -----------------------------------------------------------------------------
+
+
+def settled(choice: str, folder: Path) -> Any:
+    """Return what `auto` came to in a folder, so that a run that goes on computes as it began."""
+    path = folder / FILE
+    return files.read_json(path)["compile_blocks"] if choice == "auto" and path.exists() else choice
+
+
+def settle(model: PreTrainedModel, folder: Path) -> None:
+    """Keep in a folder whether a model's blocks are fused; without CUDA nothing was decided."""
+    if model.device.type == "cuda":
+        files.write_json(folder / FILE, {"compile_blocks": "on" if is_fused(model) else "off"})
