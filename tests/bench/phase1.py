@@ -17,6 +17,7 @@ OUT/phase1-<device>.json with one object per workload; rates and ratios hold a v
     floor_share             ours / floor
     ceiling_share           achieved FLOP/s of ours / FLOP/s of a large matrix product measured in the same call
     teacher_ceiling_share   the same of the teacher's one pass
+    teacher_file_share      the same with all checksums, writing and reading of the file
     busy_host_ratio         rate of ours with busy loops on all cores but one / its rate without
     time_to_quality_ratio   wall time in which ours comes to the validation KL at identical tokens with which literal
                             ends / literal's wall time, the teacher's pass included; null where text is random
@@ -70,7 +71,7 @@ from vocabx_utils.training import softmax, stages
 from vocabx_utils.training.batches import epoch_batches, micro_batches
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.loop import learning_rate
-from vocabx_utils.training.teacher import TeacherStates
+from vocabx_utils.training.teacher import TeacherStates, _passes
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.boundaries import align_boundaries
@@ -227,6 +228,7 @@ def engine(options: argparse.Namespace) -> None:
             cache = problem.cache(problem.train)
             synchronise()
             found["teacher_seconds"] = time.perf_counter() - began
+        found["teacher_pass_seconds"] = teacher_pass(problem)
         found["teacher_tokens"] = sum(len(e.original_ids) for e in problem.train.examples)
         found["teacher_flops_per_token"] = teacher_flops_per_token(problem, w)
         found["teacher_bytes"] = cache.states.nbytes
@@ -325,6 +327,19 @@ def _work(problem: Problem, w: Workload) -> tuple[int, int, int]:
     width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
     attention = 2 * w.length * settings.num_hidden_layers * settings.num_attention_heads * width
     return blocks, attention, head
+
+
+def teacher_pass(problem: Problem) -> float:
+    """Seconds of the teacher's pass alone, without file and checksums: of several rounds, the median."""
+    took = []
+    for _ in range(5):
+        synchronise()
+        began = time.perf_counter()
+        for _ in _passes(problem.base, problem.train, -1, problem.config.token_budget, range(len(problem.train))):
+            pass
+        synchronise()
+        took.append(time.perf_counter() - began)
+    return sorted(took)[2]
 
 
 def teacher_flops_per_token(problem: Problem, w: Workload) -> float:
@@ -513,9 +528,12 @@ def _summary(engines: dict[str, Any], blocks: str) -> dict[str, Any]:
     own, best = part["ours"], part[plain_name]
     done = {
         "ceiling_share": (rate["ours"], own.get("flops_per_token")),
-        "teacher_ceiling_share": (
-            ratio(own.get("teacher_tokens"), own.get("teacher_seconds")), own.get("teacher_flops_per_token"),
-        ),
+        **{
+            f"teacher_{key}_share": (
+                ratio(own.get("teacher_tokens"), own.get(f"teacher_{seconds}")), own.get("teacher_flops_per_token"),
+            )
+            for key, seconds in (("ceiling", "pass_seconds"), ("file", "seconds"))
+        },
     }  # fmt: skip
     return {
         "tokens_per_s": {name: rate[name] for name in ("literal", "ours", "floor")} | {"plain": rate[plain_name]},

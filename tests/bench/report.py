@@ -44,6 +44,7 @@ COLUMNS = {  # of the table of phase 1, with what each is divided by and the dig
     "floor_share": ("of floor", 1, 2),
     "ceiling_share": ("of ceiling", 1, 2),
     "teacher_ceiling_share": ("teacher's pass, of ceiling", 1, 2),
+    "teacher_file_share": ("with its file", 1, 2),
     "busy_host_ratio": ("with a busy host", 1, 2),
 }
 LARGE = {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8, "vocab": 128_256}  # Llama-3 70B

@@ -98,10 +98,9 @@ def ask_teacher(
     rows, total = _layout(base, examples)
     states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
     nats = 0.0
-    for found, part_nats in _passes(base, examples, layer, token_budget, range(len(examples))):
+    for part, kept, part_nats in _passes(base, examples, layer, token_budget, range(len(examples))):
         nats += part_nats
-        for index, kept in found:
-            states[torch.from_numpy(rows[index])] = kept.cpu()
+        states[torch.from_numpy(np.concatenate([rows[index] for index in part]))] = kept.cpu()
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
     return TeacherStates(tuple(rows), states, nats, beginnings)
 
@@ -153,12 +152,13 @@ def teacher_cache(
             share = share_of(range(len(examples)), processes)
             nats, apart = 0.0, None
             with path.open("r+b", buffering=0) as file:
-                for found, part_nats in _passes(base, examples, layer, token_budget, share):
+                for part, kept, part_nats in _passes(base, examples, layer, token_budget, share):
                     nats += part_nats
                     if apart is None and dtype != base.dtype and layer == -1:
-                        apart = storage_kl(base, torch.cat([kept for _, kept in found])[:_LOOKED_AT], dtype)
-                    for index, kept in found:
-                        _write(file.fileno(), _small(kept, dtype), int(rows[index][0]) if len(rows[index]) else 0)
+                        apart = storage_kl(base, kept[:_LOOKED_AT], dtype)
+                    of_each = _small(kept, dtype).cpu().split([len(rows[index]) for index in part])
+                    for index, states in zip(part, of_each, strict=True):
+                        _write(file.fileno(), states, int(rows[index][0]) if len(rows[index]) else 0)
                 os.fsync(file.fileno())
             summed = torch.tensor(nats, dtype=torch.float64, device=base.device)
             sum_over([summed], processes)
@@ -203,19 +203,21 @@ def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
 @torch.no_grad()
 def _passes(
     base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, share: Sequence[int]
-) -> Iterator[tuple[list[tuple[int, Tensor]], float]]:
-    """Run the teacher over some examples: each one's number and (k, D) states, and the summed nats of its targets."""
+) -> Iterator[tuple[list[int], Tensor, float]]:
+    """Run the teacher over some examples, a few at a time: their numbers, (K, D) states and the nats of their targets.
+
+    States come in the order of the numbers: all that are kept of the first example, then those of the second.
+    """
     lengths = [len(e.original_ids) for e in examples.examples]
     teacher = Student(base.model, base.vocab_size)
     teacher.blocks = quick_blocks(base.model)
     for part in progress(micro_batches(lengths, share, token_budget), desc="teacher", unit="batch"):
         texts = [examples.examples[i].original_ids for i in part]
-        final, kept = teacher.hidden(pad(texts)[0].to(base.device), layer=layer)  # (B, To, D) each
-        found = [
-            (index, kept[line].index_select(0, torch.from_numpy(examples.examples[index].teacher_at()).to(base.device)))
-            for line, index in enumerate(part)
-        ]
-        yield found, _nats(base, final, texts)
+        ids = pad(texts)[0]  # (B, To)
+        final, kept = teacher.hidden(ids.to(base.device), layer=layer)  # (B, To, D) each
+        at = [line * ids.shape[1] + examples.examples[index].teacher_at() for line, index in enumerate(part)]
+        chosen = torch.from_numpy(np.concatenate(at)).to(base.device)
+        yield part, kept.flatten(0, 1).index_select(0, chosen), _nats(base, final, texts)
 
 
 def _nats(base: BaseModel, final: Tensor, texts: Sequence[Ints]) -> float:
@@ -316,7 +318,7 @@ def _small(states: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _write(descriptor: int, states: Tensor, row: int) -> None:
-    view = memoryview(states.contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    view = memoryview(states.contiguous().view(torch.uint8).numpy().tobytes())
     offset = row * states.shape[1] * states.element_size()
     while len(view):  # a write may take less than it was given, on a nearly full disk for one
         written = os.pwrite(descriptor, view, offset)
