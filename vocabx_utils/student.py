@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -167,13 +168,16 @@ class Student(nn.Module):
         if mask is not None and not mask[:, 0].all():  # padded on the left
             positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
             more["position_ids"] = positions.to(self.device)
-        return body(
-            inputs_embeds=self.embed(ids.to(self.device), new_at),
-            attention_mask=None if mask is None else mask.to(self.device),
-            output_hidden_states=layers,
-            use_cache=cache is not None,
-            **more,
-        )
+        # with keys beside it a fused block would be compiled anew for every layer, which takes minutes
+        plainly = cache is not None and self.device.type == "cuda"
+        with torch.compiler.set_stance("force_eager") if plainly else nullcontext():
+            return body(
+                inputs_embeds=self.embed(ids.to(self.device), new_at),
+                attention_mask=None if mask is None else mask.to(self.device),
+                output_hidden_states=layers,
+                use_cache=cache is not None,
+                **more,
+            )
 
     def logits(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return float32 logits over V + N, (B, T, V + N), for looking rather than training: it keeps all of them."""

