@@ -10,17 +10,17 @@ LOCKED := $(VENV)/.locked
 .PHONY: help run test fast test-alone unit nbval test-threads test-matrix lab lint figures model notebooks lock clean
 
 help:
-	@echo 'make run            execute notebooks 00 to 06 into runs/quick/   (ARGS="--profile gpu" and so on)'
+	@echo 'make run            execute notebooks 00 to 07 into runs/quick/   (ARGS="--profile gpu" and so on)'
 	@echo 'make lab            open JupyterLab on a working copy of notebook 00, in lab/'
 	@echo 'make test           unit tests, then every notebook against its stored outputs'
 	@echo 'make fast           the fast unit tests, in under a minute'
 	@echo 'make test-alone     the fast tests: each file by itself, and all in random order'
 	@echo 'make test-threads   the notebooks once with one thread and once with two'
-	@echo 'make test-matrix    exported folders in other releases of transformers, without this package'
+	@echo 'make test-matrix    exported folders in other releases of transformers, without this package; batches'
 	@echo 'make lint           ruff and mypy'
 	@echo 'make figures        draw the figures of a run again, RUN=quick'
 	@echo 'make notebooks      execute the source notebooks in place, cleaned for a commit (NB="03 05" for some)'
-	@echo 'make lock           resolve the dependencies anew and write requirements.lock'
+	@echo 'make lock           resolve the dependencies anew and write the lock files'
 	@echo 'make clean          remove caches; runs/ and $(VENV) stay'
 
 $(LOCKED): pyproject.toml requirements.lock tools/make_venv.sh
@@ -62,8 +62,8 @@ test-threads:
 	OMP_NUM_THREADS=1 $(MAKE) nbval
 	OMP_NUM_THREADS=2 $(MAKE) nbval
 
-# The other release is installed into the cache once.
-test-matrix: $(LOCKED)
+# The other release of transformers, and Snakemake, are installed into the cache once.
+test-matrix: model
 	$(BIN)/python -m pytest -q tests/matrix
 
 lint: $(LOCKED)

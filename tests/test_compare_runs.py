@@ -17,6 +17,11 @@ def make_run(folder: Path, *, rows: float = 0.5, seconds: float = 1.0, loss: flo
     save_file({"input_rows": torch.full((2, 3), rows)}, folder / "epoch_00.safetensors", {"written": str(seconds)})
     (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 0, "loss": loss, "seconds": seconds}) + "\n")
     (folder / "gains.csv").write_text(f"n,saved,seconds\n8,1.5,{seconds}\n")
+    verdicts = [
+        {"claim": "C1 KL rises", "answer": "confirmed"},
+        {"claim": "C13 It halves the time", "answer": f"{seconds} seconds"},
+    ]
+    (folder / "verdicts.json").write_text(json.dumps(verdicts))
     (folder / "provenance.json").write_text(json.dumps({"date": seconds}))
     return folder
 
@@ -34,7 +39,7 @@ def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def test_times_do_not_count(tmp_path: Path, compare) -> None:
     code, said = compare(make_run(tmp_path / "a"), make_run(tmp_path / "b", seconds=9.0))
-    assert (code, said.strip()) == (0, "3 files are the same")
+    assert (code, said.strip()) == (0, "4 files are the same")
 
 
 @pytest.mark.parametrize(

@@ -22,17 +22,25 @@ CONDA_NAMES = {"pytorch": "torch"}
 OURS = "vocabx-utils"
 
 
+APART = "batch"  # an extra that does not fit into one environment with the others, and has a lock of its own
+
+
+def extras() -> dict[str, list[str]]:
+    """Requirements as they are written, by extra."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
 def pyproject() -> dict[str, Requirement]:
-    """Requirements of the package and all its extras, by canonical name."""
+    """Requirements of the package and of the extras that go together, by canonical name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    texts = project["dependencies"] + [t for group in project["optional-dependencies"].values() for t in group]
+    texts = project["dependencies"] + [text for name, group in extras().items() if name != APART for text in group]
     requirements = {str(canonicalize_name(r.name)): r for r in map(Requirement, texts)}
     return {name: r for name, r in requirements.items() if name != OURS}
 
 
-def lock() -> dict[str, Version]:
+def lock(name: str = "requirements.lock") -> dict[str, Version]:
     """Locked versions by canonical name."""
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    lines = (ROOT / name).read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {str(canonicalize_name(name)): Version(version) for name, version in pairs}
 
@@ -53,6 +61,22 @@ def test_every_requirement_names_a_minor_version_that_the_lock_holds() -> None:
     locked = lock()
     wrong = {n: str(r) for n, r in pyproject().items() if str(r.specifier) != f"~={minor(locked[n])}"}
     assert wrong == {}
+
+
+def test_all_takes_every_extra_that_fits_beside_the_others() -> None:
+    (everything,) = map(Requirement, extras()["all"])
+    assert everything.extras == set(extras()) - {"all", APART}
+
+
+def test_snakemake_and_its_plugin_are_locked_beside_the_lock() -> None:
+    """What stands in both locks has another version here, which is why there are two."""
+    apart, locked = lock("requirements-batch.lock"), lock()
+    named = {str(canonicalize_name(r.name)): r for r in map(Requirement, extras()[APART])}
+    assert {"snakemake", "snakemake-executor-plugin-slurm"} == set(named)
+    assert {n: str(r) for n, r in named.items() if str(r.specifier) != f"~={minor(apart[n])}"} == {}
+    both = apart.keys() & locked.keys()
+    assert both
+    assert [name for name in both if apart[name] == locked[name]] == []
 
 
 def test_conda_users_get_the_same_packages_and_versions() -> None:
@@ -126,6 +150,6 @@ def test_what_the_code_imports_is_declared() -> None:
 
 
 def test_the_package_is_free_of_addresses_of_registries() -> None:
-    files = ["requirements.lock", "pyproject.toml", "environment.yml", "Makefile", ".ci/run"]
+    files = ["requirements.lock", "requirements-batch.lock", "pyproject.toml", "environment.yml", "Makefile", ".ci/run"]
     found = [name for name in files if re.search(r"https?://|--(extra-)?index-url", (ROOT / name).read_text())]
     assert found == []

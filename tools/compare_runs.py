@@ -2,8 +2,9 @@
 
     python tools/compare_runs.py runs/before runs/after
 
-Times, memory and provenance differ from run to run and are left out, as are notebooks (nbval compares those). Ends with
-1 where a file differs or is missing on one side, and names it; of tables also the first column or field that differs.
+Times, memory, provenance and the verdict on times (C13) differ from run to run and are left out, as are notebooks,
+which nbval compares. Ends with 1 where a file differs or is missing on one side, and names it; of tables also the first
+column or field that differs.
 """
 
 from __future__ import annotations
@@ -21,15 +22,22 @@ import torch
 from safetensors import safe_open
 
 MEASURED = {"seconds", "peak_bytes", "tokens_per_s", "characters_per_s", "minutes", "date", "created", "elapsed"}
+TIMED_CLAIMS = {"C13"}  # whose verdicts rest on seconds
 LEFT_OUT = {"provenance.json", "timings.json", "environment.json", "claim.json"}
 KINDS = {".safetensors", ".json", ".jsonl", ".csv", ".svg", ".png", ".html"}
 
 
 def without_measured(value: Any) -> Any:
-    """Drop fields that hold a time or a size of memory, at any depth."""
+    """Drop fields that hold a time or a size of memory, and verdicts on times, at any depth."""
     if isinstance(value, dict):
         return {key: without_measured(item) for key, item in value.items() if key not in MEASURED}
-    return [without_measured(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [without_measured(item) for item in value if not _is_timed(item)]
+    return value
+
+
+def _is_timed(value: Any) -> bool:
+    return isinstance(value, dict) and str(value.get("claim", "")).split(" ")[0] in TIMED_CLAIMS
 
 
 def tensors(path: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Resolve the dependencies of pyproject.toml anew and write requirements.lock.
+# Resolve the dependencies of pyproject.toml anew and write requirements.lock, and requirements-batch.lock for the extra
+# `batch`, which is resolved beside them.
 #
 # Some packages need others under one Python only, so each supported one that is here adds what is missing; PYTHONS names
 # others.
@@ -28,3 +29,15 @@ done
     cat "$found"
 } > "$scratch/lock"
 mv "$scratch/lock" requirements.lock
+
+# What the extra `batch` needs otherwise: all of requirements.lock holds but for the packages that Snakemake wants older.
+grep -viE '^(packaging|smart_open)==' requirements.lock > "$scratch/constraints"
+python=$(sh tools/find_python.sh)
+"$python" -m venv "$scratch/batch"
+"$scratch/batch/bin/python" -m pip install -q --disable-pip-version-check -c "$scratch/constraints" \
+    $("$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["batch"])')
+{
+    sed -n '/^#/p' requirements-batch.lock
+    "$scratch/batch/bin/python" -m pip freeze | grep -vxFf requirements.lock | LC_ALL=C sort -fu
+} > "$scratch/batch.lock"
+mv "$scratch/batch.lock" requirements-batch.lock

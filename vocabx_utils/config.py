@@ -279,6 +279,22 @@ class AnalysisConfig(StageConfig):
         self.require_at_least(0, "before")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompareConfig(StageConfig):
+    """Notebook 07: runs beside each other."""
+
+    table: str = ""  # what `vocabx collect` has written, .csv or .parquet; empty for the stored runs of the checkout
+    metric: str = "kl_identical"  # of notebook 03, at its last epoch, by variant
+    reference: str = "mean_ce"  # the variant that the others are compared with; named before results are seen
+    draws: int = 2000  # simulated comparisons behind each share of intervals
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("metric", bool(self.metric), "a metric of the table")
+        self.require("table", self.table.endswith((".csv", ".parquet")) or not self.table, "a .csv or .parquet file")
+        self.require_at_least(1, "draws")
+
+
 STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {
     "00_start": (StageConfig,),
     "01_tokenizer_extension": (TokenizerConfig,),
@@ -287,6 +303,7 @@ STAGE_SETTINGS: dict[str, tuple[type[Settings], ...]] = {
     "04_fine_tuning": (FineTuneConfig, TunedModelsConfig),
     "05_benchmark_evaluation": (EvaluationConfig,),
     "06_mechanistic_analysis": (AnalysisConfig,),
+    "07_compare_runs": (CompareConfig,),
 }
 
 

@@ -14,6 +14,7 @@ STAGES = (
     "04_fine_tuning",
     "05_benchmark_evaluation",
     "06_mechanistic_analysis",
+    "07_compare_runs",
 )
 
 

@@ -66,13 +66,23 @@ def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -
         path = PROFILES / f"{name_or_path}.yaml"
     if not path.is_file():
         raise ConfigError(f"No profile {str(name_or_path)!r}. Known: {', '.join(profile_names())}, or a YAML file.")
+    return name_sections(read_mapping(path, as_text=as_text), path)
+
+
+def read_mapping(path: Path, *, as_text: bool = False) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; ConfigError where it holds something else. See `load_profile`."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader if as_text else _PlainLoader) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}; expected a mapping of parameter names to values.")
-    return {_section_name(str(key), value, path): value for key, value in content.items()}
+    return {str(key): value for key, value in content.items()}
+
+
+def name_sections(parameters: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Spell the sections among parameters by the full names of their notebooks; ConfigError for one that names none."""
+    return {_section_name(str(key), value, path): value for key, value in parameters.items()}
 
 
 def check_shared(profile: Mapping[str, Any], source: str | Path) -> None:

@@ -12,7 +12,9 @@ import datetime
 import functools
 import importlib.metadata
 import json
+import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from vocabx_utils import locks
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.paths import runs_root, show_path, stage_name
 
+REPLACE = "VOCABX_REPLACE"
+"""Environment variable; with the value 1, `claim` removes finished or begun work with another key and begins anew."""
 _RECORDED = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "pandas", "scipy")
 
 
@@ -83,17 +87,20 @@ def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Liter
         `new` (nothing there), `resume` (same key, unfinished) or `finished` (same key, sealed by `finish`).
 
     Raises:
-        KeyMismatchError: the folder holds work with another key; the message lists what differs.
+        KeyMismatchError: the folder holds work with another key, which is not to be replaced (see `REPLACE`); the
+            message lists what differs.
         BusyError: another process works in the folder; the message names its host and process id.
     """
     key = dict(json.loads(json.dumps(key, default=str)))
-    if _state(folder, key) == "finished":  # whoever only reads does not have to wait
+    replaces = writes and os.environ.get(REPLACE) == "1"
+    if _state(folder, key, replaces) == "finished":  # whoever only reads does not have to wait
         return "finished"
     taken = writes and locks.hold(folder)
     state: Literal["new", "resume", "finished"] | None = None
     try:
-        state = _state(folder, key)
+        state = _state(folder, key, replaces)
         if state == "new":
+            _clear(folder)
             write_json(folder / "key.json", key)
     finally:
         if taken and state in (None, "finished"):
@@ -101,19 +108,32 @@ def claim(folder: Path, key: Mapping[str, Any], *, writes: bool = True) -> Liter
     return state
 
 
-def _state(folder: Path, key: Mapping[str, Any]) -> Literal["new", "resume", "finished"]:
+def _state(folder: Path, key: Mapping[str, Any], replaces: bool) -> Literal["new", "resume", "finished"]:
     path = folder / "key.json"
-    if not path.exists():
-        return "new"
-    held = read_json(path)
-    if held != key:
+    held = read_json(path) if path.exists() else key
+    if held != key and not replaces:
         names = sorted(n for n in held.keys() | key.keys() if held.get(n) != key.get(n))
         differing = "; ".join(f"{n}: {held.get(n)!r} there, {key.get(n)!r} now" for n in names)
         raise KeyMismatchError(
             f"{show_path(folder)} holds work with other settings ({differing}). "
             "Choose another run name, or remove that folder to do the work again."
         )
+    if held != key or not path.exists():
+        return "new"
     return "finished" if (folder / "provenance.json").exists() else "resume"
+
+
+def _clear(folder: Path) -> None:
+    """Remove work that is replaced, its key last: until then the folder is known to hold other work."""
+    path = folder / "key.json"
+    if not path.exists():
+        return
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child != path:
+            child.unlink()
+    path.unlink()
 
 
 def finish(folder: Path, **extra: Any) -> None:

@@ -129,7 +129,7 @@ def test_one_notebook_under_another_run_name(make: Make, call: Call, project: Pa
         (["-p", "epochs", "true"], ["epochs", "'true'", "expected int"]),
         (["-p", "learning_rate", "fast"], ["learning_rate", "'fast'", "expected float"]),
         (["-p", "verbose", "1"], ["verbose", "expected bool"]),
-        (["--only", "07"], ["'07'", "03_phase1_training"]),
+        (["--only", "08"], ["'08'", "03_phase1_training"]),
         (["--only", "04"], ["04_fine_tuning"]),
         (["--profile", "huge"], ["'huge'", "quick"]),
         (["--run-name", "../x"], ["'../x'"]),
@@ -280,3 +280,69 @@ def test_thread_settings_reach_the_kernel_untouched(
     make("00_start", "import os\nprint(os.environ['OMP_NUM_THREADS'], 'MKL_NUM_THREADS' in os.environ)")
     assert call("run").exit_code == 0
     assert executed(project, "00_start") == "3 False\n"
+
+
+def test_a_notebook_that_takes_too_long_is_stopped(make: Make, call: Call, project: Path) -> None:
+    make("00_start", "print('kept', flush=True)", "import time\ntime.sleep(600)")
+    result = call("run-notebook", "00", "--minutes", "0.08")
+    assert result.exit_code == 1
+    assert "it took longer than 0.08 min" in result.output
+    assert "The same command continues where it stood." in result.output
+
+
+def test_sigterm_ends_the_kernel_and_names_the_cell(make: Make, project: Path) -> None:
+    """A scheduler ends a job by it: without our care the kernel would outlive the runner."""
+    make("00_start", "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)")
+    command = [sys.executable, "-m", "vocabx_utils", "run-notebook", "00"]
+    with subprocess.Popen(command, stdout=-1, stderr=-2, text=True) as runner:
+        end = time.monotonic() + 120
+        while not (project / "notebooks" / "pid").exists() or not (project / "notebooks" / "pid").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        runner.terminate()
+        told = runner.communicate(timeout=60)[0]
+    assert runner.returncode == 1
+    assert "(`import os, pathlib, time`): it was told to end (SIGTERM)" in told, told
+    kernel = int((project / "notebooks" / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(kernel, 0)
+
+
+def test_work_with_other_settings_is_refused_or_replaced(make: Make, call: Call, project: Path) -> None:
+    claim = (
+        "from vocabx_utils import runs\nfolder = runs.open_run(run_name).stage('00')\n"
+        "print(runs.claim(folder, {'epochs': epochs}))\nruns.finish(folder)"
+    )
+    make("00_start", claim)
+    assert call("run").exit_code == 0
+    refused = call("run-notebook", "00", "-p", "epochs", "3")
+    assert refused.exit_code == 1
+    assert "epochs: 2 there, 3 now" in refused.output
+    assert call("run-notebook", "00", "-p", "epochs", "3", "--replace").exit_code == 0
+    assert executed(project, "00_start") == "new\n"
+    assert "VOCABX_REPLACE" not in os.environ
+
+
+def test_a_notebook_sees_the_cards_that_it_was_given(
+    make: Make, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    make("00_start", "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])")
+    seen = []
+    for words in ([], ["--gpus", "1"], ["--gpus", "0"]):
+        assert call("run-notebook", "00", *words).exit_code == 0
+        seen.append(executed(project, "00_start"))
+    assert seen[0] == "3,5\n"
+    assert seen[1] in ("3\n", "5\n")
+    assert seen[2] == "\n"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
+
+
+def test_timings_hold_all_settings_and_those_that_were_given(make: Make, call: Call, project: Path) -> None:
+    make("00_start", SHOW)
+    assert call("run", "-p", "epochs", "3").exit_code == 0
+    noted = json.loads((project / "somewhere/runs/quick/timings.json").read_text())["00_start"]
+    assert noted["parameters"] == {"epochs": 3}
+    assert noted["settings"]["epochs"] == 3
+    assert noted["settings"]["learning_rate"] == 0.01

@@ -5,7 +5,7 @@ import pytest
 from vocabx_utils import paths
 
 
-@pytest.mark.parametrize("name", ["7", "phase1", "3_", "03_phase"])
+@pytest.mark.parametrize("name", ["8", "phase1", "3_", "03_phase"])
 def test_unknown_stage_is_refused(name):
     with pytest.raises(ValueError, match="No notebook"):
         paths.stage_name(name)

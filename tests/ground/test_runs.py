@@ -37,3 +37,22 @@ def test_variants_lists_only_finished_ones():
     for variant in ("b", "a"):
         runs.finish(run.stage("03", variant))
     assert run.variants("3") == ["a", "b"]
+
+
+def test_work_with_another_key_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch):
+    folder = tmp_path / "03"
+    runs.claim(folder, {"epochs": 1})
+    (folder / "rows").mkdir()
+    (folder / "rows" / "a.bin").write_bytes(b"1")
+    runs.finish(folder)
+    monkeypatch.setenv(runs.REPLACE, "1")
+    assert runs.claim(folder, {"epochs": 1}) == "finished"
+    assert (folder / "rows" / "a.bin").exists()
+    with pytest.raises(runs.KeyMismatchError):  # whoever does not write does not replace
+        runs.claim(folder, {"epochs": 2}, writes=False)
+    assert runs.claim(folder, {"epochs": 2}) == "new"
+    assert [path.name for path in folder.iterdir()] == ["key.json"]
+    runs.finish(folder)
+    monkeypatch.delenv(runs.REPLACE)
+    with pytest.raises(runs.KeyMismatchError, match="epochs: 2 there, 3 now"):
+        runs.claim(folder, {"epochs": 3})

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from fixtures.alignment_tokenizers import FAMILIES as KINDS
 from fixtures.alignment_tokenizers import LINES, make_tokenizer
 from matrix import stranger
-from matrix.matrix_environments import PINS, NoIndexError, environment
+from matrix.matrix_environments import PINS, environment
 from matrix.matrix_models import CASES, LENGTH, tiny_model
 from safetensors.torch import load_file
 from tiny import CHAT, byte_level_bpe
@@ -29,6 +29,7 @@ from tokenizers import normalizers
 
 from vocabx_utils.cli.tokens import tokens as tokens_command
 from vocabx_utils.gguf import PRE_TOKENIZERS
+from vocabx_utils.layers import NoIndexError
 from vocabx_utils.models import load_base_model, with_extra_rows
 from vocabx_utils.portable import FAMILIES, save_tokenizer
 from vocabx_utils.training.export import export_model

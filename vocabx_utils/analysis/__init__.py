@@ -1,4 +1,4 @@
-"""The wing of notebook 06: what training did to the new rows, and what that does to the model.
+"""The wing of notebooks 06 and 07: what training did to the new rows and the model, and what many runs say together.
 
 Begin with `similarity`: where the rows point, by epoch (thesis, appendix A). Then
 
@@ -7,6 +7,8 @@ Begin with `similarity`: where the rows point, by epoch (thesis, appendix A). Th
 * `readings`: what the tables show, in sentences;
 * `explorer`, `explorer_runs`, `explorer_view`: all of it for one token, as tables, of a run, as HTML and as widgets.
 
-Everything takes tensors or the histories of `vocabx_utils.rows` and returns tables; `vocabx_utils.figures` draws them
-and `vocabx_utils.claims` judges them.
+Across runs: `collected` makes one tidy table of what they measured, and `seeds` tells methods from seeds in it.
+
+Everything takes tensors, the histories of `vocabx_utils.rows` or tables, and returns tables; `vocabx_utils.figures`
+draws them and `vocabx_utils.claims` judges them.
 """

@@ -22,6 +22,8 @@ class Entry(NamedTuple):
 COMMANDS = {
     "run": Entry("run", "run", "Execute the notebooks of the series in order."),
     "run-notebook": Entry("run", "run_one", "Execute one notebook of the series."),
+    "batch": Entry("batch", "batch", "Run a grid of runs, on this machine or on a cluster."),
+    "collect": Entry("collect", "collect", "Collect parameters and metrics of many runs in one table."),
     "lab": Entry("lab", "lab", "Open JupyterLab on the checkout, with working copies of the notebooks."),
     "models": Entry("models", "models", "Fetch the models that the series uses."),
     "info": Entry("info", "info", "Show versions, devices, memory, and which data and models are reachable."),

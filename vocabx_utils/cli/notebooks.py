@@ -61,7 +61,7 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
 def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
     """Execute a notebook into `output`, which is written after each cell, so a failure leaves the part that was done.
 
-    NotebookFailed where a cell raised, or the kernel died.
+    NotebookFailed where a cell raised, the kernel died, or the notebook was stopped (Ctrl-C, `limits.stoppable`).
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -92,6 +92,10 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
         raise NotebookFailed(_describe(output, "the kernel died (often: out of memory)")) from error
     except OSError as error:
         raise NotebookFailed(_describe(output, f"{type(error).__name__}: {error}")) from error
+    except KeyboardInterrupt as error:
+        raise NotebookFailed(
+            _describe(output, str(error) or "it was stopped by hand") + "\nThe same command continues where it stood."
+        ) from error
     except RuntimeError as error:
         if "Kernel didn't respond" not in str(error):  # jupyter_client has no class of its own for this
             raise
@@ -105,7 +109,8 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
 def _describe(output: Path, problem: str) -> str:
     """Say where a notebook stopped, from its partial output."""
     place = _failing_cell(output)
-    return f"{output.stem} stopped{place}: {problem}\nThe part that ran is in {show_path(output)}"
+    part = f"The part that ran is in {show_path(output)}" if output.exists() else "Nothing of it ran."
+    return f"{output.stem} stopped{place}: {problem}\n{part}"
 
 
 def _failing_cell(output: Path) -> str:

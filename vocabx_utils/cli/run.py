@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 
+from vocabx_utils.cli.cards import VISIBLE, own_cards
+from vocabx_utils.cli.limits import stoppable
 from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
 from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
 from vocabx_utils.config import FineTuneConfig, check_params
@@ -19,6 +24,7 @@ from vocabx_utils.files import read_json, write_json
 from vocabx_utils.locks import writing
 from vocabx_utils.paths import runs_root, show_path, user_path
 from vocabx_utils.profiles import load_profile
+from vocabx_utils.runs import REPLACE
 from vocabx_utils.settings import ConfigError
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -32,6 +38,7 @@ class Plan:
     run_name: str  # folder below `runs/`
     sources: dict[str, Path]  # source notebooks by full name, in order
     parameters: dict[str, dict[str, Any]]  # values to inject, by full name
+    settings: dict[str, dict[str, Any]]  # those and the defaults of all others
 
 
 def make_plan(
@@ -56,8 +63,9 @@ def make_plan(
         if "run_name" in declared[stage] and name != declared[stage]["run_name"].default:
             values[stage]["run_name"] = name
         _resolve_paths(values[stage], declared[stage])
-    _check_settings({stage: {n: p.default for n, p in declared[stage].items()} | values[stage] for stage in selected})
-    return Plan(profile, name, {stage: available[stage] for stage in selected}, values)
+    settings = {stage: {n: p.default for n, p in declared[stage].items()} | values[stage] for stage in selected}
+    _check_settings(settings)
+    return Plan(profile, name, {stage: available[stage] for stage in selected}, values, settings)
 
 
 def _resolve_paths(values: dict[str, Any], declared: dict[str, Parameter]) -> None:
@@ -66,7 +74,7 @@ def _resolve_paths(values: dict[str, Any], declared: dict[str, Parameter]) -> No
     `model` and `corpus_path` may also be names on a hub, which stay as they are.
     """
     source = values.get("corpus_source") or (declared["corpus_source"].default if "corpus_source" in declared else "")
-    for name in ("model", "corpus_path"):
+    for name in ("model", "corpus_path", "table"):
         text = values.get(name)
         local = name == "corpus_path" and source in ("jsonl", "tree")
         if text and (local or _means_a_path(text)):
@@ -166,12 +174,17 @@ def _execute(plan: Plan, folder: Path) -> list[Timing]:
             timing = run_notebook(source, folder / source.name, plan.parameters[stage], click.echo)
         click.echo(f"    done in {_minutes(timing.seconds)}, peak memory {timing.peak_mib:,.0f} MiB")
         timings.append(timing)
-        path = folder / "timings.json"
-        held = read_json(path) if path.exists() else {}
         finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         entry = asdict(timing) | {"profile": plan.profile, "parameters": plan.parameters[stage], "finished": finished}
-        write_json(path, held | {timing.notebook: entry})
+        _note(folder / "timings.json", entry | {"settings": plan.settings[stage]})
     return timings
+
+
+def _note(path: Path, entry: dict[str, Any]) -> None:
+    """Add a notebook to the timings of its run, where another one may be ending at the same time."""
+    with writing(path, wait=60):
+        held = read_json(path) if path.exists() else {}
+        write_json(path, held | {entry["notebook"]: entry})
 
 
 def _minutes(seconds: float) -> str:
@@ -229,9 +242,27 @@ def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], 
 @click.command("run-notebook")
 @click.argument("notebook", metavar="NN")
 @_with_shared_options
-def run_one(notebook: str, profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...]) -> None:
+@click.option("--replace", is_flag=True, help="Do work again that was done with other settings.")
+@click.option("--minutes", type=click.FloatRange(0), default=0, help="Stop a notebook that takes longer.")
+@click.option("--gpus", type=click.IntRange(0), help="Let it see so many free cards only; 0 for none. Default: all.")
+@click.option("--jobs-per-gpu", type=click.IntRange(1), default=1, help="Runs that may share a card with it.")
+def run_one(
+    notebook: str,
+    profile: str,
+    run_name: str | None,
+    typed: tuple[tuple[str, str], ...],
+    replace: bool,
+    minutes: float,
+    gpus: int | None,
+    jobs_per_gpu: int,
+) -> None:
     """Execute one notebook of the series.
 
     NN is its number or name, such as 03. Earlier notebooks must have written their part of the same run.
     """
-    _run(profile, run_name, [notebook], typed)
+    with contextlib.ExitStack() as stack:
+        seen = stack.enter_context(own_cards(gpus, jobs_per_gpu)) if gpus is not None else None
+        values = ({REPLACE: "1"} if replace else {}) | ({VISIBLE: seen} if seen is not None else {})
+        stack.enter_context(mock.patch.dict(os.environ, values))
+        stack.enter_context(stoppable(minutes))
+        _run(profile, run_name, [notebook], typed)

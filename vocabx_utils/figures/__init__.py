@@ -4,9 +4,10 @@
 - `theme`: colours, markers and lines, fixed bytes, alternative texts: `theme`, `save_figure`, `show_figure`.
 - `losses`, `gains`, `rows`, `changes`, `results`: by epoch; what phase 1 gains; where learned rows point; what their
   change does; of evaluations.
+- `seeds`: runs that differ in their seed.
 - `strips`: two tokenizations of one text as data, HTML and characters; `strip_pictures` draws them for papers.
 - `diagrams`: drawings that need no data.
 
 A `*_chart` takes tables or arrays and axes, returns the axes and never saves. A `draw_*` of `losses`,
-`gains`, `rows`, `changes` and `results` returns a whole figure with its alternative text.
+`gains`, `rows`, `changes`, `results` and `seeds` returns a whole figure with its alternative text.
 """
