@@ -39,7 +39,7 @@ def test_numbers_come_from_files_and_goals_are_judged(report: Any, tmp_path: Pat
     both = {
         "tokens_per_s": {"literal": 1000.0, "plain": 1200.0, "ours": 2345.0, "floor": None}, "speedup_vs_plain": 2.5,
         "speedup_vs_literal": 3.0, "peak_bytes": 12e9, "peak_ratio_vs_plain": 0.3, "floor_share": None,
-        "ceiling_share": 0.4, "teacher_ceiling_share": None, "busy_host_ratio": 0.95,
+        "ceiling_share": 0.4, "teacher_ceiling_share": None, "teacher_file_share": 0.2, "busy_host_ratio": 0.95,
     }  # fmt: skip
     row = {key: {"unfused": value, "fused": value} for key, value in both.items()}
     row |= {"time_to_quality_ratio": 0.1, "device": "Some GPU", "versions": {}, "date": "2000-01-01"}

@@ -16,7 +16,8 @@ import pytest
 BENCH = Path(__file__).parent / "bench"
 KEYS = {
     "tokens_per_s", "speedup_vs_plain", "speedup_vs_literal", "peak_bytes", "peak_ratio_vs_plain", "floor_share",
-    "ceiling_share", "teacher_ceiling_share", "busy_host_ratio", "time_to_quality_ratio", "device", "versions", "date",
+    "ceiling_share", "teacher_ceiling_share", "teacher_file_share", "busy_host_ratio", "time_to_quality_ratio",
+    "device", "versions", "date",
 }  # fmt: skip
 
 
