@@ -150,7 +150,8 @@ def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
 
 def test_report_of_the_series_itself(tmp_path: Path, browser: Any) -> None:
     (tmp_path / "series").mkdir()
-    for path in NOTEBOOK.parent.glob("*.ipynb"):
+    notebooks = list(NOTEBOOK.parent.glob("*.ipynb"))
+    for path in notebooks:
         shutil.copy(path, tmp_path / "series")
     documents = sorted((NOTEBOOK.parents[1] / "docs").glob("*.md"))
     pages = [
@@ -158,7 +159,7 @@ def test_report_of_the_series_itself(tmp_path: Path, browser: Any) -> None:
         for path in build_report(Run("series", tmp_path / "series"), tmp_path / "site", documents)
         if path.suffix == ".html"
     ]
-    assert len(pages) == 1 + 7 + len(documents)
+    assert len(pages) == 1 + len(notebooks) + len(documents)
     for path in pages:
         check_page(browser, path, width=1280, scheme="light")
         check_page(browser, path, width=390, scheme="dark")
