@@ -70,6 +70,7 @@ from vocabx_utils.student import Student
 from vocabx_utils.training import softmax, stages
 from vocabx_utils.training.batches import epoch_batches, micro_batches
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.loop import learning_rate
 from vocabx_utils.training.teacher import TeacherStates, _passes
 from vocabx_utils.training.validation import evaluate
@@ -219,7 +220,7 @@ def engine(options: argparse.Namespace) -> None:
     problem = problem_of(w, options)
     if options.compiled:
         functorch.donated_buffer = options.engine != "literal"  # which runs backward twice over one graph
-        problem = problem.fused()
+        fuse(problem.base.model)
     peak = Peak()
     found: dict[str, Any] = {"engine": options.engine, "compiled": bool(options.compiled)}
     if options.engine == "ours":
@@ -365,7 +366,7 @@ def quality(options: argparse.Namespace) -> None:
     whole, windows, held = _quality_sets(q, options)
     train = windows if options.way in ("windows", "fused") else whole
     if options.way == "fused":
-        setup = setup.fused()
+        fuse(setup.base.model)
     rate = q.literal_rate if options.way == "literal" else q.rate
     config = replace(
         setup.config, epochs=q.epochs, batch_size=q.batch, learning_rate=rate, token_budget=options.micro or q.micro
@@ -558,7 +559,7 @@ def profile(options: argparse.Namespace) -> None:
     for name in options.workloads:
         problem = problem_of(WORKLOADS[name], options)
         if options.compiled:
-            problem = problem.fused()
+            fuse(problem.base.model)
         step = ours(problem).step
         indices = list(range(WORKLOADS[name].batch))
         for _ in range(4):

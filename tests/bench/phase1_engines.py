@@ -36,7 +36,6 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -56,11 +55,6 @@ class Problem:
     tokens: tuple[SubtokenLike, ...]
     train: AlignedSet
     config: Phase1Config
-
-    def fused(self) -> Problem:
-        """The same with fused blocks, which run whole texts."""
-        fuse(self.base.model)
-        return self
 
     def student(self) -> Student:
         """Mean of subtokens for the input rows, first subtoken for the head."""

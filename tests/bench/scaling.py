@@ -29,6 +29,7 @@ from bench_parts import facts, median_rate, ratio, seconds_left, short_device
 from phase1_engines import ours
 
 from vocabx_utils import files
+from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.processes import joined
 
 LARGER = 4  # global steps of this file over those of phase1.py and finetune.py
@@ -99,7 +100,7 @@ def _phase1(name: str, options: argparse.Namespace) -> dict[str, Any]:
     w = replace(w, batch=LARGER * w.batch)  # so that every process has some micro-batches of a step
     problem = phase1.problem_of(w, options)
     if options.compiled:
-        problem = problem.fused()
+        fuse(problem.base.model)
     with joined(cpu=not torch.cuda.is_available()) as processes:
         cache = problem.cache(problem.train, options.scratch / "teacher", processes)
         seconds, tokens = phase1.timed(ours(problem, cache=cache, processes=processes).step, problem.train, w)

@@ -65,3 +65,16 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         assert config.from_params().compile_blocks == "auto"
         with pytest.raises(ConfigError, match="compile_blocks"):
             config.from_params(compile_blocks="fast")
+
+
+def test_a_family_whose_blocks_are_not_found_runs_as_it_is(
+    on_a_card: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: PreTrainedModel) -> None:
+        raise ValueError("2 lists of 3 modules")
+
+    monkeypatch.setattr(fusing, "blocks_of", none)
+    assert decide(on_a_card, "auto", 1e9) == "blocks are not fused: 2 lists of 3 modules"
+    assert not fusing.is_fused(on_a_card)
+    with pytest.raises(ValueError, match="2 lists"):  # asked for, it is refused
+        decide(on_a_card, "on", 0.0)

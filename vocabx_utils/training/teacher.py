@@ -9,7 +9,6 @@ full, and holds the checksum. It is used only for exactly that, and made again w
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,9 +37,6 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.processes import leads, share_of, sum_over, wait
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
-_STORED = {
-    torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.float16, torch.float8_e4m3fn: np.uint8,
-}  # fmt: skip
 SHARED = ".teacher"  # beside the runs; hidden, since it is none
 _LOOKED_AT = 512  # positions on which a smaller storage is compared with the states themselves
 _PATIENCE = 6 * 3600.0  # seconds that another run may take to fill the same cache
@@ -136,7 +132,7 @@ def teacher_cache(
     rows, total = _layout(base, examples)
     dtype = storage or base.dtype
     key, writes = _key(base, examples, layer, token_budget, dtype), leads(processes)
-    folder = folder or paths.runs_root() / SHARED / files.hash_bytes([json.dumps(key, sort_keys=True).encode()])[:16]
+    folder = folder or paths.runs_root() / SHARED / files.digest(key)
     path = folder / "states.bin"
     # a run that needs the same states waits here until they are there
     with locks.writing(folder, wait=_PATIENCE) if writes else contextlib.nullcontext():
@@ -169,8 +165,8 @@ def teacher_cache(
                 made = {"rows": total, "base_nats": float(summed), "sha256": files.file_digest(path)}
                 files.write_json(folder / "key.json", key | made | {"storage_kl": apart})
         wait(processes)
-    stored: Any = np.memmap(path, dtype=_STORED[dtype], mode="c", shape=(total, base.width))
-    states = torch.from_numpy(stored).view(dtype)
+    stored: Any = np.memmap(path, dtype=np.uint8, mode="c", shape=(total, base.width * dtype.itemsize))
+    states = torch.from_numpy(stored).view(dtype)  # (R, D)
     nats = files.read_json(folder / "key.json")["base_nats"]
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
     return TeacherStates(tuple(rows), states, nats, beginnings)
