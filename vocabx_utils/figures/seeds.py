@@ -35,7 +35,8 @@ def difference_chart(differences: pd.DataFrame, ax: Axes | None = None, *, label
         style = variant_style(str(name))
         arms = [[line["difference"] - line["low"]], [line["high"] - line["difference"]]]
         known = np.isfinite(arms).all()
-        ax.errorbar(line["difference"], at, xerr=arms if known else None, color=style["color"], marker=style["marker"])
+        marks = {"color": style["color"], "marker": style["marker"], "ms": 9, "mec": "white"}  # told from the bar
+        ax.errorbar(line["difference"], at, xerr=arms if known else None, **marks)
     ax.axvline(0, color="black", lw=1)
     ax.set_yticks(range(len(differences)), [variant_label(str(name)) for name in differences.index])
     ax.set(ylim=(len(differences) - 0.5, -0.5), xlabel=label)
