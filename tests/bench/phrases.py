@@ -1,0 +1,321 @@
+"""Measure what new tokens that cross words cost and gain, on one model and one domain.
+
+    python tests/bench/phrases.py prepare --model MODEL --texts python --out DATA [--root FOLDER]     (no GPU)
+    python tests/bench/phrases.py measure --model MODEL --data DATA --out OUT [--runs RUN …] [--minutes M]
+    python tests/bench/phrases.py answers --model MODEL --data DATA --out OUT [--runs RUN …]
+
+`prepare` writes texts and extensions: strategies `merges`, `phrases` (crossing words only) and `both` for every N.
+A run is `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`, for example `both:800:kl_last:1e-3`.
+`measure` trains and writes one line a run to OUT/<label>-<texts>.jsonl at once; runs that are there are skipped.
+`answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP (executed elsewhere).
+
+A line holds: tokens per 1,000 bytes of held-out text and share saved, new_share of positions, KL (nats a position) at
+identical places and at the last subtoken, bits per byte of student and base with the paired interval of their
+difference over documents, characters a second of greedy generation, seconds and tokens of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bench_parts import facts, seconds_left
+from domain_texts import KINDS, documents, read_texts, split_texts
+
+from vocabx_utils import corpus, files, models
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.evaluation.benchmarks import load_benchmark
+from vocabx_utils.evaluation.decoding import generate
+from vocabx_utils.evaluation.generation import SampleSettings, generate_samples
+from vocabx_utils.evaluation.prompts import Prompt
+from vocabx_utils.models import BaseModel, load_base_model
+from vocabx_utils.resampling import paired_bootstrap
+from vocabx_utils.student import Student
+from vocabx_utils.training.fusing import fuse
+from vocabx_utils.training.in_memory import fine_tune
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.starts import Start, from_rows
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import extend_tokenizer
+from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.tokens import Extension, load_extension
+
+STRATEGIES = ("merges", "phrases", "both")
+_BYTES = {"tokenizer": 10_000_000, "train": 12_000_000, "validation": 1_500_000}
+
+
+# --- texts and extensions -------------------------------------------------------------------------------------------
+
+
+def prepare_data(options: argparse.Namespace) -> None:
+    """Write texts and extensions."""
+    splits = split_texts(read_texts(options.texts, options.root), _BYTES | {"validation": options.validation_bytes})
+    tokenizer = models.load_tokenizer(options.model)
+    texts = {
+        "train": documents(splits["train"], limit=options.documents),
+        "validation": documents(splits["validation"], limit=options.validation),
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    files.write_json(options.out / "texts.json", {"kind": options.texts, **texts})
+    if options.texts == "python":  # what LoRA learns from
+        pairs = corpus.split_pairs(corpus.pairs_from_packages(max_chars=1200), {"lora": options.pairs})["lora"]
+        files.write_jsonl(options.out / "pairs.jsonl", [asdict(pair) for pair in pairs])
+    for strategy in options.strategies:
+        for n in options.n:
+            began = time.perf_counter()
+            extension = _extended(tokenizer, splits["tokenizer"], texts["train"], n, strategy)
+            extension.save(options.out / "extensions" / f"{strategy}-{n}")
+            print(
+                f"{options.texts} {strategy} {n}: {extension.N} tokens, {time.perf_counter() - began:.0f} s", flush=True
+            )
+
+
+def _extended(tokenizer: Any, texts: list[str], train: list[str], n: int, strategy: str) -> Extension:
+    options = TokenOptions(min_count=8, min_files=3, mix_words=strategy == "both")
+    way = "merges" if strategy == "merges" else "phrases"
+    return extend_tokenizer(tokenizer, texts, n, way, options, training_texts=train, min_train_count=20)
+
+
+# --- phase 1 --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's name says."""
+
+    name: str
+    strategy: str
+    n: int
+    objective: str
+    rate: float
+    head_rate: float
+    dropout: float
+
+
+def parse_run(name: str, rate: float) -> Run:
+    """Read `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`."""
+    strategy, n, objective, *numbers = name.split(":")
+    known = [float(number) for number in numbers] + [0.0] * 3
+    parse_variant(f"mean_{objective}")
+    return Run(name, strategy, int(n), objective, known[0] or rate, known[1], known[2])
+
+
+class Bench:
+    """A model, texts, and what runs with the same tokens share."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.base: BaseModel = load_base_model(options.model)
+        if self.base.device.type == "cuda":
+            fuse(self.base.model)
+        self.texts = files.read_json(options.data / "texts.json")
+        self.kind = self.texts["kind"]
+        self.label = options.label or Path(options.model).name.removesuffix(".gguf")
+        self.path = options.out / f"{self.label}-{self.kind}.jsonl"
+        self.train = self.texts["train"][: options.documents]
+        self.validation = self.texts["validation"][: options.validation]
+        self.known: tuple[tuple[str, int, float], Extension, Phase1Data] | None = None
+        self.begin = self.base.tokenizer.eos_token_id
+        self.base_bits: np.ndarray | None = None
+        self.base_speed: dict[str, float] = {}
+
+    def config(self, run: Run) -> Phase1Config:
+        options = self.options
+        more = {"phrase_dropout": run.dropout, "head_learning_rate": run.head_rate}
+        return Phase1Config.from_params(
+            variants=[f"mean_{run.objective}"], learning_rate=run.rate, epochs=options.epochs, window=0,
+            batch_size=options.batch, token_budget=options.token_budget, max_length=1024, head_init=options.head_init,
+            require_improvement=False, compile_blocks="off", seed=options.seed,
+            **{name: value for name, value in more.items() if value},
+        )  # fmt: skip
+
+    def data(self, run: Run) -> tuple[Extension, Phase1Data]:
+        """Examples and teacher, kept while runs with the same tokens follow each other."""
+        key = (run.strategy, run.n, run.dropout)
+        if self.known is None or self.known[0] != key:
+            self.known = None
+            extension = load_extension(self.options.data / "extensions" / f"{run.strategy}-{run.n}")
+            self.known = key, extension, prepare(self.base, extension, self.train, self.validation, self.config(run))
+        return self.known[1], self.known[2]
+
+    def rows(self, run: Run) -> tuple[Extension, Phase1Data, Student, list[dict[str, Any]], float]:
+        """Train a run."""
+        began = time.perf_counter()
+        extension, data = self.data(run)
+        prepared = time.perf_counter() - began
+        config, recipe = self.config(run), parse_variant(f"mean_{run.objective}")
+        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
+        training = Phase1Training(recipe, student, data, config)
+        records = [event.record for event in training.run() if getattr(event, "record", None) is not None]
+        return extension, data, student, records, prepared
+
+    def measure(self, name: str) -> dict[str, Any]:
+        """Train and measure one run."""
+        run = parse_run(name, self.options.rate)
+        extension, data, student, records, prepared = self.rows(run)
+        last = records[-1]
+        n_bytes = sum(len(text.encode()) for text in self.validation)
+        before, after = (
+            sum(map(len, encode_all(t, self.validation))) for t in (extension.original, extension.extended)
+        )
+        bits = self.bits(student, extension.extended)
+        if self.base_bits is None:
+            self.base_bits = self.bits(Student(self.base.model, self.base.vocab_size), extension.original)
+        sizes = [len(text.encode()) for text in self.validation]
+        gap = paired_bootstrap(bits, self.base_bits, weights=sizes)
+        seconds = sum(record["seconds"] for record in records)
+        row = {
+            "run": name, "model": self.label, "text": self.kind, "strategy": run.strategy, "n": run.n,
+            "objective": run.objective, "rate": run.rate, "head_rate": run.head_rate, "dropout": run.dropout,
+            "epochs": len(records) - 1, "train_tokens": data.train.tokens, "documents": len(self.validation),
+            "tokens_per_1000_bytes": round(1000 * after / n_bytes, 2),
+            "base_tokens_per_1000_bytes": round(1000 * before / n_bytes, 2), "saved": round(1 - after / before, 4),
+            "new_share": round(last["n_new_targets"] / (last["n_new_targets"] + last["n_old_targets"]), 4),
+            "kl_identical": last["kl_identical"], "kl_identical_all": last["kl_identical_all"],
+            "kl_last": last["kl_last"], "ce_new": last["ce_new"],
+            "bpb": float(sum(bits) / n_bytes), "base_bpb": float(sum(self.base_bits) / n_bytes),
+            "bpb_difference": [gap.estimate, gap.low, gap.high],
+            "start": {k: records[0][k] for k in ("kl_identical", "kl_last", "bpb", "ce_new")},
+            "seconds": round(seconds, 1), "prepared_s": round(prepared, 1),
+            "seen": int((data.train.counts() > 0).sum()),
+        }  # fmt: skip
+        if self.options.speed and self.base.device.type == "cuda":
+            row |= self.speed(extension, student, row["saved"])
+        if self.options.cuts:
+            row |= self.cuts(extension, student)
+        return row
+
+    def bits(self, student: Student, tokenizer: Any) -> np.ndarray:
+        """Bits of each validation document behind a begin token, which leaves no byte out under any tokenizer."""
+        ids = [[self.begin, *found] for found in encode_all(tokenizer, self.validation)]
+        nats = student.negative_log_likelihood(ids, batch_tokens=self.options.token_budget)
+        return np.asarray(nats) / np.log(2)
+
+    def cuts(self, extension: Extension, student: Student) -> dict[str, Any]:
+        """KL right behind prompts that end inside a new token."""
+        return {}
+
+    def speed(self, extension: Extension, student: Student, saved: float) -> dict[str, Any]:
+        """Characters a second, greedy, of base and student, with as many prompts and about as much text."""
+        start = from_rows(self.base, extension, student.input_rows.detach(), student.head_rows.detach())
+        if not self.base_speed:
+            self.base_speed = self._speed(self.base.model, self.base.tokenizer, self.options.reply)
+        own = self._speed(start.model, start.tokenizer, round(self.options.reply * (1 - saved)))
+        gain = own["characters_per_s"] / self.base_speed["characters_per_s"]
+        return {"speed": own, "base_speed": self.base_speed, "speed_gain": round(gain, 4)}
+
+    def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
+        texts = [text[:600] for text in self.validation[: self.options.prompts]]
+        prompts = [Prompt(str(k), ids) for k, ids in enumerate(encode_all(tokenizer, texts))]
+        generate(model, tokenizer, prompts[:4], max_new_tokens=8, batch_size=len(prompts))
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        replies = generate(model, tokenizer, prompts, max_new_tokens=reply, batch_size=len(prompts))
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        characters, tokens = sum(len(r.text) for r in replies), sum(len(r.ids) for r in replies)
+        return {
+            "characters_per_s": round(characters / seconds), "tokens_per_s": round(tokens / seconds),
+            "characters": characters, "tokens": tokens, "seconds": round(seconds, 2),
+        }  # fmt: skip
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure the runs that are not there yet, while time is left."""
+    bench = Bench(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    done = {row["run"] for row in files.read_jsonl(bench.path)} if bench.path.exists() else set()
+    longest = 0.0
+    for name in (run for run in options.runs if run not in done):
+        if seconds_left(options.started, options.minutes) < longest * 1.2:
+            print(f"{name} and what follows is left out: no time", flush=True)
+            break
+        began = time.perf_counter()
+        row = bench.measure(name)
+        longest = max(longest, time.perf_counter() - began)
+        files.append_jsonl(bench.path, row | facts())
+        shown = ("saved", "new_share", "kl_identical", "kl_last", "bpb", "base_bpb", "seconds")
+        print(name, {k: row[k] for k in shown}, f"{time.perf_counter() - began:.0f} s", flush=True)
+
+
+def answers(options: argparse.Namespace) -> None:
+    """Write the answers of base and rows, each as they are and after LoRA."""
+    bench = Bench(options)
+    base = bench.base
+    problems = [p for name in ("humaneval", "mbpp") for p in load_benchmark(name, limit=options.limit)]
+    pairs = files.read_jsonl(options.data / "pairs.jsonl")
+    tuned_on = [corpus.render(corpus.Pair(**pair), "thesis", base.tokenizer) for pair in pairs]
+    none = range(base.vocab_size, base.vocab_size)
+    starts = {"base": Start(base.model, base.tokenizer, none, base)}
+    for name in options.runs:
+        extension, _, student, _, _ = bench.rows(parse_run(name, options.rate))
+        made = from_rows(base, extension, student.input_rows.detach(), student.head_rows.detach())
+        starts[name.replace(":", "_")] = made
+    bench.known = None
+    for name, start in starts.items():
+        _answer(start, name, problems, options)
+        tuned = fine_tune(
+            start, tuned_on, "b", validation_texts=tuned_on[:50], b_epochs=options.lora_epochs,
+            tokens_per_step=16_384, tokens_per_batch=16_384, loss_on="answer",
+        )  # fmt: skip
+        _answer(tuned, f"{name}_lora", problems, options)
+
+
+def _answer(start: Start, name: str, problems: Sequence[Any], options: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    settings = SampleSettings(style="thesis", max_new_tokens=448)
+    rows = generate_samples(start.model, start.tokenizer, problems, options.out / f"{name}.jsonl", settings, desc=name)
+    seconds, characters = time.perf_counter() - began, sum(len(row["raw_solution"]) for row in rows)
+    print(json.dumps({"answers": name, "seconds": round(seconds, 1), "characters": characters}), flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, action in (("prepare", prepare_data), ("measure", measure), ("answers", answers)):
+        command = commands.add_parser(name)
+        command.set_defaults(action=action)
+        command.add_argument("--model", required=True, help="name, folder, hub id or GGUF file")
+        command.add_argument("--documents", type=int, default=3000, help="training documents, at most")
+        command.add_argument("--validation", type=int, default=300, help="validation documents")
+        command.add_argument("--out", type=Path, required=True)
+        if name == "prepare":
+            command.add_argument("--texts", choices=KINDS, required=True)
+            command.add_argument("--root", type=Path, help="another folder of texts")
+            command.add_argument("--n", type=int, nargs="+", default=[200, 800, 3200])
+            command.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+            command.add_argument("--pairs", type=int, default=2000, help="for LoRA, where texts are python")
+            command.add_argument("--validation-bytes", type=int, default=_BYTES["validation"])
+            continue
+        command.add_argument("--data", type=Path, required=True, help="folder that prepare made")
+        command.add_argument("--label", help="name of the model in the results")
+        command.add_argument("--runs", nargs="+", default=["both:800:kl_last"])
+        command.add_argument("--rate", type=float, default=1e-3)
+        command.add_argument("--epochs", type=int, default=2)
+        command.add_argument("--batch", type=int, default=16, help="documents in a step")
+        command.add_argument("--token-budget", type=int, default=16_384)
+        command.add_argument("--head-init", default="mean")
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
+        command.add_argument("--speed", type=int, default=1, help="0 leaves generation out")
+        command.add_argument("--cuts", type=int, default=0, help="prompts cut inside new tokens, 0 for none")
+        command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
+        command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
+        command.add_argument("--limit", type=int, help="problems of each benchmark")
+        command.add_argument("--lora-epochs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    options.started = time.perf_counter()
+    options.action(options)
+
+
+if __name__ == "__main__":
+    main()
