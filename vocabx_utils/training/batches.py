@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vocabx_utils.batching import like_length, pad
 from vocabx_utils.training.cross_entropy import IGNORE
-from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
+from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.objectives import Anchor
 
 
@@ -67,7 +67,7 @@ def align_batch(
     """
     chosen = [examples.examples[i] for i in indices]
     ids = pad([e.ids for e in chosen])[0].numpy()  # (B, T)
-    targets = pad([next_ids(e.ids) for e in chosen], value=IGNORE)[0].numpy()
+    targets = pad([_next_learned(e) for e in chosen], value=IGNORE)[0].numpy()
     compared: list[Ints] = []
     teacher: list[Ints] = []
     merged: list[np.ndarray] = []
@@ -205,6 +205,12 @@ def next_ids(ids: Ints, first_target: int = 1) -> Ints:
     """Return (T,) what each position of a text has to predict: the next id, or `IGNORE` where nothing is learned."""
     targets = np.append(ids[1:], IGNORE)
     targets[: first_target - 1] = IGNORE
+    return targets
+
+
+def _next_learned(example: AlignedExample) -> Ints:
+    targets = next_ids(example.ids)
+    targets[example.unmerged - 1] = IGNORE
     return targets
 
 

@@ -56,10 +56,11 @@ class StepFacts:
         for example in examples.examples:
             is_new = example.ids >= examples.vocab_size
             pairs = len(example.pairs[anchor])
-            rows.append((len(is_new), is_new[1:].sum(), is_new.sum(), pairs, pairs + example.prefix_pairs))
-        tokens, new_targets, new_tokens, compared, aligned = np.array(rows, np.int64).reshape(-1, 5).T
+            new = is_new[1:].sum(), is_new.sum()
+            rows.append((len(is_new), example.targets, *new, pairs, pairs + example.prefix_pairs))
+        tokens, targets, new_targets, new_tokens, compared, aligned = np.array(rows, np.int64).reshape(-1, 6).T
         matches = objective is not None and objective.match is not None
-        return cls(tokens, tokens - 1, new_targets, new_tokens, compared, aligned, matches)
+        return cls(tokens, targets, new_targets, new_tokens, compared, aligned, matches)
 
     @cached_property
     def lengths(self) -> list[int]:

@@ -29,6 +29,7 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
+from vocabx_utils.training.dropout import drop_phrases
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse_where_it_pays
 from vocabx_utils.training.goals import Goals, serve
@@ -96,12 +97,15 @@ def prepare(
     sets, aligned = {}, {}
     for split, texts in (("train", train), ("validation", validation)):
         aligned[split] = align_texts(extension, texts)
+        read = aligned[split]
+        if split == "train":
+            read = drop_phrases(read, extension.V, config.phrase_dropout, config.seed)
         limit = config.train_windows if split == "train" else config.validation_windows
         window, size = config.window, (extension.V, extension.N)
         sets[split] = (
-            choose_windows(aligned[split], *size, window=window, limit=limit, seed=config.seed)
+            choose_windows(read, *size, window=window, limit=limit, seed=config.seed)
             if window
-            else whole_texts(aligned[split], *size, max_length=config.max_length)
+            else whole_texts(read, *size, max_length=config.max_length)
         )
 
     if note := _fuse(base, sets["train"], config):
