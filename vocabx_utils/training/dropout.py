@@ -13,6 +13,7 @@ bits at every new token, 0.15 at a tenth.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def unmerge(text: AlignedText, spans: IntArray) -> AlignedText:
     added = [np.arange(n)[:, None] + [i, j] for n, i, j in zip(b - a, a, starts, strict=True)]
     boundaries = np.concatenate([kept, *added])
 
-    def spliced(own: IntArray, theirs: IntArray) -> IntArray:
+    def spliced(own: Any, theirs: Any) -> Any:
         at, parts = 0, []
         for first, last, start, stop in spans.tolist():
             parts += [own[at:start], theirs[first:last]]
