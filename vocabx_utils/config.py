@@ -100,6 +100,7 @@ class Phase1Config(StageConfig):
     # first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise
     head_init: Literal["auto", "random", "mean", "first"] = "auto"
     learning_rate: float = 1e-2  # peak of the schedule, for both optimisers (the thesis: 4.2e-4)
+    head_learning_rate: float = 0.0  # that of the head rows, 0 for the same
     epochs: int = 2  # of the first cycle: linear warm-up, then linear decay
     restart_epochs: int = 0  # of a second cycle after a warm restart, 0 for none (the thesis: 8 and then 4)
     warmup: float = 0.1  # share of a cycle's steps that warm up
@@ -118,14 +119,19 @@ class Phase1Config(StageConfig):
     compile_blocks: Literal["auto", "on", "off"] = "auto"
     # how the teacher's states are stored: `model` (the model's dtype), `bfloat16`, or `float8` with half of its size
     teacher_storage: Literal["model", "bfloat16", "float8"] = "model"
+    # share of the new tokens in training texts that stay apart as their original tokens, so that a prompt that ends
+    # inside one leads to nothing unseen; the same in every epoch. Validation texts are never changed
+    phrase_dropout: float = 0.0
     require_improvement: bool = True  # fail if a variant that matches the teacher at `last` ends with a higher KL there
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("variants", bool(self.variants), "at least one variant")
         self.require("learning_rate", self.learning_rate > 0, "a positive number")
+        self.require_at_least(0, "head_learning_rate")
         self.require("epochs", self.epochs >= 1, "1 or more (untrained variants are named so)")
         self.require("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1")
+        self.require("phrase_dropout", 0 <= self.phrase_dropout < 1, "a share from 0 to below 1")
         self.require("window", self.window == 0 or self.window >= 4, "0 or at least 4 tokens")
         self.require_at_least(
             1, "batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"

@@ -15,7 +15,7 @@ from torch import Tensor
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training import losses
-from vocabx_utils.training.losses import LossTerms, hidden_distance, phase1_loss
+from vocabx_utils.training.losses import LossTerms, phase1_loss
 
 V, N, D = 61, 7, 16
 
@@ -177,20 +177,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     p = problem(4, 4)
     with pytest.raises(ValueError, match="K <= P"):
         phase1_loss(**(p | {"teacher_hidden": torch.zeros(5, D)}))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", ["hidden", "cosine"])
-def test_hidden_distances(kind: str) -> None:
-    generator = torch.Generator().manual_seed(2)
-    a, b = torch.randn(5, D, generator=generator), torch.randn(5, D, generator=generator)
-    loss, each = hidden_distance(a, b, kind, 0.2)  # type: ignore[arg-type]
-    x, y = a.double().numpy(), b.double().numpy()
-    for row in range(5):
-        want = ((x[row] - y[row]) ** 2).mean()
-        if kind == "cosine":
-            want = 1 - (x[row] @ y[row]) / ((x[row] @ x[row]) ** 0.5 * (y[row] @ y[row]) ** 0.5)
-        assert float(each[row]) == pytest.approx(want, rel=1e-5)
-    assert float(loss) == pytest.approx(0.2 * float(each.sum()), rel=1e-6)
 
 
 def student_of(base: Any, seed: int = 1) -> Student:

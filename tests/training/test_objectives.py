@@ -17,6 +17,11 @@ from vocabx_utils.training.objectives import Objective, parse_objective
         ("kl_none_ce1e-2_t1.5_w4", Objective("kl", "none", 0.01, 1.5, new_target_weight=4.0)),
         ("hidden_last_l12", Objective("hidden", "last", layer=12)),
         ("cosine_first", Objective("cosine", "first")),
+        ("kl_last_end4", Objective("kl", "last", end_weight=4.0)),
+        ("kl_last_end4x2", Objective("kl", "last", end_weight=4.0, after=2)),
+        ("kl_last_ce0.03_end8x2_t2", Objective("kl", "last", 0.03, 2.0, end_weight=8.0, after=2)),
+        ("kl_last_endonly", Objective("kl", "last", end_only=True)),
+        ("hidden_last_endonlyx3_l4", Objective("hidden", "last", layer=4, after=3, end_only=True)),
         ("ce_w3", Objective(None, ce_weight=1.0, new_target_weight=3.0)),
     ],
 )
@@ -25,7 +30,25 @@ def test_names(name: str, objective: Objective) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "kl", "kl_middle", "kl_last_ce", "mse_last", "hidden_last_t2", "ce0.5", "kl_last_"]
+    "name",
+    [
+        "",
+        "kl",
+        "kl_middle",
+        "kl_last_ce",
+        "mse_last",
+        "hidden_last_t2",
+        "ce0.5",
+        "kl_last_",
+        "kl_last_end",
+        "kl_last_endx2",
+        "kl_last_end4x",
+        "kl_last_end0",
+        "ce_end4",
+        "kl_none_end4",
+        "kl_first_endonly",
+        "kl_last_end4_ce0.3",
+    ],
 )
 def test_bad_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError):

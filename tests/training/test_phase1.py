@@ -19,7 +19,7 @@ from training.phase1_parts import aligned, example_set, phase1_data, settings
 
 from vocabx_utils import files, runs
 from vocabx_utils.student import Student
-from vocabx_utils.training import losses, phase1
+from vocabx_utils.training import phase1, step_losses
 from vocabx_utils.training.checkpoints import load_checkpoint
 from vocabx_utils.training.checks import NotImprovedError, RowsNotTrainedError
 from vocabx_utils.training.continuations import sample_after
@@ -225,7 +225,7 @@ def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> Non
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    real = losses.phase1_loss
+    real = step_losses.phase1_loss
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -233,7 +233,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_batch(tmp_path: Path, mon
         terms = real(*args, **kwargs)
         return replace(terms, input_loss=terms.input_loss * (math.nan if calls > 5 else 1.0))
 
-    monkeypatch.setattr(losses, "phase1_loss", broken)
+    monkeypatch.setattr(step_losses, "phase1_loss", broken)
     with pytest.raises(NonFiniteLossError, match=r"step \d+ of epoch \d+, examples \["):
         train("mean_kl_last", tmp_path)
     saved = files.read_tensors(tmp_path / "mean_kl_last" / "checkpoint.safetensors")

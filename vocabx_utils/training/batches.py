@@ -19,8 +19,9 @@ from torch import Tensor
 
 from vocabx_utils.batching import like_length, pad
 from vocabx_utils.training.cross_entropy import IGNORE
-from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
-from vocabx_utils.training.objectives import Anchor
+from vocabx_utils.training.emphasis import chosen_pairs, pair_weights
+from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, Ints
+from vocabx_utils.training.objectives import Anchor, Objective
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Batch:
         teacher_rows: (K,) rows of the teacher cache.
         merged: (K,) True at pairs that stand for a divergent group.
         new_at: flat positions of the new tokens.
+        weights: (K,) float32 weights of the compared positions; (0,) where all are 1.
     """
 
     ids: Tensor
@@ -44,6 +46,7 @@ class Batch:
     teacher_rows: Tensor
     merged: Tensor
     new_at: Tensor
+    weights: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
@@ -58,26 +61,32 @@ def align_batch(
     indices: Sequence[int],
     anchor: Anchor | None,
     rows: Sequence[Ints] | None = None,
+    objective: Objective | None = None,
 ) -> Batch:
     """Pad some examples and collect what the losses need.
 
     Args:
         anchor: which pairs to compare, None for none at all.
         rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
+        objective: of this anchor; says which of the pairs are compared and how much each weighs. Without it all are.
     """
     chosen = [examples.examples[i] for i in indices]
     ids = pad([e.ids for e in chosen])[0].numpy()  # (B, T)
-    targets = pad([next_ids(e.ids) for e in chosen], value=IGNORE)[0].numpy()
+    targets = pad([_next_learned(e) for e in chosen], value=IGNORE)[0].numpy()
     compared: list[Ints] = []
     teacher: list[Ints] = []
     merged: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
     for line, (index, example) in enumerate(zip(indices, chosen, strict=True)):
         if anchor is None or rows is None:
             continue
-        pairs = example.pairs[anchor]
+        kept = chosen_pairs(example, objective) if objective is not None else None
+        pairs = example.pairs[anchor] if kept is None else example.pairs[anchor][kept]
         compared.append(pairs[:, 1] + line * ids.shape[1])
         teacher.append(rows[index][np.searchsorted(example.teacher_at(), pairs[:, 0])])
-        merged.append(example.merged[anchor])
+        merged.append(example.merged[anchor] if kept is None else example.merged[anchor][kept])
+        if objective is not None and (weighed := pair_weights(example, objective)) is not None:
+            weights.append(weighed)
     first = _joined(compared)
     others = np.setdiff1d(np.flatnonzero(targets.reshape(-1) >= 0), first)
     positions = np.concatenate([first, others])  # (P,)
@@ -89,6 +98,7 @@ def align_batch(
         torch.from_numpy(_joined(teacher)),
         torch.from_numpy(np.concatenate(merged) if merged else np.zeros(0, bool)),
         torch.from_numpy(np.flatnonzero(ids.reshape(-1) >= examples.vocab_size)),
+        torch.from_numpy(np.concatenate(weights) if weights else np.zeros(0)).float(),
     )
 
 
@@ -205,6 +215,12 @@ def next_ids(ids: Ints, first_target: int = 1) -> Ints:
     """Return (T,) what each position of a text has to predict: the next id, or `IGNORE` where nothing is learned."""
     targets = np.append(ids[1:], IGNORE)
     targets[: first_target - 1] = IGNORE
+    return targets
+
+
+def _next_learned(example: AlignedExample) -> Ints:
+    targets = next_ids(example.ids)
+    targets[example.unmerged - 1] = IGNORE
     return targets
 
 

@@ -9,11 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.training.emphasis import count_pairs
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import Objective, Recipe
@@ -36,7 +38,8 @@ class StepFacts:
         targets, new_targets: next tokens, and those that are new.
         new_tokens: new tokens anywhere.
         compared: pairs that the objective compares.
-        aligned: those and the identical pairs before the divergence, over which the thesis's mean runs.
+        aligned: what they weigh together with the identical pairs before the divergence, over all of which the thesis's
+            mean runs.
         matches: whether the objective compares at all.
     """
 
@@ -45,21 +48,22 @@ class StepFacts:
     new_targets: Ints
     new_tokens: Ints
     compared: Ints
-    aligned: Ints
+    aligned: npt.NDArray[np.float64]
     matches: bool
 
     @classmethod
     def of(cls, examples: AlignedSet, objective: Objective | None) -> StepFacts:
         """Count a training set for an objective."""
-        anchor = objective.anchor if objective is not None else "last"
-        rows = []
+        rows, weights = [], []
         for example in examples.examples:
             is_new = example.ids >= examples.vocab_size
-            pairs = len(example.pairs[anchor])
-            rows.append((len(is_new), is_new[1:].sum(), is_new.sum(), pairs, pairs + example.prefix_pairs))
-        tokens, new_targets, new_tokens, compared, aligned = np.array(rows, np.int64).reshape(-1, 5).T
+            pairs, weight, _ = count_pairs(example, objective or Objective())
+            rows.append((len(is_new), example.targets, is_new[1:].sum(), is_new.sum(), pairs))
+            weights.append(weight)
+        tokens, targets, new_targets, new_tokens, compared = np.array(rows, np.int64).reshape(-1, 5).T
         matches = objective is not None and objective.match is not None
-        return cls(tokens, tokens - 1, new_targets, new_tokens, compared, aligned, matches)
+        aligned = np.array(weights, np.float64)
+        return cls(tokens, targets, new_targets, new_tokens, compared, aligned, matches)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -73,7 +77,7 @@ class StepFacts:
     def scales(self, indices: Sequence[int], new_target_weight: float) -> tuple[float, float]:
         """Factor of each compared position and of each target in the step's means."""
         weighted = self.targets[indices] + (new_target_weight - 1) * self.new_targets[indices]
-        return 1.0 / max(1, int(self.aligned[indices].sum())), 1.0 / max(1.0, float(weighted.sum()))
+        return 1.0 / (float(self.aligned[indices].sum()) or 1.0), 1.0 / max(1.0, float(weighted.sum()))
 
 
 class LossLog:
@@ -171,7 +175,7 @@ def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -
     at = example.new_at(vocab_size)
     end = -1
     if objective.match is not None and len(example.pairs[objective.anchor]):
-        end = int(example.pairs[objective.anchor][:, 1].max())
+        end = int(count_pairs(example, objective)[2].max(initial=-1))
     if objective.ce_weight > 0:
         end = max(end, len(example.ids) - 2)
     return example.ids[at[at <= end]]

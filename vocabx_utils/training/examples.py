@@ -56,6 +56,8 @@ class AlignedExample(Example):
         n_bytes: UTF-8 bytes of the student's targets, that is of the stretch without its first token.
         n_original_bytes: the same for the teacher, whose first token can be shorter.
         source: index of the text it was cut from.
+        unmerged: (U,) first positions of spans that phrase dropout left as original tokens; none of them is a target,
+            since the extended tokenizer would have merged there (their bytes are counted in `n_bytes` all the same).
     """
 
     original_ids: Ints
@@ -65,6 +67,12 @@ class AlignedExample(Example):
     n_bytes: int
     n_original_bytes: int
     source: int
+    unmerged: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def targets(self) -> int:
+        """Number of tokens that are learned."""
+        return super().targets - len(self.unmerged)
 
     def new_at(self, vocab_size: int) -> Ints:
         """Positions of new tokens in `ids`."""
@@ -210,9 +218,10 @@ def _slice(text: AlignedText, start: int, stop: int, cuts: Ints, source: int) ->
         merged[anchor] = np.asarray(kind)[inside] == MERGED
     n_bytes = int(text.extended_ends[stop - 1] - text.extended_ends[start])
     n_original_bytes = int(text.original_ends[last - 1] - text.original_ends[first])
+    unmerged = text.unmerged[(text.unmerged > start) & (text.unmerged < stop)] - start
     return AlignedExample(
         extended, original_ids=original, pairs=pairs, merged=merged, prefix_pairs=prefix, n_bytes=n_bytes,
-        n_original_bytes=n_original_bytes, source=source,
+        n_original_bytes=n_original_bytes, source=source, unmerged=unmerged,
     )  # fmt: skip
 
 

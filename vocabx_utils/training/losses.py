@@ -1,7 +1,8 @@
 """The losses of phase 1 over large vocabularies, a chunk of positions at a time.
 
 One pass over the student's hidden states serves both sides. The loss of the *input rows* is `match + lambda * CE`,
-where match is the KL against the teacher (thesis eq. `kl_def`, averaged as in `kd_loss`) or a `hidden_distance`; the
+where match is the KL against the teacher (thesis eq. `kl_def`, averaged as in `kd_loss`) or a distance of hidden
+states, which `step_losses` adds; the
 loss of the *head rows* is always CE over V + N, whose gradient never reaches the hidden states. Logits are built in
 chunks, turned into gradients at once and dropped, so memory does not grow with T x V.
 
@@ -12,17 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
-from vocabx_utils.student import LogitTransform, Student
-from vocabx_utils.training.batches import Batch
+from vocabx_utils.student import LogitTransform
 from vocabx_utils.training.goals import Goals
-from vocabx_utils.training.objectives import Objective
 from vocabx_utils.training.softmax import (
     Scratch,
     aligned_rows,
@@ -62,6 +60,7 @@ def phase1_loss(
     teacher_hidden: Tensor | None = None,
     goals: Goals | None = None,
     kl_coefficient: float = 0.0,
+    kl_weights: Tensor | None = None,
     temperature: float = 1.0,
     transform: LogitTransform | None = None,
     chunk: int | None = None,
@@ -81,6 +80,7 @@ def phase1_loss(
         teacher_hidden: (K, D) the teacher's final hidden states at the paired positions, or None.
         goals: instead of them, what the teacher's distributions come to, for plain logits at temperature 1.
         kl_coefficient: factor of each compared position's KL in `input_loss`.
+        kl_weights: (K,) float32 further factors of each of them, all 1 unless given.
         temperature: tau.
         transform: the family's logit scaling and capping.
         chunk: positions at a time; chosen from V unless given. It does not change the result.
@@ -101,78 +101,9 @@ def phase1_loss(
             chunk *= 2  # no second matrix of logits beside the student's
     settings = _Settings(
         head, targets, ce_coefficient, ce_weight, teacher_hidden, goals if teacher_hidden is None else None, compared,
-        kl_coefficient, temperature, transform or LogitTransform(), chunk,
+        kl_coefficient, kl_weights, temperature, transform or LogitTransform(), chunk,
     )  # fmt: skip
     return LossTerms(*_Phase1Loss.apply(hidden, new_head, settings))
-
-
-def hidden_distance(
-    student: Tensor, teacher: Tensor, kind: Literal["hidden", "cosine"], coefficient: float
-) -> tuple[Tensor, Tensor]:
-    """Compare hidden states of paired positions (AweDist, now Token Distillation; the thesis suggests the cosine).
-
-    Args:
-        student: (K, D) with gradient.
-        teacher: (K, D).
-        kind: `hidden` for the squared error averaged over D, `cosine` for one minus the cosine.
-        coefficient: factor of each position in the loss.
-
-    Returns:
-        The loss (scalar, float32) and the (K,) distances without gradient.
-    """
-    mine, theirs = student.float(), teacher.float()
-    if kind == "hidden":
-        distance = (mine - theirs).square().mean(-1)  # (K,)
-    else:
-        distance = 1.0 - functional.cosine_similarity(mine, theirs, dim=-1)  # (K,)
-    return coefficient * distance.sum(), distance.detach()
-
-
-def batch_losses(
-    student: Student,
-    batch: Batch,
-    final: Tensor,
-    layer: Tensor,
-    teacher: Tensor | Goals | None,
-    objective: Objective,
-    scales: tuple[float, float],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the losses of a micro-batch: of the input side, of the head side, and the summed KL without gradient.
-
-    Args:
-        student: gives head and head rows.
-        batch: positions, targets and pairs.
-        final: (B, T, D) last hidden states of the student.
-        layer: (B, T, D) those of the objective's layer.
-        teacher: (K, D) states to compare with, or what they come to, or None.
-        objective: what the input side minimises.
-        scales: factors of each compared position and of each target: 1 / their number in the whole step.
-    """
-    kl_scale, ce_scale = scales
-    by_kl = teacher is not None and objective.match == "kl"
-    coefficient = torch.full(batch.targets.shape, ce_scale, device=final.device)  # (P,)
-    if objective.new_target_weight != 1:
-        is_new = batch.targets >= student.vocab_size
-        coefficient = torch.where(is_new, ce_scale * objective.new_target_weight, coefficient)
-    terms = phase1_loss(
-        final.flatten(0, 1).index_select(0, batch.positions),  # (P, D); its gradient needs no sort, as an index's would
-        student.head,
-        student.head_rows,
-        batch.targets,
-        ce_coefficient=coefficient,
-        ce_weight=objective.ce_weight,
-        teacher_hidden=teacher if by_kl and isinstance(teacher, Tensor) else None,
-        goals=teacher if isinstance(teacher, Goals) else None,
-        kl_coefficient=kl_scale if by_kl else 0.0,
-        temperature=objective.temperature,
-        transform=student.transform,
-    )
-    input_loss = terms.input_loss
-    if isinstance(teacher, Tensor) and objective.match in ("hidden", "cosine"):
-        mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
-        distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale)
-        input_loss = input_loss + distance
-    return input_loss, terms.head_loss, terms.kl.sum()
 
 
 @dataclass(frozen=True)
@@ -185,6 +116,7 @@ class _Settings:
     goals: Goals | None
     compared: int
     kl_coefficient: float
+    kl_weights: Tensor | None
     temperature: float
     transform: LogitTransform
     chunk: int
@@ -210,7 +142,8 @@ class _Phase1Loss(torch.autograd.Function):
             _chunk(hidden, new_weights, s, part, stop <= compared, logits, kl, ce, grad_hidden, grad_head)
         ctx.save_for_backward(grad_hidden, grad_head)
         ce_sum = (ce * s.ce_coefficient).sum()
-        input_loss = s.kl_coefficient * kl.sum() + s.ce_weight * ce_sum
+        kl_sum = kl.sum() if s.kl_weights is None else (kl * s.kl_weights).sum()
+        input_loss = s.kl_coefficient * kl_sum + s.ce_weight * ce_sum
         ctx.mark_non_differentiable(kl, ce)
         return input_loss, ce_sum, kl, ce
 
@@ -243,6 +176,7 @@ def _chunk(
     chosen = old.gather(1, targets.clamp(0, vocab - 1)[:, None]).squeeze(1)  # (c,) logit of the target
     lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(chosen, -torch.inf)  # (c,)
     goals = s.goals[part] if with_teacher and s.goals is not None else None
+    logits.weigh(part if with_teacher else None)
     old_gradient: Tensor | None = None
     if goals is not None:
         lse, kl[part], gradient = logits.approach(old, goals, states, lse_new, targets, weight)  # (c,), (c,), (c, D)
@@ -281,8 +215,15 @@ class _OldLogits:
         with_kl = wanted and s.kl_coefficient != 0
         # d/dz of tau^2 KL(p || softmax(z / tau)) = tau (q - p); a tensor, so that a new value compiles nothing anew
         self.kl_factor = torch.full((), s.temperature * s.kl_coefficient, device=device) if with_kl else None
+        self.same_factor = self.kl_factor
         self.tau = torch.full((), s.temperature, device=device) if s.temperature != 1 else None
         self.with_ce = wanted and s.ce_weight > 0
+
+    def weigh(self, part: slice | None) -> None:
+        """Take the factors of the KL at some positions, (c, 1) where they differ and () where all are the same."""
+        self.kl_factor = self.same_factor
+        if part is not None and self.s.kl_weights is not None and self.same_factor is not None:
+            self.kl_factor = (self.same_factor * self.s.kl_weights[part])[:, None]
 
     def products(self, states: Tensor, name: str) -> Tensor:
         """(c, V) float32 logits, then blank columns; the next chunk takes the memory over."""
@@ -307,7 +248,7 @@ class _OldLogits:
         # the student's likeliest token is hardly far above the teacher's
         lse, weights, share = softmax_rows(old, likely.amax(-1), head.dtype, self.scratch)  # (c,), (c, V), (c,)
         weights.scatter_(1, goals.ids, 0.0)
-        factor = self.kl_factor.expand_as(lse)  # (c,) of q in the gradient of the logits
+        factor = self.kl_factor.reshape(-1).expand_as(lse)  # (c,) of q in the gradient of the logits
         top = (likely - lse[:, None]).exp()  # (c, M)
         if self.with_ce:
             ce_factor = weight * self.s.ce_weight

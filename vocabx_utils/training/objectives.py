@@ -1,7 +1,8 @@
 """What a variant's name says: the first values of its rows, and the objective that they learn by.
 
 `mean_kl_last_ce0.3` starts from the mean of the subtokens and minimises the KL at the last subtoken plus 0.3 times the
-cross-entropy. The thesis's four methods are {random, mean} x {CE, KL}.
+cross-entropy; in `mean_kl_last_end4x2` the end of a new token's span and the two positions after it count four times,
+in `mean_kl_last_endonly` nothing else counts. The thesis's four methods are {random, mean} x {CE, KL}.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ Anchor = Literal["first", "last", "none"]
 ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _NAME = re.compile(
-    rf"(?:ce|(?P<match>kl|hidden|cosine)_(?P<anchor>first|last|none)(?:_ce(?P<ce>{_NUMBER}))?)"
+    rf"(?:ce|(?P<match>kl|hidden|cosine)_(?P<anchor>first|last|none)(?:_ce(?P<ce>{_NUMBER}))?"
+    rf"(?:_end(?P<end>only|{_NUMBER})(?:x(?P<after>[0-9]+))?)?)"
     rf"(?:_t(?P<temperature>{_NUMBER}))?(?:_l(?P<layer>[0-9]+))?(?:_w(?P<new>{_NUMBER}))?"
 )
 
@@ -35,6 +37,10 @@ class Objective:
         temperature: tau of Hinton et al. 2015; the KL is scaled by tau squared.
         layer: hidden state to match, -1 for the last.
         new_target_weight: weight of a position whose target is a new token, in the CE of both sides.
+        end_weight: weight in `match` of the boundary that ends a divergent group, where the student's newest token is
+            new, and of the `after` positions behind it; the others weigh 1, and the loss stays a weighted mean.
+        after: positions behind such an end, in the student's tokens, that count as the end does.
+        end_only: compare at those places only, and at no other.
     """
 
     match: Literal["kl", "hidden", "cosine"] | None = "kl"
@@ -43,6 +49,9 @@ class Objective:
     temperature: float = 1.0
     layer: int = -1
     new_target_weight: float = 1.0
+    end_weight: float = 1.0
+    after: int = 0
+    end_only: bool = False
 
     def __post_init__(self) -> None:
         if self.anchor not in ANCHORS:
@@ -51,6 +60,10 @@ class Objective:
             raise ValueError("an objective without a match needs a positive ce_weight")
         if self.ce_weight < 0 or self.new_target_weight <= 0 or self.temperature <= 0:
             raise ValueError(f"weights must not be negative and the temperature be positive: {self}")
+        if self.end_weight <= 0 or self.after < 0:
+            raise ValueError(f"the weight of an end must be positive and what follows it not negative: {self}")
+        if self.by_place and (self.match is None or self.anchor != "last"):
+            raise ValueError(f"the end of a span is the anchor `last` of a match, not {self.match} at {self.anchor!r}")
         if self.temperature != 1 and self.match != "kl":
             raise ValueError(f"a temperature belongs to KL, not to {self.match!r}")
         if self.layer != -1 and self.match not in ("hidden", "cosine"):
@@ -58,6 +71,11 @@ class Objective:
                 f"a layer belongs to a distance of hidden states (hidden or cosine), not to {self.match or 'ce'}; KL "
                 "and CE read the last layer"
             )
+
+    @property
+    def by_place(self) -> bool:
+        """Whether places are weighted or chosen by where a span ends."""
+        return self.end_only or self.end_weight != 1 or self.after > 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +118,10 @@ def parse_variant(name: str) -> Recipe:
 
 
 def parse_objective(name: str) -> Objective:
-    """Read an objective from its name: `[kl|hidden|cosine_<anchor>][_ce<lambda>][_t<tau>][_l<layer>][_w<new weight>]`.
+    """Read an objective from its name: `[kl|hidden|cosine_<anchor>][_ce<lambda>][_end<weight>][_t<tau>]…`.
+
+    In this order: `_ce<lambda>`; `_end<weight>`, or `_end<weight>x<positions after it>`, with `only` in place of the
+    weight where nothing else is to be compared; `_t<tau>`; `_l<layer>`; `_w<weight of new targets>`.
 
     Raises:
         ValueError: the name does not follow the grammar.
@@ -108,12 +129,16 @@ def parse_objective(name: str) -> Objective:
     Example:
         >>> parse_objective("kl_last_ce0.3").ce_weight
         0.3
+        >>> found = parse_objective("kl_last_end4x2")
+        >>> found.end_weight, found.after
+        (4.0, 2)
     """
     found = _NAME.fullmatch(name)
     if found is None:
         raise ValueError(
             f"objective {name!r}: expected ce, kl_<anchor>, hidden_<anchor> or cosine_<anchor> with anchor first, last "
-            "or none, and then, in this order, _ce<lambda>, _t<tau>, _l<layer>, _w<weight of new targets>"
+            "or none, and then, in this order, _ce<lambda>, _end<weight or only>x<positions after it>, _t<tau>, "
+            "_l<layer>, _w<weight of new targets>"
         )
     match: Any = found["match"]
     anchor: Any = found["anchor"] or "last"
@@ -124,4 +149,7 @@ def parse_objective(name: str) -> Objective:
         temperature=float(found["temperature"] or 1.0),
         layer=int(found["layer"]) if found["layer"] else -1,
         new_target_weight=float(found["new"] or 1.0),
+        end_weight=1.0 if found["end"] in (None, "only") else float(found["end"]),
+        after=int(found["after"] or 0),
+        end_only=found["end"] == "only",
     )

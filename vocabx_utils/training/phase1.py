@@ -29,13 +29,14 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
+from vocabx_utils.training.dropout import drop_phrases
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse_where_it_pays
 from vocabx_utils.training.goals import Goals, serve
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
-from vocabx_utils.training.losses import batch_losses
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
 from vocabx_utils.training.processes import share_of, sum_over
+from vocabx_utils.training.step_losses import batch_losses
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
@@ -96,12 +97,15 @@ def prepare(
     sets, aligned = {}, {}
     for split, texts in (("train", train), ("validation", validation)):
         aligned[split] = align_texts(extension, texts)
+        read = aligned[split]
+        if split == "train":
+            read = drop_phrases(read, extension.V, config.phrase_dropout, config.seed)
         limit = config.train_windows if split == "train" else config.validation_windows
         window, size = config.window, (extension.V, extension.N)
         sets[split] = (
-            choose_windows(aligned[split], *size, window=window, limit=limit, seed=config.seed)
+            choose_windows(read, *size, window=window, limit=limit, seed=config.seed)
             if window
-            else whole_texts(aligned[split], *size, max_length=config.max_length)
+            else whole_texts(read, *size, max_length=config.max_length)
         )
 
     if note := _fuse(base, sets["train"], config):
@@ -179,8 +183,10 @@ class Phase1Training:
         for rows in self.parameters.values():
             rows.grad = torch.zeros_like(rows)  # also where a process has no part of a step
         fused = True if student.device.type == "cuda" else None
+        self.rates = [config.learning_rate, config.head_learning_rate or config.learning_rate]
         self.optimisers = [
-            AdamW([rows], lr=config.learning_rate, weight_decay=0.0, fused=fused) for rows in self.parameters.values()
+            AdamW([rows], lr=rate, weight_decay=0.0, fused=fused)
+            for rows, rate in zip(self.parameters.values(), self.rates, strict=True)
         ]
         self.facts = StepFacts.of(data.train, recipe.objective)
         self.epochs = 0 if recipe.objective is None else config.epochs + config.restart_epochs
@@ -230,10 +236,10 @@ class Phase1Training:
         Returns:
             (3,) loss of the input side, of the head side, and the summed KL, float64, still on the device.
         """
-        rate = self.config.learning_rate * learning_rate(self.done, self.cycles, self.config.warmup)
-        for optimiser in self.optimisers:
+        share = learning_rate(self.done, self.cycles, self.config.warmup)
+        for optimiser, peak in zip(self.optimisers, self.rates, strict=True):
             optimiser.zero_grad(set_to_none=False)
-            optimiser.param_groups[0]["lr"] = rate
+            optimiser.param_groups[0]["lr"] = peak * share
         objective = self.recipe.objective
         assert objective is not None
         # Means run over the whole step, whatever part of it this process and this micro-batch hold.
@@ -252,7 +258,7 @@ class Phase1Training:
         """Run the student over a micro-batch and add its gradients."""
         student, data = self.student, self.data
         anchor = None if objective.match is None else objective.anchor
-        batch = align_batch(data.train, part, anchor, data.train_teacher.rows).to(student.device)
+        batch = align_batch(data.train, part, anchor, data.train_teacher.rows, objective).to(student.device)
         final, layer = data.train_teacher.beginnings.hidden(
             student, batch.ids, part, layer=objective.layer, new_at=batch.new_at
         )  # (B, T, D) each
@@ -279,8 +285,11 @@ class Phase1Training:
             row["train_loss"], row["train_ce"], _ = (self.totals / max(1, self.step_of_epoch)).tolist()
         objective, compared = self.recipe.objective, int(self.facts.compared.sum())
         if epoch and objective is not None and objective.match == "kl" and objective.temperature == 1 and compared:
-            # the same mean as that metric of the validation, over the positions that this anchor compares
-            row[f"train_{_POOLED[objective.anchor]}"] = float(self.totals[2]) / compared
+            # the same mean as that metric of the validation, over the positions that this objective compares
+            at_ends = "kl_ends" if objective.after else "kl_last"
+            row[f"train_{at_ends if objective.end_only else _POOLED[objective.anchor]}"] = (
+                float(self.totals[2]) / compared
+            )
         row["base_bpb"] = base_bits_per_byte(teacher, data.validation)
         row["seconds"] = round(seconds, 3)
         # JSON has no NaN: a mean over no position is null

@@ -51,7 +51,8 @@ _NOT_IN_KEY = {
 
 
 _STORAGE = {"model": None, "bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn}
-_LATER = {"teacher_storage": "model"}  # settings that came later: at these values a run folder's key is what it was
+# settings that came later: at these values a run folder's key is what it was
+_LATER = {"teacher_storage": "model", "phrase_dropout": 0.0, "head_learning_rate": 0.0}
 
 
 @dataclass(frozen=True)

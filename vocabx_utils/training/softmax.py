@@ -148,7 +148,7 @@ def softmax_step(
         lse_new: (r,) log-sum-exp of the student's logits of the new ids.
         targets: (r,) next ids; those outside 0 … V-1 have no column here.
         ce_factor: (r,) weight of each row's cross-entropy in the gradient, or None.
-        kl_factor: () weight of each row's KL in the gradient, or None.
+        kl_factor: () or (r, 1) weight of each row's KL in the gradient, or None.
         tau: () temperature, or None for 1.
         dtype: of the gradient.
 
@@ -261,7 +261,8 @@ def softmax_chunk(
         parts.append(
             softmax_step_in_place(
                 old[rows], None if teacher is None else teacher[rows], lse_new[rows], targets[rows],
-                None if ce_factor is None else ce_factor[rows], kl_factor, tau, torch.float32, scratch,
+                None if ce_factor is None else ce_factor[rows],
+                kl_factor if kl_factor is None or not kl_factor.ndim else kl_factor[rows], tau, torch.float32, scratch,
             )
         )  # fmt: skip
     kl = None if teacher is None else torch.cat([part for _, part, _ in parts if part is not None])  # (r,)

@@ -7,7 +7,7 @@ Teacher and student have read the same text at positions i and j if, and only if
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -37,6 +37,8 @@ class AlignedText:
     boundaries: IntArray  # every pair (i, j) at which both sides have read the same text, (P, 2), rising
     original_special: BoolArray  # tokens of O that stand for no text, (To,)
     extended_special: BoolArray  # the same of E, (Te,)
+    # first position in E of each span that was left as its original tokens on purpose (see `training.dropout`)
+    unmerged: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @cached_property
     def kind(self) -> KindArray:

@@ -11,12 +11,14 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
-from vocabx_utils.vocabulary.mergeplan import plan_merges
+from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
-from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, select_tokens
+from vocabx_utils.vocabulary.phrase_choice import crosses_words, phrase_layout
+from vocabx_utils.vocabulary.phrases import PhraseLearner
+from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
-from vocabx_utils.vocabulary.tokens import Extension, NewToken
-from vocabx_utils.vocabulary.wordtable import count_words
+from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
+from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 
 
 def extend_tokenizer(
@@ -36,7 +38,7 @@ def extend_tokenizer(
 
     Args:
         tokenizer: the original tokenizer; it is left as it is.
-        strategy: `merges` appends merges, `added` makes added tokens; see `add_tokens`.
+        strategy: `merges` appends merges, `added` makes added tokens, `phrases` does both; see `add_tokens`.
         training_texts: what rows will be trained on; the same texts if not given.
         min_train_count: fewest occurrences there.
 
@@ -52,9 +54,7 @@ def extend_tokenizer(
         >>> extension.extended.tokenize("mean(skipna=True)")
         ['mean', '(', 'skipna', '=', 'True', ')']
     """
-    table = None
-    if strategy == "merges":
-        table = count_words([t for t in texts if t], spelling_of(tokenizer), options)
+    table = _read_once(texts, spelling_of(tokenizer), strategy, options)
     barred: set[bytes] = set()
     while True:
         allowed = replace(options, exclude=options.exclude | barred)
@@ -75,6 +75,17 @@ def extend_tokenizer(
         barred |= rare
 
 
+def _read_once(
+    texts: Sequence[str], spelling: Spelling, strategy: Strategy, options: TokenOptions
+) -> WordTable | PhraseLearner | None:
+    """What a strategy makes of a corpus before it chooses, so that choosing again costs little."""
+    check_strategy(strategy, spelling)
+    documents = [t for t in texts if t]
+    if strategy == "phrases":
+        return PhraseLearner(documents, spelling, options)
+    return count_words(documents, spelling, options) if strategy == "merges" else None
+
+
 def add_tokens(
     tokenizer: PreTrainedTokenizerFast, new_tokens: Iterable[str | Proposal], strategy: Strategy = "merges"
 ) -> Extension:
@@ -90,7 +101,8 @@ def add_tokens(
             leftmost first, of those that begin at one place the longest, and none that overlaps an earlier one. A
             token inside original tokens matches whole words only; where the longest fails on that, no shorter one
             is tried. They are not special, and match the text as it is written, or as the normaliser leaves it
-            where that changes characters (NFC).
+            where that changes characters (NFC). `phrases` appends merges for what stays inside a word, and makes
+            added tokens of what crosses words.
 
     Raises:
         TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be
@@ -106,8 +118,8 @@ def add_tokens(
     check_strategy(strategy, spelling)
     proposals, texts, notes = _sort_inputs(new_tokens, spelling)
     _refuse_known(spelling, proposals, texts)
-    make = _by_added_tokens if strategy == "added" else _by_merges
-    layout, tokens, given, further = make(spelling, proposals, texts)
+    make = {"added": _by_added_tokens, "merges": _by_merges, "phrases": _by_phrases}
+    layout, tokens, given, further = make[strategy](spelling, proposals, texts)
     report = {"requested": len(proposals) + len(texts), "notes": notes} | further
     extended = surgery.build(layout, tokenizer)
     extension = Extension(tokenizer, extended, tuple(tokens), strategy, spelling.first_free_id, report)
@@ -169,6 +181,16 @@ def _by_merges(spelling: Spelling, proposals: list[Proposal], texts: list[str]) 
             "Propose the parts, or use strategy 'added'."
         )
     plan = plan_merges(spelling, proposals, texts)
+    tokens, given = _tokens_of_plan(spelling, plan, proposals, texts)
+    layout = surgery.merged_layout(spelling, list(plan.subtokens), list(plan.merges))
+    further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens)}
+    return layout, tokens, given, further
+
+
+def _tokens_of_plan(
+    spelling: Spelling, plan: MergePlan, proposals: list[Proposal], texts: list[str]
+) -> tuple[list[NewToken], list[NewToken]]:
+    """The new tokens of a plan, and those of them that a text must produce by itself."""
     counts = {p.raw: p.count for p in proposals}
     given = {spelling.raw(spelling.piece(t)) for t in texts} | {p.raw for p in proposals if not p.merge}
     wanted = given | {raw for raw, count in counts.items() if count}
@@ -177,25 +199,44 @@ def _by_merges(spelling: Spelling, proposals: list[Proposal], texts: list[str]) 
         raw = spelling.raw(piece)
         text = raw.decode("utf-8", "replace")
         tokens.append(NewToken(token_id, text, raw, subtokens, counts.get(raw, 0), raw in wanted))
-    layout = surgery.merged_layout(spelling, list(plan.subtokens), list(plan.merges))
-    further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens)}
-    return layout, tokens, [t for t in tokens if t.raw in given], further
+    return tokens, [t for t in tokens if t.raw in given]
+
+
+def _by_phrases(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+    inside = [p for p in proposals if p.merge or not crosses_words(spelling, p.text)]
+    words = [t for t in texts if not crosses_words(spelling, t)]
+    plan = plan_merges(spelling, inside, words)
+    tokens, given = _tokens_of_plan(spelling, plan, inside, words)
+    crossing = [p for p in proposals if not p.merge and crosses_words(spelling, p.text)]
+    phrases = _added_texts(spelling, crossing, [t for t in texts if crosses_words(spelling, t)])
+    added = _added_tokens(spelling, phrases, crossing, spelling.first_free_id + len(tokens))
+    further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens), "phrases": len(added)}
+    return phrase_layout(spelling, plan, phrases), [*tokens, *added], [*given, *added], further
 
 
 def _by_added_tokens(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
-    if broken := [p.raw for p in proposals if p.text.encode("utf-8", "replace") != p.raw]:
-        raise TokenizerError(f"Added tokens hold whole characters; these bytes do not: {broken}. Use 'merges'.")
-    counts = {p.text: p.count for p in proposals}
-    words = _whole_words(spelling, [*counts, *texts])
-    tokens = [
-        NewToken(token_id, text, text.encode(), spelling.subtokens(text), counts.get(text, 0))
-        for token_id, text in enumerate(words, spelling.first_free_id)
-    ]
+    words = _added_texts(spelling, proposals, texts)
+    tokens = _added_tokens(spelling, words, proposals, spelling.first_free_id)
     further = {
         "whole_words_only": [t for t, single in words.items() if single],
         "without_leading_space": sum(not t[0].isspace() for t in words),
     }
     return surgery.added_layout(spelling, words), tokens, tokens, further
+
+
+def _added_texts(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> dict[str, bool]:
+    """Texts of added tokens in the order of their ids, and whether each must match whole words only."""
+    if broken := [p.raw for p in proposals if p.text.encode("utf-8", "replace") != p.raw]:
+        raise TokenizerError(f"Added tokens hold whole characters; these bytes do not: {broken}. Use 'merges'.")
+    return _whole_words(spelling, [*dict.fromkeys([*(p.text for p in proposals), *texts])])
+
+
+def _added_tokens(spelling: Spelling, words: Iterable[str], proposals: list[Proposal], first_id: int) -> list[NewToken]:
+    counts = {p.text: p.count for p in proposals}
+    return [
+        NewToken(token_id, text, text.encode(), spelling.subtokens(text), counts.get(text, 0))
+        for token_id, text in enumerate(words, first_id)
+    ]
 
 
 def _whole_words(spelling: Spelling, texts: list[str]) -> dict[str, bool]:

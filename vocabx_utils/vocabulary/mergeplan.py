@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
+from vocabx_utils.vocabulary.tokens import Proposal
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""What may become a new token, and by which of two strategies it becomes one.
+"""What may become a new token, and by which of three strategies it becomes one.
 
 `added` is the thesis's: added tokens, which are cut out of a text before anything else happens. `merges` is ours:
-merges are appended to the original ones, so text without new tokens tokenizes exactly as before.
+merges are appended to the original ones, so text without new tokens tokenizes exactly as before. `phrases` crosses
+words: pieces that do are added tokens, pieces inside a word are appended merges.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Literal, get_args
 
 from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
-Strategy = Literal["added", "merges"]
+Strategy = Literal["added", "merges", "phrases"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
@@ -24,21 +25,29 @@ class TokenOptions:
     """
 
     min_count: int = 2  # fewest occurrences in the corpus
-    max_bytes: int = 32  # longest token in UTF-8 bytes (the thesis names no limit: `added` uses it only when below 32)
+    # longest token inside a word, in UTF-8 bytes (the thesis names no limit: `added` uses it only when below 32)
+    max_bytes: int = 32
     min_files: int = 1  # fewest texts that a token stands in when it is chosen
-    across_digits: bool = False  # let merges join digits to digits and to letters (`merges` only)
-    # let tokens be pure whitespace; None is yes for `added` (the thesis names no such step), no for `merges`
+    across_digits: bool = False  # let merges join digits to digits and to letters (not `added`)
+    # let tokens be pure whitespace; None is yes for `added` (the thesis names no such step), no for the others
     keep_whitespace: bool | None = None
     # texts (or bytes) that must not become tokens; `Ġword` and `▁word` mean the word with its leading space
     exclude: frozenset[str | bytes] = frozenset()
     # whether tokens that the corpus never shows, being steps of merges towards longer ones, count among those wanted.
-    # If not, the steps come on top (`merges` only; they have `count` 0).
+    # If not, the steps come on top (not `added`; they have `count` 0).
     count_steps: bool = True
     # size of the fresh BPE (`added` only), which the thesis does not state; None is the larger of 8,000 and 16 times
     # the tokens wanted
     fresh_vocab_size: int | None = None
+    # longest token that crosses words, in UTF-8 bytes (`phrases` only): a line of code with its indentation fits
+    max_phrase_bytes: int = 64
+    line_breaks: bool = True  # let phrases hold line breaks (`phrases` only)
+    # let pieces that stay inside a word compete with phrases, by what saves more (`phrases` only); else phrases alone
+    mix_words: bool = True
 
     def __post_init__(self) -> None:
+        if self.max_phrase_bytes < 2:
+            raise TokenizerError(f"max_phrase_bytes is {self.max_phrase_bytes}; expected at least 2.")
         if self.min_count < 1 or self.max_bytes < 2 or self.min_files < 1:
             raise TokenizerError(
                 f"min_count is {self.min_count}, max_bytes {self.max_bytes} and min_files {self.min_files}; "
@@ -60,9 +69,14 @@ def check_strategy(strategy: str, spelling: Spelling) -> None:
         TokenizerError: they do not, and why.
     """
     if strategy not in STRATEGIES:
-        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges'.")
+        raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges' or 'phrases'.")
     if strategy == "merges":
         return
+    if strategy == "phrases" and spelling.kind != "byte-level":
+        raise TokenizerError(
+            "Strategy 'phrases' needs a byte-level tokenizer, whose pre-tokenizer says where words end; this one is "
+            "SentencePiece-style. Use strategy 'merges'."
+        )
     if spelling.segment_prefix == "unless_space":
         raise TokenizerError(
             "This tokenizer puts a space before each stretch of text between added tokens that has none, so `f(x)` "

@@ -1,11 +1,10 @@
-"""Which new tokens to propose: the thesis's selection, and ours by continued BPE."""
+"""Which new tokens to propose: the thesis's selection, ours by continued BPE, and phrases."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -13,25 +12,15 @@ from transformers import PreTrainedTokenizerFast
 from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
+from vocabx_utils.vocabulary.phrase_choice import choose_phrases
+from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
+from vocabx_utils.vocabulary.tokens import Proposal
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 
 
 class FewerTokensWarning(UserWarning):
     """The corpus offers fewer new tokens than were asked for."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A token that `select_tokens` proposes."""
-
-    text: str  # its text (the replacement character where the bytes are no whole characters)
-    raw: bytes  # its UTF-8 bytes
-    count: int  # occurrences in the corpus, after all other proposals took theirs
-    subtokens: tuple[int, ...]  # original ids that it replaces
-    rank: int  # place in the order of selection
-    # the two pieces that make it; merges stand in the order of their ranks (strategy `merges` only)
-    merge: tuple[str, str] | None = None
 
 
 def select_tokens(
@@ -41,17 +30,19 @@ def select_tokens(
     strategy: Strategy = "merges",
     options: TokenOptions = DEFAULT_OPTIONS,
     *,
-    table: WordTable | None = None,
+    table: WordTable | PhraseLearner | None = None,
 ) -> list[Proposal]:
     """Propose new tokens for a corpus.
 
     Args:
         strategy: `added` is the thesis's algorithm: a fresh BPE on the corpus, its most frequent tokens that are
-            neither numbers nor substrings of original tokens. `merges` is ours: continued BPE.
-        table: the same texts already counted by `count_words` (`merges` only), for choosing again and again.
+            neither numbers nor substrings of original tokens. `merges` is ours: continued BPE. `phrases` crosses words
+            as well.
+        table: for choosing from the same texts again and again: what `count_words` made of them (`merges`), or their
+            `PhraseLearner` (`phrases`).
 
     Returns:
-        At most `n` proposals: for `added` the most frequent first, for `merges` in order of birth, which is the order
+        At most `n` proposals: for `added` the most frequent first, for the others in order of birth, which is the order
         of their merges. Fewer come with a `FewerTokensWarning` that says why.
 
     Raises:
@@ -74,9 +65,12 @@ def select_tokens(
     check_strategy(strategy, spelling)
     if strategy == "added":
         found = _thesis_selection(documents, spelling, n, options)
+    elif strategy == "phrases":
+        learner = table if isinstance(table, PhraseLearner) else PhraseLearner(documents, spelling, options)
+        found = choose_phrases(learner, n, options)
     else:
-        learned = learn_merges(table or count_words(documents, spelling, options), spelling, n, options)
-        found = proposals_from_merges(learned, spelling)
+        words = table if isinstance(table, WordTable) else count_words(documents, spelling, options)
+        found = proposals_from_merges(learn_merges(words, spelling, n, options), spelling)
     offered = sum(options.count_steps or p.count > 0 for p in found)
     if offered < n:
         spread = f" and stand in {options.min_files} files or more" if options.min_files > 1 else ""

@@ -34,18 +34,19 @@ def merged_layout(spelling: Spelling, pieces: Sequence[str], merges: Sequence[tu
     return layout
 
 
-def added_layout(spelling: Spelling, texts: Mapping[str, bool]) -> dict[str, Any]:
-    """Layout with new added tokens at ids V, V + 1, …, not special.
+def added_layout(spelling: Spelling, texts: Mapping[str, bool], base: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Layout with new added tokens at ids V, V + 1, …, not special, or behind those of `base`.
 
     They are matched before normalisation, unless the normaliser changes characters: NFC joins a mark with the letter
     before it, which it cannot once the letter is cut out inside an added token.
 
     Args:
         texts: of each token in the order of ids, and whether it may match only where it is a whole word.
+        base: a layout of `merged_layout`, which is built upon.
     """
-    layout = _with_added_tokens_in_vocab(spelling)
-    for k, (text, single_word) in enumerate(texts.items()):
-        token_id = spelling.first_free_id + k
+    layout = base or _with_added_tokens_in_vocab(spelling)
+    first = max(layout["model"]["vocab"].values(), default=-1) + 1
+    for token_id, (text, single_word) in enumerate(texts.items(), first):
         layout["model"]["vocab"][text] = token_id
         entry = {"id": token_id, "content": text, "single_word": single_word}
         entry |= {"lstrip": False, "rstrip": False, "normalized": spelling.rewrites, "special": False}

@@ -20,6 +20,19 @@ from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """A token that `select_tokens` proposes."""
+
+    text: str  # its text (the replacement character where the bytes are no whole characters)
+    raw: bytes  # its UTF-8 bytes
+    count: int  # occurrences in the corpus, after all other proposals took theirs
+    subtokens: tuple[int, ...]  # original ids that it replaces
+    rank: int  # place in the order of selection
+    # the two pieces that make it; merges stand in the order of their ranks (not for added tokens)
+    merge: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class NewToken:
     """One new token."""
 
@@ -45,7 +58,7 @@ class Extension:
     original: PreTrainedTokenizerFast  # the tokenizer as it was
     extended: PreTrainedTokenizerFast  # the tokenizer with new ids V to V + N − 1
     tokens: tuple[NewToken, ...]  # the new tokens in the order of their ids
-    strategy: Strategy  # `added` or `merges`
+    strategy: Strategy  # `added`, `merges` or `phrases`
     V: int  # ids of the original tokenizer, gaps included
     report: Mapping[str, Any]  # what happened: what was asked for, left out, and noted
 
