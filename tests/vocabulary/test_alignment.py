@@ -278,6 +278,14 @@ def test_summary_counts_every_token_once():
     assert counts["groups_of_one_new_token"] == 1  # before `numpy` the space became a token of its own
     assert counts["original_tokens"] - counts["original_unpaired"] == counts["identical_pairs"] + 2
     assert counts["extended_unpaired"] == 1
+    new = summarize(align_texts(pair, texts), first_new=len(pair.original))
+    assert new == counts | {key: new[key] for key in ("new_tokens", "share_new", "bytes_per_new", "subtokens_per_new")}
+    assert new["new_tokens"] == 2 and new["share_new"] == 2 / counts["extended_tokens"]
+    assert new["bytes_per_new"] == (len("numpy") + len("groupby")) / 2
+    saved = counts["original_tokens"] - counts["extended_tokens"]
+    assert new["subtokens_per_new"] == (saved + 2) / 2  # each new token replaces itself and what is saved
+    assert counts["share_unpaired"] == 1 / counts["extended_tokens"]
+    assert summarize([], 5)["share_new"] == 0 == summarize([])["share_unpaired"]
     assert summarize([])["texts"] == 0 and summarize([])["share_saved"] == 0
 
 

@@ -80,6 +80,44 @@ class StepFacts:
         return 1.0 / (float(self.aligned[indices].sum()) or 1.0), 1.0 / max(1.0, float(weighted.sum()))
 
 
+def count_spans(examples: AlignedSet) -> dict[str, float | int]:
+    """Count what the examples hold: tokens, new ones, those without a partner, and how long the replaced spans are.
+
+    Returns:
+        `examples`, `tokens`, `new_tokens` and `share_new`, `unmerged` (spans that phrase dropout left apart),
+        `share_unpaired` (tokens without a position to compare with), `subtokens_per_span` (original tokens of a
+        divergent group, on average).
+    """
+    tokens = sum(len(e.ids) for e in examples.examples)
+    new, paired = int(examples.counts().sum()), 0
+    lengths = []
+    for e in examples.examples:
+        paired += e.prefix_pairs + len(e.pairs["last"])
+        ends, starts = (e.pairs[anchor][e.merged[anchor]][:, 0] for anchor in ("last", "first"))
+        lengths.append(ends - starts + 1)  # examples are cut between groups only
+    spans = np.concatenate([np.zeros(0, np.int64), *lengths])
+    return {
+        "examples": len(examples),
+        "tokens": tokens,
+        "new_tokens": new,
+        "share_new": new / max(tokens, 1),
+        "unmerged": sum(len(e.unmerged) for e in examples.examples),
+        "share_unpaired": 1 - paired / max(tokens, 1),
+        "subtokens_per_span": float(spans.mean()) if len(spans) else math.nan,
+    }
+
+
+def tell_spans(examples: AlignedSet) -> str:
+    """Spell `count_spans` in a line."""
+    found = count_spans(examples)
+    apart = f", {found['unmerged']:,} spans left apart" if found["unmerged"] else ""
+    return (
+        f"training examples: {found['examples']:,} of {found['tokens']:,} tokens, {found['share_new']:.1%} of them new "
+        f"(each span replaces {found['subtokens_per_span']:.1f} original tokens), {found['share_unpaired']:.1%} "
+        f"without a partner{apart}"
+    )
+
+
 class LossLog:
     """Losses of every step; they stay on the device between checks, since reading one waits for the GPU.
 

@@ -188,41 +188,52 @@ def encode(
     return ExampleSet(tuple(examples), cut, skipped)
 
 
-def _boundaries(text: AlignedText) -> Ints:
-    """(Te + 1,) for each cut before extended position j: the matching cut in the original, or -1.
+class _Source:
+    """One aligned text, ready to be cut into many stretches: each costs what it holds, not what the text does.
 
-    Special tokens advance no bytes, so a cut is matched to the last original position with that byte end which an
-    aligned pair supports.
+    Args:
+        text: the aligned text.
+        number: its number.
+
+    Attributes:
+        cuts: (Te + 1,) for each cut before extended position j: the matching cut in the original, or -1. Special
+            tokens advance no bytes, so a cut is matched to the last original position with that byte end which an
+            aligned pair supports.
+        usable: places of the cuts that both sides share, rising.
     """
-    cuts = np.full(len(text.extended_ids) + 1, -1, np.int64)
-    cuts[0] = 0
-    pairs, _ = text.pairs("last")
-    cuts[pairs[:, 1] + 1] = pairs[:, 0] + 1
-    return cuts
 
+    def __init__(self, text: AlignedText, number: int) -> None:
+        self.text, self.number = text, number
+        self.pairs = {anchor: text.pairs(anchor) for anchor in ANCHORS}
+        self.cuts = np.full(len(text.extended_ids) + 1, -1, np.int64)
+        self.cuts[0] = 0
+        last, _ = self.pairs["last"]
+        self.cuts[last[:, 1] + 1] = last[:, 0] + 1
+        self.usable = np.flatnonzero(self.cuts >= 0)
 
-def _slice(text: AlignedText, start: int, stop: int, cuts: Ints, source: int) -> AlignedExample:
-    first, last = int(cuts[start]), int(cuts[stop])
-    original = np.asarray(text.original_ids[first:last], np.int64)
-    extended = np.asarray(text.extended_ids[start:stop], np.int64)
-    shared = min(len(original), len(extended))
-    different = np.flatnonzero(original[:shared] != extended[:shared])
-    prefix = int(different[0]) if len(different) else shared
-    pairs: dict[Anchor, Ints] = {}
-    merged: dict[Anchor, npt.NDArray[np.bool_]] = {}
-    for anchor in ANCHORS:
-        found, kind = text.pairs(anchor)
-        moved = np.asarray(found, np.int64) - (first, start)
-        inside = (moved >= prefix).all(1) & (moved[:, 0] < len(original)) & (moved[:, 1] < len(extended))
-        pairs[anchor] = moved[inside]
-        merged[anchor] = np.asarray(kind)[inside] == MERGED
-    n_bytes = int(text.extended_ends[stop - 1] - text.extended_ends[start])
-    n_original_bytes = int(text.original_ends[last - 1] - text.original_ends[first])
-    unmerged = text.unmerged[(text.unmerged > start) & (text.unmerged < stop)] - start
-    return AlignedExample(
-        extended, original_ids=original, pairs=pairs, merged=merged, prefix_pairs=prefix, n_bytes=n_bytes,
-        n_original_bytes=n_original_bytes, source=source, unmerged=unmerged,
-    )  # fmt: skip
+    def slice(self, start: int, stop: int) -> AlignedExample:
+        """Cut out what lies between two shared cuts, in extended positions."""
+        text, first, last = self.text, int(self.cuts[start]), int(self.cuts[stop])
+        original = np.asarray(text.original_ids[first:last], np.int64)
+        extended = np.asarray(text.extended_ids[start:stop], np.int64)
+        shared = min(len(original), len(extended))
+        different = np.flatnonzero(original[:shared] != extended[:shared])
+        prefix = int(different[0]) if len(different) else shared
+        pairs: dict[Anchor, Ints] = {}
+        merged: dict[Anchor, npt.NDArray[np.bool_]] = {}
+        for anchor in ANCHORS:
+            found, kind = self.pairs[anchor]  # both columns rise, so what lies inside is one stretch of them
+            low = max(np.searchsorted(found[:, 0], first + prefix), np.searchsorted(found[:, 1], start + prefix))
+            high = max(low, min(np.searchsorted(found[:, 0], last), np.searchsorted(found[:, 1], stop)))
+            pairs[anchor] = np.asarray(found[low:high], np.int64) - (first, start)
+            merged[anchor] = np.asarray(kind[low:high]) == MERGED
+        n_bytes = int(text.extended_ends[stop - 1] - text.extended_ends[start])
+        n_original_bytes = int(text.original_ends[last - 1] - text.original_ends[first])
+        unmerged = text.unmerged[(text.unmerged > start) & (text.unmerged < stop)] - start
+        return AlignedExample(
+            extended, original_ids=original, pairs=pairs, merged=merged, prefix_pairs=prefix, n_bytes=n_bytes,
+            n_original_bytes=n_original_bytes, source=self.number, unmerged=unmerged,
+        )  # fmt: skip
 
 
 def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, max_length: int = 1024) -> AlignedSet:
@@ -236,15 +247,15 @@ def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, ma
     """
     examples: list[AlignedExample] = []
     cut = skipped = 0
-    for source, text in enumerate(texts):
-        cuts = _boundaries(text)
-        fits = np.flatnonzero((cuts >= 0) & (cuts <= max_length) & (np.arange(len(cuts)) <= max_length))
+    for number, text in enumerate(texts):
+        source = _Source(text, number)
+        fits = source.usable[(source.cuts[source.usable] <= max_length) & (source.usable <= max_length)]
         stop = int(fits[-1])
         if stop < 2:
             skipped += 1
             continue
         cut += stop < len(text.extended_ids)
-        examples.append(_slice(text, 0, stop, cuts, source))
+        examples.append(source.slice(0, stop))
     return AlignedSet(tuple(examples), cut, skipped, vocab_size=vocab_size, n_new=n_new)
 
 
@@ -260,15 +271,18 @@ def choose_windows(
 ) -> AlignedSet:
     """Cut short windows around new tokens, evenly spread over the tokens; in order of text and place.
 
-    Tokens take turns, rarest first; an occurrence that already lies in a chosen window counts and costs nothing.
+    Tokens take turns, rarest first; an occurrence that already lies in a chosen window counts and costs nothing. So
+    where every fourth position is new a window of 48 serves a dozen tokens. Windows may overlap: one that begins beside
+    another reads some tokens twice (5 to 9 % of all where 15 to 28 % of the positions were new).
 
     Args:
         window: extended tokens in a window, about half before the new token and half after.
         per_token: most occurrences asked for one token.
     """
-    cuts = [_boundaries(text) for text in texts]
+    sources = [_Source(text, number) for number, text in enumerate(texts)]
     places = _occurrences(texts, vocab_size, n_new, seed)
     taken: list[list[tuple[int, int]]] = [[] for _ in texts]
+    covered = [np.zeros(len(text.extended_ids), dtype=bool) for text in texts]
     seen = np.zeros(n_new, np.int64)
     order = sorted(range(n_new), key=lambda token: (len(places[token]), token))
     chosen = 0
@@ -276,18 +290,19 @@ def choose_windows(
         for token in order:
             while places[token] and seen[token] < turn and chosen < limit:
                 source, at = places[token].pop()
-                if any(start <= at < stop for start, stop in taken[source]):
+                if covered[source][at]:
                     continue  # already counted when that window was taken
-                start, stop = _around(cuts[source], at, window)
+                start, stop = _around(sources[source].usable, at, window)
                 taken[source].append((start, stop))
+                covered[source][start:stop] = True
                 ids = texts[source].extended_ids[start:stop]
                 seen += np.bincount(ids[ids >= vocab_size] - vocab_size, minlength=n_new)
                 chosen += 1
         if chosen >= limit or not any(places):
             break
     examples = [
-        _slice(texts[source], start, stop, cuts[source], source)
-        for source, windows in enumerate(taken)
+        source.slice(start, stop)
+        for source, windows in zip(sources, taken, strict=True)
         for start, stop in sorted(windows)
     ]
     return AlignedSet(tuple(e for e in examples if len(e.ids) > 1), vocab_size=vocab_size, n_new=n_new)
@@ -303,9 +318,8 @@ def _occurrences(texts: Sequence[AlignedText], vocab_size: int, n_new: int, seed
     return places
 
 
-def _around(cuts: Ints, at: int, window: int) -> tuple[int, int]:
+def _around(usable: Ints, at: int, window: int) -> tuple[int, int]:
     """Grow outward from `at` to cuts that both tokenizers share."""
-    usable = np.flatnonzero(cuts >= 0)
     place = int(np.searchsorted(usable, max(0, at - window // 2), side="right")) - 1
     start = int(usable[place])
     beyond = int(np.searchsorted(usable, max(at + 1, start + window)))

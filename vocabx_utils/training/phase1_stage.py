@@ -29,7 +29,9 @@ from vocabx_utils.training.checks import (
     check_improved,
     check_judgeable,
     check_moved,
+    count_spans,
     rows_checksum,
+    tell_spans,
 )
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.loop import carry_out, claim
@@ -120,6 +122,7 @@ def prepare_phase1(
     )
     data = prepare(base, extension, train, validation, config, cached, tell)
     fusing.settle(base.model, folder)
+    tell(tell_spans(data.train))
     return Phase1Stage(folder, base, extension, data)
 
 
@@ -203,6 +206,7 @@ def train_variant(
     if leads(processes):
         runs.finish(
             folder, seed=config.seed, without_examples=missing, skipped_steps=training.skipped,
+            train_spans=count_spans(data.train),
             device=str(base.device), processes=1 if processes is None else processes.num_processes,
         )  # fmt: skip
     wait(processes)

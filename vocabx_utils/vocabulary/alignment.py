@@ -227,14 +227,20 @@ def _walk(left: IntArray, right: IntArray, original: Spelling, extended: Spellin
     return AlignedText(left, right, left_ends, right_ends, boundaries, left_special, right_special)
 
 
-def summarize(aligned: Iterable[AlignedText]) -> dict[str, float | int]:
-    """Count texts, tokens, boundaries by kind, divergent groups, tokens without a partner; shares are in 0..1."""
+def summarize(aligned: Iterable[AlignedText], first_new: int | None = None) -> dict[str, float | int]:
+    """Count texts, tokens, boundaries by kind, divergent groups, tokens without a partner; shares are in 0..1.
+
+    Args:
+        first_new: V, the first id of a new token. With it the new tokens are counted too: their share of all extended
+            tokens, and the mean length of what one of them stands for, in bytes and in original tokens.
+    """
     found = list(aligned)
     original = sum(len(text.original_ids) for text in found)
     extended = sum(len(text.extended_ids) for text in found)
     identical = sum(int((text.kind == IDENTICAL).sum()) for text in found)
     groups = np.concatenate([text.groups for text in found] or [np.zeros((0, 4), dtype=np.int64)])
     equal_prefix = sum(text.first_divergence for text in found)
+    spans = {} if first_new is None else _summarize_new(found, groups, first_new)
     return {
         "texts": len(found),
         "texts_that_diverge": sum(len(text.groups) > 0 for text in found),
@@ -249,4 +255,21 @@ def summarize(aligned: Iterable[AlignedText]) -> dict[str, float | int]:
         "longest_group": int((groups[:, 1] - groups[:, 0]).max(initial=0)),
         "share_saved": (original - extended) / max(original, 1),
         "share_before_first_divergence": equal_prefix / max(extended, 1),
+        "share_unpaired": (extended - identical - len(groups)) / max(extended, 1),
+        **spans,
+    }
+
+
+def _summarize_new(found: list[AlignedText], groups: IntArray, first_new: int) -> dict[str, float | int]:
+    """Count new tokens; what a group holds beside them (rests of tokens that were cut) belongs to their span."""
+    new = [text.extended_ids >= first_new for text in found]
+    count = sum(int(which.sum()) for which in new)
+    widths = (np.diff(text.extended_ends, prepend=0)[which] for text, which in zip(found, new, strict=True))
+    # every new token lies in one group, and a group without one is there because of its neighbour
+    replaced = int((groups[:, 1] - groups[:, 0]).sum()) - int((groups[:, 3] - groups[:, 2]).sum()) + count
+    return {
+        "new_tokens": count,
+        "share_new": count / max(sum(len(which) for which in new), 1),
+        "bytes_per_new": sum(int(width.sum()) for width in widths) / max(count, 1),
+        "subtokens_per_new": replaced / max(count, 1),
     }
