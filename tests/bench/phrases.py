@@ -42,6 +42,7 @@ from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.in_memory import fine_tune
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.prompt_cuts import choose_cuts, list_cuts, measure_cuts, summarize_cuts
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import extend_tokenizer
@@ -200,8 +201,12 @@ class Bench:
         return np.asarray(nats) / np.log(2)
 
     def cuts(self, extension: Extension, student: Student) -> dict[str, Any]:
-        """KL right behind prompts that end inside a new token."""
-        return {}
+        """KL right behind prompts that end inside a new token, at its end, and elsewhere."""
+        found = choose_cuts(list_cuts(extension, self.validation[:100]), self.options.cuts, self.options.seed)
+        table = summarize_cuts(
+            measure_cuts(self.base, student, extension, found, token_budget=self.options.token_budget)
+        )
+        return {"cuts": {str(place): row for place, row in table.round(5).to_dict("index").items()}}
 
     def speed(self, extension: Extension, student: Student, saved: float) -> dict[str, Any]:
         """Characters a second, greedy, of base and student, with as many prompts and about as much text."""
@@ -307,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
         command.add_argument("--speed", type=int, default=1, help="0 leaves generation out")
-        command.add_argument("--cuts", type=int, default=0, help="prompts cut inside new tokens, 0 for none")
+        command.add_argument("--cuts", type=int, default=0, help="cut prompts of each kind of place, 0 for none")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
         command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
         command.add_argument("--limit", type=int, help="problems of each benchmark")
