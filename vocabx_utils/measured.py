@@ -1,4 +1,4 @@
-"""What the scripts in `tests/bench` measured at full size: `results/phase1` and `results/finetune` of the checkout.
+"""What the scripts in `tests/bench` measured at full size: `phase1`, `phrases` and `finetune` in `results`.
 
 Nothing is there where the package was installed without a checkout; readers then find nothing, and say so.
 """
@@ -77,13 +77,58 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
     found: dict[str, dict[int, dict[str, float]]] = {}
     for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
         if {"mean_untrained", "mean_kl_last"} <= variants.keys():
-            start, end = variants["mean_untrained"], variants["mean_kl_last"]
-            gain = {"share": end["new_share"], "untrained": start["kl_last"], "trained": end["kl_last"]}
-            gain["kept"] = 1 - end["kl_last"] / start["kl_last"]
-            gain["untaught"] = end.get("without_examples", 0) / end["n"]
+            end = variants["mean_kl_last"]
             title = _setting({**end, "n": _THESIS_TOKENS}, "ours")
-            found.setdefault(title, {})[int(end["n"])] = gain
+            found.setdefault(title, {})[int(end["n"])] = _gain(variants["mean_untrained"], end)
     return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
+
+
+def read_phrases(folder: Path) -> list[dict[str, Any]]:
+    """Read what was measured on tokens that cross words: `results/phrases`, one record a run; empty without any.
+
+    A record holds `model`, `text`, `strategy` (`merges`, `phrases` or both), `n`, `objective` (a variant's name, from
+    mean rows also without `mean_`), `dropout`, `new_share` and the metrics of its last epoch, such as `kl_identical`,
+    `kl_last`, `bpb` and `base_bpb`. Files of other measurements in the folder hold no such records.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.json")):
+        content = files.read_json(path)
+        rows += [row for row in content if isinstance(row, dict)] if isinstance(content, list) else []
+    return [row for row in rows if {"model", "text", "strategy", "n", "objective", "kl_last"} <= row.keys()]
+
+
+def sweep_phrases(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
+    """Put measurements of `read_phrases` with several N beside each other, as `sweep` does, without phrase dropout.
+
+    Each strategy is a line of its own in a setting: at the same share of new tokens, words and phrases differ in more.
+    """
+    found: dict[str, dict[int, dict[str, Mapping[str, Any]]]] = {}
+    for row in rows:
+        if not row.get("dropout"):
+            title = f"{row['model']}, {row['text']}, {row['strategy']}"
+            variants = found.setdefault(title, {}).setdefault(int(row["n"]), {})
+            variants[str(row["objective"]).removeprefix("mean_")] = row
+    swept = {}
+    for title, sizes in found.items():
+        gains = {
+            n: _gain(pair["untrained"], pair["kl_last"])
+            for n, pair in sorted(sizes.items())
+            if {"untrained", "kl_last"} <= pair.keys()
+        }
+        if len(gains) > 1:
+            swept[title] = gains
+    return swept
+
+
+def _gain(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, float]:
+    """What KL training removes of the untrained KL, and how much text and how many tokens took part."""
+    return {
+        "share": end["new_share"],
+        "untrained": start["kl_last"],
+        "trained": end["kl_last"],
+        "kept": 1 - end["kl_last"] / start["kl_last"],
+        "untaught": end.get("without_examples", 0) / end["n"],
+    }
 
 
 def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from vocabx_utils.evaluation import slots
 from vocabx_utils.evaluation.decoding import Engine, ReplyReader, completion_text, end_ids, generate
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt
+from vocabx_utils.healing import Healer
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 
 def make_prompts(tokenizer: PreTrainedTokenizerFast, count: int) -> list[Prompt]:
@@ -158,3 +161,46 @@ def test_slots_are_refused_where_attention_is_not_full(gpt2_like: PreTrainedToke
     assert slots.supports(model)
     model.config.layer_types = ["sliding_attention", "full_attention"]
     assert not slots.supports(model)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen", "sentencepiece"])
+@pytest.mark.parametrize("engine", ["slots", "plain"])
+def test_healed_prompts_keep_their_text_and_are_continued_as_by_hand(
+    tokenizers: dict[str, PreTrainedTokenizerFast], kind: str, engine: Engine
+) -> None:
+    tokenizer = tokenizers[kind]
+    model, raws = tiny_model("llama", len(tokenizer)), spelling_of(tokenizer).raws
+    healer, ends = Healer(raws), end_ids(model, tokenizer)
+    texts = ["def add(a, b):\n  ", "import nu", "    return a + b", "result = np.zer", "x = 1\n\n", "for i in ran"]
+    prompts = [
+        Prompt(f"HumanEval/{k}", text, tuple(tokenizer.encode(text, add_special_tokens=False)), "", False, (), "")
+        for k, text in enumerate(texts)
+    ]
+    replies = generate(model, tokenizer, prompts, max_new_tokens=6, batch_size=4, engine=engine, heal=healer)
+    for prompt, reply in zip(prompts, replies, strict=True):
+        kept, rest = healer.cut(prompt.ids)
+        ids = list(prompt.ids[:kept])
+        while rest:
+            with torch.inference_mode():
+                scores = model(input_ids=torch.tensor([ids])).logits[0, -1]
+            fits = [i for i, raw in enumerate(raws) if raw and (rest.startswith(raw) or raw.startswith(rest))]
+            ids.append(max(fits, key=lambda i: float(scores[i])))
+            rest = rest[len(raws[ids[-1]]) :]
+        said = ids[kept:]
+        ids += greedy_by_hand(model, replace(prompt, ids=tuple(ids)), 6, len(tokenizer), ends)
+        assert list(reply.ids) == ids[kept:] and reply.ids[: len(said)] == tuple(said)
+        bare = b"".join(raws[i] for i in ids)
+        assert bare.startswith(b"".join(raws[i] for i in prompt.ids))
+        wanted = bare[len(b"".join(raws[i] for i in prompt.ids)) :].decode("utf-8", "replace")
+        assert reply.text == wanted
+
+
+def test_a_stop_text_in_what_was_said_first_ends_a_healed_reply(gpt2_like: PreTrainedTokenizerFast) -> None:
+    model, healer = tiny_model("llama", len(gpt2_like)), Healer(spelling_of(gpt2_like).raws)
+    ids = tuple(gpt2_like.encode("x = np.zer", add_special_tokens=False))
+    prompt = Prompt("HumanEval/0", "", ids, "", False, (), "")
+    (reply,) = generate(model, gpt2_like, [prompt], max_new_tokens=8, heal=healer)
+    assert len(reply.text) > 2
+    stop = reply.text[:2]
+    (cut,) = generate(model, gpt2_like, [replace(prompt, stops=(stop,))], max_new_tokens=8, heal=healer)
+    assert (cut.text, cut.finish) == ("", "stop")

@@ -64,3 +64,26 @@ def test_bench_results_are_read_from_both_kinds_of_file(tmp_path: Path) -> None:
     files.write_json(tmp_path / "b.json", [{"name": "y", "kl_last": 2.0}, {"other": 1}])
     assert [row["name"] for row in bench.read_bench(tmp_path)] == ["x", "y"]
     assert bench.read_bench(tmp_path / "nothing") == []
+
+
+def test_phrases_are_swept_by_strategy_without_dropout(tmp_path: Path) -> None:
+    def record(objective: str, kl: float, **changes: Any) -> dict[str, Any]:
+        usual = {"model": "M", "text": "python", "strategy": "phrases", "n": 800, "dropout": 0.0, "new_share": 0.25}
+        return {**usual, "objective": objective, "kl_last": kl, "bpb": 1.0, **changes}
+
+    rows = [
+        record("untrained", 2.0), record("kl_last", 0.5), record("kl_last", 0.9, dropout=0.3), record("ce", 0.7),
+        record("mean_untrained", 1.0, n=200), record("mean_kl_last", 0.1, n=200, new_share=0.15, without_examples=20),
+        record("mean_kl_last", 0.1, n=3200), record("untrained", 1.0, strategy="merges"),
+        record("kl_last", 0.5, strategy="merges"),
+    ]  # fmt: skip
+    files.write_json(tmp_path / "M-python.json", rows)
+    files.write_json(tmp_path / "damage.json", {"n": 3})
+    files.write_json(tmp_path / "tokens.json", [{"model": "M", "n": 3}, 4])
+    found = bench.read_phrases(tmp_path)
+    assert len(found) == len(rows) and bench.read_phrases(tmp_path / "nothing") == []
+    swept = bench.sweep_phrases(found)
+    assert list(swept) == ["M, python, phrases"] and list(swept["M, python, phrases"]) == [200, 800]
+    line = swept["M, python, phrases"]
+    assert line[800] == pytest.approx({"share": 0.25, "untrained": 2.0, "trained": 0.5, "kept": 0.75, "untaught": 0.0})
+    assert line[200]["kept"] == pytest.approx(0.9) and line[200]["untaught"] == 0.1

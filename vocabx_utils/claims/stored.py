@@ -21,7 +21,8 @@ def judge_stored(results: Path) -> list[Verdict]:
     each text. What is not there is said to be "not measured here".
 
     Args:
-        results: folder with `phase1/*.jsonl`, `phase1/small/*.jsonl` and `finetune/*.json`, such as `results`.
+        results: folder with `phase1/*.jsonl`, `phase1/small/*.jsonl`, `phrases/*.json` and `finetune/*.json`, such as
+            `results`.
     """
     lines = measured.read_bench(results / "phase1")
     full = {title: found for title, found in measured.by_setting(lines).items() if "N =" not in title}
@@ -38,7 +39,7 @@ def judge_stored(results: Path) -> list[Verdict]:
         rows.judge_c5(directions, sample="settings"),
         losses.judge_c7(last),
         *_judge_tuned(measured.read_finetuning(results / "finetune")),
-        losses.judge_c12(measured.sweep(lines)),
+        losses.judge_c12(measured.sweep(lines) | measured.sweep_phrases(measured.read_phrases(results / "phrases"))),
         losses.judge_c17(last | few_pairs),
     ]
     return sorted(verdicts, key=lambda verdict: int(verdict.claim[1:]))

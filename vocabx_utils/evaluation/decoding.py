@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -14,6 +14,7 @@ from vocabx_utils.batching import like_length, pad
 from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
+from vocabx_utils.healing import Healer
 
 # the model ended the reply; a stop text or closing fence came; the limit was reached, so it may be truncated
 Finish = Literal["eos", "stop", "length"]
@@ -40,9 +41,12 @@ def generate(
     max_new_tokens: int = 448,
     batch_size: int | None = None,
     engine: Engine = "auto",
+    heal: Healer | None = None,
     on_done: Callable[[int, Completion], None] = lambda index, reply: None,
 ) -> list[Completion]:
     """Answer prompts, of at least one token each, greedily; the replies are in the order of the prompts.
+
+    Eight arguments: three that say what, and the rest how.
 
     Args:
         max_new_tokens: longest reply, in tokens, 1 or more.
@@ -50,6 +54,9 @@ def generate(
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
             left padding, for models whose attention cannot be replaced; `"auto"` chooses.
+        heal: for prompts that may end inside a token: each is continued from where `Healer.cut` takes it back to. The
+            text of a reply begins behind the prompt all the same, its ids where the kept part of the prompt ends; those
+            that say again what was taken back come on top of `max_new_tokens`.
         on_done: called with index and reply as each reply ends.
     """
     if max_new_tokens < 1:
@@ -63,7 +70,11 @@ def generate(
         engine = "slots" if slot_engine.supports(model) else "plain"
     run = _by_slots if engine == "slots" else _plain
     replies: dict[int, Completion] = {}
-    for index, reply in run(model, tokenizer, prompts, max_new_tokens, batch_size):
+    healed = None if heal is None else Healing(model, tokenizer, prompts, heal, batch_size)
+    asked = prompts if healed is None else healed.prompts
+    for index, reply in run(model, tokenizer, asked, max_new_tokens, batch_size):
+        if healed is not None:
+            reply = healed.whole(index, reply)
         replies[index] = reply
         on_done(index, reply)
     return [replies[index] for index in range(len(prompts))]
@@ -104,6 +115,62 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int
         return both[len(before) :]
     # The prompt's last character is completed by the reply; such a prompt is not made by `build_prompt`.
     return str(tokenizer.decode(list(ids), **options))
+
+
+class Healing:
+    """Prompts whose ends were taken back and said again, greedily and with the rest of the token that they cut apart.
+
+    Attributes:
+        prompts: the prompts with what was said in place of their ends.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: Sequence[Prompt],
+        healer: Healer,
+        batch_size: int | None = None,
+    ) -> None:
+        self.tokenizer, self.originals = tokenizer, prompts
+        cuts = [healer.cut(prompt.ids) for prompt in prompts]
+        self.kept = [prompt.ids[:count] for prompt, (count, _) in zip(prompts, cuts, strict=True)]
+        self.taken = [taken for _, taken in cuts]
+        self.said: list[list[int]] = [[] for _ in prompts]
+        rests, usable = list(self.taken), _usable_ids(model, tokenizer)
+        size = batch_size or (8 if slot_engine.placement(model)[0].type != "cuda" else 192)
+        while waiting := [index for index, rest in enumerate(rests) if rest]:
+            texts = [(*self.kept[index], *self.said[index]) for index in waiting]
+            for batch in like_length([len(text) for text in texts], count=size, longest_first=True):
+                scores = _next_scores(model, [texts[row] for row in batch])[:, :usable]
+                chosen = healer.hold(scores, [rests[waiting[row]] for row in batch]).argmax(-1).tolist()
+                for row, token in zip(batch, chosen, strict=True):
+                    self.said[waiting[row]].append(token)
+                    rests[waiting[row]] = healer.after(rests[waiting[row]], token)
+        self.prompts = [
+            replace(prompt, ids=(*kept, *said))
+            for prompt, kept, said in zip(prompts, self.kept, self.said, strict=True)
+        ]
+
+    def whole(self, index: int, reply: Completion) -> Completion:
+        """Put what was said before a reply in front of it, without the text that the prompt already holds."""
+        ids = (*self.said[index], *reply.ids)
+        known = len(self.taken[index].decode("utf-8", "replace"))
+        text, finish = completion_text(self.tokenizer, self.kept[index], ids)[known:], reply.finish
+        if (end := find_stop(text, self.originals[index])) is not None:
+            text, finish = text[:end], "stop"
+        return Completion(text, ids, finish)
+
+
+@torch.inference_mode()
+def _next_scores(model: PreTrainedModel, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Head products behind some texts, (B, rows of the head); capping and scaling do not change their order."""
+    body, head = cast(Any, model.get_decoder()), cast(Any, model.get_output_embeddings())
+    ids, _ = pad(texts)  # on the right, where causal attention never looks
+    hidden = body(input_ids=ids.to(slot_engine.placement(model)[0]), use_cache=False).last_hidden_state
+    last = torch.tensor([len(text) - 1 for text in texts], device=hidden.device)
+    scores: torch.Tensor = head(hidden[torch.arange(len(texts), device=hidden.device), last])
+    return scores
 
 
 @dataclass(frozen=True)

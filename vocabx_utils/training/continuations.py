@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from vocabx_utils.healing import Healer
 from vocabx_utils.student import Student, logits
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
@@ -108,13 +109,25 @@ def _mass(scores: Tensor, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample_after(
-    model: Student, prefixes: Sequence[np.ndarray[Any, Any]], length: int, *, greedy: bool = True, seed: int = 0
+    model: Student,
+    prefixes: Sequence[np.ndarray[Any, Any]],
+    length: int,
+    *,
+    greedy: bool = True,
+    seed: int = 0,
+    heal: Healer | None = None,
 ) -> list[list[int]]:
-    """Continue some prefixes that end with a new token; return the added ids.
+    """Continue some prefixes, such as those that end with a new token; return the added ids.
 
     Args:
         greedy: take the most probable token; otherwise sample at temperature 1.
+        heal: for prefixes that end anywhere: continue each from where `Healer.cut` takes it back to, and say again
+            what was taken back; the added ids then begin there.
     """
+    rests = [b""] * len(prefixes)
+    if heal is not None:
+        cuts = [heal.cut(prefix.tolist()) for prefix in prefixes]
+        prefixes, rests = [p[:kept] for p, (kept, _) in zip(prefixes, cuts, strict=True)], [rest for _, rest in cuts]
     generator = torch.Generator().manual_seed(seed)
     width = max(len(p) for p in prefixes)
     ids = torch.zeros(len(prefixes), width, dtype=torch.long)
@@ -128,11 +141,15 @@ def sample_after(
     for _ in range(length):
         hidden, _layer = model.hidden(unread.to(model.device), mask.to(model.device), cache=cache)
         scores = logits(hidden[:, -1], weights, model.transform).cpu()
+        if heal is not None:
+            scores = heal.hold(scores, rests)
         chosen = (
             scores.argmax(-1, keepdim=True)
             if greedy
             else torch.multinomial(torch.softmax(scores, -1), 1, generator=generator)
         )
+        if heal is not None:
+            rests = [heal.after(rest, token) for rest, token in zip(rests, chosen[:, 0].tolist(), strict=True)]
         ids = torch.cat([ids, chosen], 1)
         unread = ids if recurrent else chosen
         mask = torch.cat([mask, torch.ones_like(chosen)], 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -204,12 +205,16 @@ class _Source:
 
     def __init__(self, text: AlignedText, number: int) -> None:
         self.text, self.number = text, number
-        self.pairs = {anchor: text.pairs(anchor) for anchor in ANCHORS}
         self.cuts = np.full(len(text.extended_ids) + 1, -1, np.int64)
         self.cuts[0] = 0
-        last, _ = self.pairs["last"]
+        last, _ = text.pairs("last")
         self.cuts[last[:, 1] + 1] = last[:, 0] + 1
         self.usable = np.flatnonzero(self.cuts >= 0)
+
+    @cached_property
+    def pairs(self) -> dict[Anchor, tuple[Ints, npt.NDArray[np.int8]]]:
+        """Pairs and their kinds by anchor."""
+        return {anchor: self.text.pairs(anchor) for anchor in ANCHORS}
 
     def slice(self, start: int, stop: int) -> AlignedExample:
         """Cut out what lies between two shared cuts, in extended positions."""

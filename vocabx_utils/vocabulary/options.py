@@ -14,6 +14,7 @@ from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
 Strategy = Literal["added", "merges", "phrases"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+WORD_STRATEGIES: tuple[Strategy, ...] = ("added", "merges")  # those whose tokens stay inside words
 
 
 @dataclass(frozen=True)

@@ -82,18 +82,16 @@ class _Choice:
 
     def fill(self, n: int) -> None:
         """Take further pieces until `n` are there, or the corpus has no more."""
-        size = self._size(self.kept)
+        have, more = self._counted(self.kept), True
         while True:
             for piece in sorted(self.waiting):
-                if size == n:
-                    return
-                larger = self._size({*self.kept, piece}) if self._steps(piece) else size + 1
-                if larger <= n:
+                if len(have) < n and len(larger := have | self._counted({piece})) <= n:
                     self.kept.add(piece)
                     self.waiting.discard(piece)
-                    size = larger
-            if size >= n or not self._look(n - size):
+                    have = larger
+            if len(have) >= n or not more:
                 return
+            more = self._look(n - len(have))
 
     def weak(self) -> set[int]:
         """Pieces that the finished tokenizer makes too rarely, in too few texts, or too often across old tokens."""
@@ -104,7 +102,7 @@ class _Choice:
     def trim(self, n: int) -> bool:
         """Put pieces back until `n` are left, those that save the fewest tokens first; False if there are no more."""
         before = len(self.kept)
-        while (surplus := self._size(self.kept) - n) > 0:
+        while (surplus := len(self._counted(self.kept)) - n) > 0:
             worst = sorted(self.kept, key=lambda i: (self._saved(i), -i))[:surplus]
             self.kept.difference_update(worst)
             self.waiting.update(worst)
@@ -146,9 +144,9 @@ class _Choice:
                 more -= 1
         return True
 
-    def _size(self, pieces: set[int]) -> int:
-        counted = self._with_steps(pieces) if self.options.count_steps else pieces
-        return len({self.learner.raws[i] for i in counted})
+    def _counted(self, pieces: set[int]) -> set[bytes]:
+        """Bytes of the tokens that count among those wanted."""
+        return {self.learner.raws[i] for i in (self._with_steps(pieces) if self.options.count_steps else pieces)}
 
     def _with_steps(self, pieces: set[int]) -> set[int]:
         return pieces.union(*map(self._steps, pieces))
