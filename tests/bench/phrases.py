@@ -72,17 +72,16 @@ def prepare_data(options: argparse.Namespace) -> None:
     for strategy in options.strategies:
         for n in options.n:
             began = time.perf_counter()
-            extension = _extended(tokenizer, splits["tokenizer"], texts["train"], n, strategy)
+            extension = _extended(tokenizer, splits["tokenizer"], n, strategy)
             extension.save(options.out / "extensions" / f"{strategy}-{n}")
             print(
                 f"{options.texts} {strategy} {n}: {extension.N} tokens, {time.perf_counter() - began:.0f} s", flush=True
             )
 
 
-def _extended(tokenizer: Any, texts: list[str], train: list[str], n: int, strategy: str) -> Extension:
-    options = TokenOptions(min_count=8, min_files=3, mix_words=strategy == "both")
-    way = "merges" if strategy == "merges" else "phrases"
-    return extend_tokenizer(tokenizer, texts, n, way, options, training_texts=train, min_train_count=20)
+def _extended(tokenizer: Any, texts: list[str], n: int, strategy: str) -> Extension:
+    options = TokenOptions(min_count=max(8, 24_000 // n), min_files=3, mix_words=strategy == "both")
+    return extend_tokenizer(tokenizer, texts, n, "merges" if strategy == "merges" else "phrases", options)
 
 
 # --- phase 1 --------------------------------------------------------------------------------------------------------
