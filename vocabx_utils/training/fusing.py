@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from vocabx_utils import files
+from vocabx_utils.models import is_sharded
 from vocabx_utils.training.blocks import causal_only, quick_blocks
 from vocabx_utils.training.stages import blocks_of
 
@@ -72,6 +73,8 @@ def fuse_where_it_pays(
         fuse(model)
     if choice != "auto" or model.device.type != "cuda" or is_fused(model):
         return ""
+    if is_sharded(model):
+        return "blocks are not fused, since they are sharded; compile_blocks = 'on' does it all the same"
     try:
         blocks_of(model)
     except ValueError as error:

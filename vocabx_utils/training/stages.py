@@ -94,7 +94,7 @@ def check_extended(model: PreTrainedModel, new_ids: range) -> None:
             f"the base model has {len(embedding)} input rows and {len(head)} head rows, but the new tokens need ids "
             f"up to {needed - 1}; extend it first with models.with_extra_rows(base, input_rows, head_rows, first_id)"
         )
-    if embedding is head or embedding.data_ptr() == head.data_ptr():
+    if embedding is head or (embedding.data_ptr() == head.data_ptr() and not head.is_meta):
         raise ValueError("input embedding and head are tied; untie them first with models.untie(model)")
 
 
