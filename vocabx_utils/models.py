@@ -115,7 +115,8 @@ def quantization_of(name: str, dtype: torch.dtype, device: torch.device) -> dict
     """Return what transformers needs to load the linear layers of the blocks in fewer bits; nothing for "none".
 
     "4bit" is the NormalFloat of QLoRA (https://arxiv.org/abs/2305.14314) in bitsandbytes, which computes in `dtype` and
-    passes gradients through. Embedding and head stay as they are. ModelError where bitsandbytes is missing.
+    passes gradients through. Embedding and head stay as they are. ModelError where bitsandbytes is missing, and on a
+    CPU, for which it packs weights anew in a way that has no gradient.
     """
     if name == "none":
         return {}
@@ -126,6 +127,8 @@ def quantization_of(name: str, dtype: torch.dtype, device: torch.device) -> dict
             "quantization '4bit' needs the package bitsandbytes, which is not installed: `pip install bitsandbytes`, "
             "or set quantization to 'none'."
         )
+    if device.type == "cpu":
+        raise ModelError("quantization '4bit' needs a GPU, and the device is the CPU: set quantization to 'none'.")
     from transformers import BitsAndBytesConfig
 
     bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
