@@ -7,15 +7,17 @@
 Each part runs in processes of its own (`torchrun`), and after each OUT/large-<device>.json is written; parts that are
 there are not measured again. A part that runs out of its time leaves what it has.
 
-    load       random weights of --load-shape are written to SCRATCH, a file a layer, and read into shards; as many layers
-               as the time allows. First from the page cache, then, where time is left, from the disk
+    load       random weights of --load-shape are written to SCRATCH, a file a layer, as many as the time allows, and
+               read into shards: first from the page cache, then, where time is left, from the disk
     phase1     random weights of --shape made as shards on the cards; the teacher's pass, then --steps steps
     lora       the same of fine-tuning's stage b
-    quantised  MODEL as it is and with 4-bit blocks on one card: bits per byte, and phase 1 under both. MODEL and DATA are
-               those of `phase1.py`
+    quantised  MODEL as it is and with 4-bit blocks on one card: bits per byte, and phase 1 under both. MODEL and DATA
+               are those of `phase1.py`
 
-Rates count tokens of all cards; FLOP per token are those of `phase1.py` and `finetune.py`, recomputation not counted, and
-the ceiling is that of a matrix product in the same call, on every card at once.
+Rates count tokens of all cards; FLOP per token are those of `phase1.py` and `finetune.py`, recomputation not counted,
+and the ceiling is that of a matrix product in the same call, on every card at once. A card receives the blocks of the
+others twice a pass, forward and backward: `gather_seconds` is what that takes alone at the measured rate of a gathered
+block, and hides behind the arithmetic where a step takes longer.
 """
 
 from __future__ import annotations
@@ -154,6 +156,7 @@ def _launch(part: str, options: argparse.Namespace, limit: float) -> dict[str, A
                 error = f"not finished in {grace:.0f} s"
                 print(told[-3000:], file=sys.stderr, flush=True)
         found: dict[str, Any] = files.read_json(result) if result.exists() else {}
+        shutil.rmtree((options.scratch or Path(scratch)) / options.load_shape, ignore_errors=True)
     return found | ({"error": error} if error else {})
 
 
@@ -208,8 +211,12 @@ def model_config(shape: str, **changes: Any) -> Any:
 
 @torch.no_grad()
 def fill_random(module: nn.Module) -> None:
-    """Random weights of the usual size, made where each part lies; norms are 1, and adapters begin at 0."""
-    for name, parameter in module.named_parameters():
+    """Random weights of the usual size, made where each part lies; norms are 1, and adapters begin at 0.
+
+    What every process holds whole is the same in all of them.
+    """
+    for number, (name, parameter) in enumerate(module.named_parameters()):
+        torch.manual_seed(number)
         placed: Any = parameter
         local: Tensor = placed.to_local() if hasattr(placed, "to_local") else parameter
         if "norm" in name:
@@ -252,20 +259,20 @@ class Memory:
         self._looks.join()
 
 
-def gather_rate(model: nn.Module, processes: PartialState) -> float:
-    """Bytes a second that a card receives while a message of the size of a block is gathered."""
-    size = sum(p.numel() * p.element_size() for p in next(iter(stages.blocks_of(model))).parameters())  # type: ignore[arg-type]
+def gathering(model: Any, processes: PartialState) -> dict[str, float]:
+    """What a card receives: bytes a second while a block's message is gathered, and seconds of a whole pass."""
+    blocks = stages.blocks_of(model)
+    size = sum(p.numel() * p.element_size() for p in blocks[0].parameters())
     part = torch.zeros(size // 2 // processes.num_processes, dtype=torch.bfloat16, device=processes.device)
     whole = torch.zeros(len(part) * processes.num_processes, dtype=part.dtype, device=part.device)
-    rounds = 10 if torch.cuda.is_available() else 1
-    for count in (2, rounds):
+    for rounds in (2, 10 if torch.cuda.is_available() else 1):
         synchronise()
         began = time.perf_counter()
-        for _ in range(count):
+        for _ in range(rounds):
             torch.distributed.all_gather_into_tensor(whole, part)
         synchronise()
-    took = (time.perf_counter() - began) / rounds
-    return (whole.nbytes - part.nbytes) / took
+        took = (time.perf_counter() - began) / rounds
+    return {"gather_bytes_per_s": (whole.nbytes - part.nbytes) / took, "gather_seconds": 2 * len(blocks) * took}
 
 
 # --- load -----------------------------------------------------------------------------------------------------------
@@ -274,38 +281,35 @@ def gather_rate(model: nn.Module, processes: PartialState) -> float:
 def load(options: argparse.Namespace, processes: PartialState, about: dict[str, Any], save: Save) -> None:
     """Write a model in files, a layer each, and read it into shards."""
     folder = options.scratch / options.load_shape
-    try:
+    began = time.perf_counter()
+    layers = write_layers(folder, options, processes)
+    found = {**about, "shape": options.load_shape, "layers": layers, "write_seconds": time.perf_counter() - began}
+    found["file_bytes"] = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    save(found)
+    for name in ("load", "cold_load"):
+        if name == "cold_load":
+            # what is not on the disk yet has to be written before it can be dropped
+            if out_of_time(options, processes, 2 * found["write_seconds"] + 4 * found["load_seconds"]):
+                return
+            drop_from_cache(folder, processes)
+        model = sharding.empty_model(AutoConfig.from_pretrained(folder), models.pick_dtype("auto", processes.device))
+        memory = Memory()
+        processes.wait_for_everyone()
         began = time.perf_counter()
-        layers = write_layers(folder, options, processes)
-        found = {**about, "shape": options.load_shape, "layers": layers, "write_seconds": time.perf_counter() - began}
-        found["file_bytes"] = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        sharding.spread(model, processes)
+        sharding.read_weights(model, folder)
+        synchronise()
+        processes.wait_for_everyone()
+        found[f"{name}_seconds"] = time.perf_counter() - began
+        found |= memory.read(processes) if name == "load" else {}
+        memory.end()
+        found["weight_bytes_per_card"] = sharding.card_bytes(model, processes.num_processes).total
         save(found)
-        for name in ("load", "cold_load"):
-            if name == "cold_load":
-                drop_from_cache(folder, processes)
-                if out_of_time(options, processes, 4 * found["load_seconds"]):
-                    return
-            config = AutoConfig.from_pretrained(folder)
-            model = sharding.empty_model(config, models.pick_dtype("auto", processes.device))
-            memory = Memory()
-            processes.wait_for_everyone()
-            began = time.perf_counter()
-            sharding.spread(model, processes)
-            sharding.read_weights(model, folder)
-            synchronise()
-            processes.wait_for_everyone()
-            found[f"{name}_seconds"] = time.perf_counter() - began
-            found |= memory.read(processes) if name == "load" else {}
-            memory.end()
-            found["weight_bytes_per_card"] = sharding.card_bytes(model, processes.num_processes).total
+        if name == "load":
             found["equal_to_the_files"] = equal_to_files(model, folder)
             save(found)
-            del model
-            free()
-    finally:
-        processes.wait_for_everyone()
-        if processes.is_main_process:
-            shutil.rmtree(folder, ignore_errors=True)
+        del model
+        free()
 
 
 def write_layers(folder: Path, options: argparse.Namespace, processes: PartialState) -> int:
@@ -372,8 +376,8 @@ def run_phase1(options: argparse.Namespace, processes: PartialState, about: dict
     if options.recompute:
         sharding.recompute_blocks(model)
     synchronise()
-    found = {**about, **described(options), "placed": note, "fill_seconds": time.perf_counter() - began}
-    found["gather_bytes_per_s"] = gather_rate(model, processes)
+    found = {**about, **described(options, processes, 0), "placed": note, "fill_seconds": time.perf_counter() - began}
+    found |= gathering(model, processes)
     save(found)
     per_step = processes.num_processes * max(1, options.tokens // options.length)
     w = phase1.Workload(options.length, per_step, options.tokens, options.shape, NEW_TOKENS)
@@ -434,7 +438,7 @@ def run_lora(options: argparse.Namespace, processes: PartialState, about: dict[s
     began = time.perf_counter()
     training = StageTraining(model, stage, texts, few, settings, limit=limit, fill=fill_random)
     synchronise()
-    found = {**about, **described(options), "rank": RANK, "fill_seconds": time.perf_counter() - began}
+    found = {**about, **described(options, processes, RANK), "fill_seconds": time.perf_counter() - began}
     found["trainable"] = training.trainable
     save(found)
     memory = Memory()
@@ -457,11 +461,13 @@ def frozen_now(training: StageTraining) -> dict[str, tuple[int, int]]:
     return stages.checksums(training.tuned)
 
 
-def described(options: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for."""
+def described(options: argparse.Namespace, processes: PartialState, rank: int) -> dict[str, Any]:
+    """What was asked for, and the bytes of a card that were calculated for it."""
+    held = plan(SHAPES[options.shape], processes.num_processes, options.tokens, recompute=options.recompute, rank=rank)
     return {
         "shape": options.shape, "T": options.length, "tokens_per_pass": options.tokens, "new_tokens": NEW_TOKENS,
-        "recompute": options.recompute, "compiled": options.compiled, "warmup": options.warmup,
+        "rank": rank, "recompute": options.recompute, "compiled": options.compiled, "warmup": options.warmup,
+        "calculated_bytes": held,
     }  # fmt: skip
 
 
@@ -508,7 +514,7 @@ def quantised(options: argparse.Namespace, save: Save) -> None:
     from vocabx_utils.vocabulary.tokens import load_extension
 
     if not options.model or not options.data:
-        raise SystemExit("the part quantised needs --model and --data")
+        raise ValueError("the part quantised needs --model and --data")
     extension = load_extension(options.data / "extension")
     texts = files.read_json(options.data / "texts.json")
     some = options.texts or 600
@@ -548,7 +554,8 @@ def _seconds(text: str) -> dict[str, float]:
     return SECONDS | {name: float(value) for name, value in (part.split("=") for part in text.split(",") if part)}
 
 
-SECONDS = {"load": 170.0, "phase1": 240.0, "lora": 240.0, "quantised": 150.0}
+# the machine is lent by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
+SECONDS = {"load": 130.0, "phase1": 210.0, "lora": 240.0, "quantised": 150.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -568,17 +575,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--length", type=int, default=2048, help="T")
         command.add_argument("--texts", type=int, default=0, help="at most; default: what the steps need")
         command.add_argument("--steps", type=int, default=20, help="timed ones")
-        command.add_argument("--warmup", type=int, default=2, help="steps that are not timed")
+        command.add_argument("--warmup", type=int, default=1, help="steps that are not timed")
         command.add_argument("--size", type=int, default=8192, help="of the matrix product")
         command.add_argument("--compiled", action="store_true", help="fuse the blocks")
         command.add_argument("--model", default="", help="of the part quantised")
         command.add_argument("--data", type=Path, help="folder that phase1.py prepare made")
         command.add_argument("--scratch", type=Path, help="folder with room for the files of --load-shape")
     first, second = commands.choices["measure"], commands.choices["worker"]
-    first.add_argument("--parts", nargs="+", default=["load", "phase1", "lora"], choices=PARTS)
+    first.add_argument("--parts", nargs="+", default=["phase1", "load", "lora"], choices=PARTS)
     first.add_argument("--processes", type=int, default=2)
     first.add_argument("--minutes", type=float, default=9.5, help="of all parts")
-    first.add_argument("--seconds", type=_seconds, default=SECONDS, help="of each: load=170,phase1=240,lora=240")
+    first.add_argument("--seconds", type=_seconds, default=SECONDS, help="of some: load=130,lora=240")
     first.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
     first.add_argument("--out", type=Path, default=Path("results/bench"))
     first.add_argument("--label", default="", help="part of the file's name; default: the device")

@@ -75,6 +75,9 @@ def test_loss_curve_of_two_processes_equals_one(trained: Path, tmp_path: Path) -
     data = Phase1Data(train, validation, ask_teacher(base, train), ask_teacher(base, validation))
     config = settings(epochs=2, batch_size=3, token_budget=60)
     one = train_variant("mean_kl_last", base, new_tokens(), data, config, tmp_path / "one")
+    keys = [files.read_json(folder / "key.json") for folder in (one.folder, trained / "variant")]
+    assert keys[0] == keys[1]  # a run may go on with or without shards
+    assert not {"sharded", "gradient_checkpointing", "quantization"} & set(keys[0]["settings"])
     curves = [files.read_jsonl(folder / "steps.jsonl") for folder in (one.folder, trained / "variant")]
     for name in ("input_loss", "head_loss"):
         here, there = ([row[name] for row in curve] for curve in curves)

@@ -73,8 +73,8 @@ def fuse_where_it_pays(
         fuse(model)
     if choice != "auto" or model.device.type != "cuda" or is_fused(model):
         return ""
-    if is_sharded(model):
-        return "blocks are not fused, since they are sharded; compile_blocks = 'on' does it all the same"
+    if is_sharded(model) or getattr(model, "is_quantized", False):
+        return "blocks are not fused, since they are sharded or held in fewer bits"
     try:
         blocks_of(model)
     except ValueError as error:

@@ -231,7 +231,8 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
         torch.manual_seed(config.seed)
-        return get_peft_model(model, lora)  # type: ignore[arg-type]
+        empty = matrices_of(model)[0].is_meta  # weights are still to come, and those of the adapters with them
+        return get_peft_model(model, lora, low_cpu_mem_usage=empty)  # type: ignore[arg-type]
 
 
 def _lora_pattern(model: PreTrainedModel, config: FineTuneConfig) -> tuple[str, list[str]]:
