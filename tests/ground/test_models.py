@@ -142,7 +142,7 @@ def test_a_head_that_computes_in_a_way_of_its_own_is_refused(tiny_base):
         models.with_extra_rows(dataclasses.replace(tiny_base, model=model), rows, rows)
 
 
-def test_a_base_in_fewer_bits_is_refused_where_it_cannot_be(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_in_fewer_bits_is_refused_where_it_cannot_be(tiny_folder, monkeypatch):
     assert models.quantization_of("none", torch.float32, torch.device("cpu")) == {}
     with pytest.raises(models.ModelError, match="expected 'none' or '4bit'"):
         models.quantization_of("3bit", torch.float32, torch.device("cpu"))
