@@ -106,13 +106,13 @@ class StageTraining:
         self.frozen = {} if config.sharded else stages.checksums(self.tuned)
         tokens, longest = train.tokens * stage.epochs, max(len(example.ids) for example in train.examples)
         shape = (max(1, config.tokens_per_batch // longest), longest)
-        self.note = prepare(model, config, stage, tokens, shape)
         if config.sharded:
             shard(self.tuned, stages.blocks_of(model), self.accelerator)
             if fill is not None:
                 materialise(self.tuned, self.accelerator.device)
                 fill(self.tuned)
             self.frozen = stages.checksums(self.tuned)  # now that each process holds its part only
+        self.note = prepare(model, config, stage, tokens, shape)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.tuned.named_parameters() if p.requires_grad}
         self.optimisers = [
             torch.optim.AdamW(

@@ -266,6 +266,12 @@ def recomputes(model: nn.Module) -> bool:
     return any(type(module).__name__ == "CheckpointWrapper" for module in model.modules())
 
 
+def unwrapped(block: nn.Module) -> nn.Module:
+    """Return the block itself where `recompute_blocks` has wrapped it."""
+    inner: nn.Module = getattr(block, "_checkpoint_wrapped_module", block)
+    return inner
+
+
 def even_parts(
     model: nn.Module,
     lengths: Sequence[int],
