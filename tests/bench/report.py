@@ -224,7 +224,7 @@ def sizes(shape: dict[str, Any], tokens: int) -> tuple[float, float, float]:
     )
 
 
-def large_table(cards: tuple[int, ...] = (2, 4, 8)) -> str:
+def large_table(cards: tuple[int, ...] = (2, 4, 8, 16)) -> str:
     """Bytes per card of a 70B base whose blocks are sharded, calculated."""
     parts = {(count, rank): large.plan(LARGE, count, LARGE_TOKENS, rank=rank) for rank in (0, RANK) for count in cards}
     heads = ["", "cards", *next(iter(parts.values())), "sum", "sum without recomputation"]
