@@ -130,6 +130,11 @@ class Phase1Config(StageConfig):
     # share of the new tokens in training texts that stay apart as their original tokens, so that a prompt that ends
     # inside one leads to nothing unseen; the same in every epoch. Validation texts are never changed
     phrase_dropout: float = 0.0
+    # spread the blocks over the processes, for bases that one device cannot hold; see docs/performance.md
+    sharded: bool = False
+    gradient_checkpointing: Literal["never", "always"] = "never"  # compute blocks again in the backward pass
+    # bits of the blocks' linear layers: `none` leaves them, `4bit` needs bitsandbytes
+    quantization: Literal["none", "4bit"] = "none"
     require_improvement: bool = True  # fail if a variant that matches the teacher at `last` ends with a higher KL there
 
     def __post_init__(self) -> None:
@@ -141,6 +146,8 @@ class Phase1Config(StageConfig):
         self.require("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1")
         self.require("phrase_dropout", 0 <= self.phrase_dropout < 1, "a share from 0 to below 1")
         self.require("window", self.window == 0 or self.window >= 4, "0 or at least 4 tokens")
+        plain = self.quantization == "none" or not self.sharded
+        self.require("quantization", plain, "'none' where sharded is true: a 4-bit base lies on each device whole")
         self.require_at_least(
             1, "batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"
         )

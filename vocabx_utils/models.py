@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -75,14 +76,20 @@ class BaseModel:
 
 
 def load_base_model(
-    source: str | Path = DEFAULT_MODEL, *, device: str = "auto", dtype: str = "auto", revision: str | None = None
+    source: str | Path = DEFAULT_MODEL,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    quantization: str = "none",
 ) -> BaseModel:
     """Load a base model from a packaged name, hub id, local folder or `.gguf` file, untie its head and freeze it.
 
-    For `device` and `dtype` see `pick_device` and `pick_dtype`; a revision is the commit or tag of a hub id.
+    For `device` and `dtype` see `pick_device` and `pick_dtype`; a revision is the commit or tag of a hub id, and for
+    `quantization` see `quantization_of`.
 
     Raises:
-        ModelError: the source is missing, damaged or of a kind that cannot be extended.
+        ModelError: the source is missing, damaged or of a kind that cannot be extended, or bitsandbytes is missing.
 
     Example:
         >>> base = load_base_model(folder)
@@ -93,14 +100,39 @@ def load_base_model(
 
     where = pick_device(device)
     kind = pick_dtype(dtype, where)
+    how = quantization_of(quantization, kind, where)
     path = resolve_source(source)
     tokenizer = load_tokenizer(source, revision=revision)
     try:
         with quiet_transformers():
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, revision=revision)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, revision=revision, **how)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not load a causal language model from {str(source)!r}: {error}") from error
-    return _frozen(model, tokenizer, str(source), where)
+    return made_base(model, tokenizer, str(source), where)
+
+
+def quantization_of(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Return what transformers needs to load the linear layers of the blocks in fewer bits; nothing for "none".
+
+    "4bit" is the NormalFloat of QLoRA (https://arxiv.org/abs/2305.14314) in bitsandbytes, which computes in `dtype` and
+    passes gradients through. Embedding and head stay as they are. ModelError where bitsandbytes is missing, and on a
+    CPU, for which it packs weights anew in a way that has no gradient.
+    """
+    if name == "none":
+        return {}
+    if name != "4bit":
+        raise ModelError(f"quantization is {name!r}; expected 'none' or '4bit'.")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(
+            "quantization '4bit' needs the package bitsandbytes, which is not installed: `pip install bitsandbytes`, "
+            "or set quantization to 'none'."
+        )
+    if device.type == "cpu":
+        raise ModelError("quantization '4bit' needs a GPU, and the device is the CPU: set quantization to 'none'.")
+    from transformers import BitsAndBytesConfig
+
+    bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    return {"quantization_config": bits, "device_map": {"": device}}
 
 
 def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseModel:
@@ -112,11 +144,11 @@ def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseMo
     moves = model.training or any(parameter.requires_grad for parameter in model.parameters())
     if moves or model.config.tie_word_embeddings:
         model = copy.deepcopy(model)
-    return _frozen(model, tokenizer, str(model.name_or_path or type(model).__name__), model.device)
+    return made_base(model, tokenizer, str(model.name_or_path or type(model).__name__), model.device)
 
 
-def _frozen(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str, device: torch.device) -> BaseModel:
-    """Untie and freeze a model in place, and check it."""
+def made_base(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str, device: torch.device) -> BaseModel:
+    """Untie and freeze a model in place, and check it; every process has to call it where the model is sharded."""
     avoid_cudnn_attention()  # also where the model lies on the CPU: sharded runs move it to GPUs later
     model = untie(model).eval().requires_grad_(False).to(device)  # type: ignore[arg-type]
     check_finite(model, name)
@@ -198,7 +230,7 @@ def _check_plain_head(head: nn.Module) -> None:
 def check_finite(model: nn.Module, source: str = "the model") -> None:
     """Refuse weights that are infinite or NaN, before anything is computed from them; names the first such tensor."""
     for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if not bool(torch.isfinite(gathered(parameter)).all()):
             raise ModelError(
                 f"{source}: weights {name} hold values that are infinite or NaN. The file is damaged, or was saved in "
                 "a dtype that is too small for it; load the model from another copy."
@@ -245,12 +277,24 @@ def weights_fingerprint(model: nn.Module, samples: int = 4096) -> str:
 
     def parts() -> Iterator[bytes]:
         for name, tensor in sorted(model.state_dict().items()):
-            flat = tensor.detach().reshape(-1)
+            flat = gathered(tensor.detach()).reshape(-1)
             step = max(1, flat.numel() // samples)
             values = flat[::step].float().cpu().numpy().tobytes()
             yield f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + values
 
     return hash_bytes(parts())[:16]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether parts of a model's parameters lie in other processes (see `training.sharding`)."""
+    return any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Return a tensor, put together where it is sharded; then every process has to call it."""
+    placed: Any = tensor
+    whole: Tensor = placed.full_tensor() if hasattr(placed, "full_tensor") else tensor
+    return whole
 
 
 # --- extra rows --------------------------------------------------------------------------------------------

@@ -27,6 +27,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     ),
     "llama-6.7b": dict(vocab_size=32_256, **_LLAMA_67B),
     "llama-6.7b-v128k": dict(vocab_size=128_256, **_LLAMA_67B),
+    "qwen2.5-32b": dict(
+        model_type="qwen2", hidden_size=5120, intermediate_size=27_648, num_hidden_layers=64, num_attention_heads=40,
+        num_key_value_heads=8, vocab_size=152_064, max_position_embeddings=4096,
+    ),
+    "llama-3-70b": dict(
+        model_type="llama", hidden_size=8192, intermediate_size=28_672, num_hidden_layers=80, num_attention_heads=64,
+        num_key_value_heads=8, vocab_size=128_256, max_position_embeddings=4096,
+    ),
     "tiny": dict(
         model_type="llama", hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, vocab_size=512, max_position_embeddings=2048,

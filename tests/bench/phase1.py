@@ -336,7 +336,7 @@ def teacher_pass(problem: Problem) -> float:
     for _ in range(5):
         synchronise()
         began = time.perf_counter()
-        for _ in _passes(problem.base, problem.train, -1, problem.config.token_budget, range(len(problem.train))):
+        for _ in _passes(problem.base, problem.train, -1, problem.config.token_budget):
             pass
         synchronise()
         took.append(time.perf_counter() - began)

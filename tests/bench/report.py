@@ -15,10 +15,12 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
+import large
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from bench_parts import SHAPES, ratio
+from large import RANK
 from phase1 import WAYS, WORKLOADS
 
 from vocabx_utils import files
@@ -47,7 +49,7 @@ COLUMNS = {  # of the table of phase 1, with what each is divided by and the dig
     "teacher_file_share": ("with its file", 1, 2),
     "busy_host_ratio": ("with a busy host", 1, 2),
 }
-LARGE = {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8, "vocab": 128_256}  # Llama-3 70B
+LARGE, LARGE_TOKENS = SHAPES["llama-3-70b"], 8192
 MISSING = "not measured"
 GIB = 1 << 30
 
@@ -222,28 +224,93 @@ def sizes(shape: dict[str, Any], tokens: int) -> tuple[float, float, float]:
     )
 
 
-def large_table(new: int = 800, tokens: int = 4096, cards: tuple[int, ...] = (2, 4, 8)) -> str:
+def large_table(cards: tuple[int, ...] = (2, 4, 8, 16)) -> str:
     """Bytes per card of a 70B base whose blocks are sharded, calculated."""
-    s = LARGE
-    layer = s["width"] ** 2 * (2 + 2 * s["kv_heads"] / s["heads"]) + 3 * s["width"] * s["inner"]
-    matrices = 2 * 2 * s["vocab"] * s["width"]
-    rows = 2 * new * s["width"] * 4 * 4  # float32 rows, gradients and both Adam moments
-    # saved for the backward pass, in bf16: two norms, q, k, v, attention's output, three inner states
-    saved = tokens * s["layers"] * 2 * (6 * s["width"] + 2 * s["width"] * s["kv_heads"] / s["heads"] + 3 * s["inner"])
-    kept = tokens * s["layers"] * 2 * s["width"]  # block inputs alone, with recomputation
-    chunk = 2 * default_chunk(s["vocab"], torch.device("cuda")) * s["vocab"] * (4 + 2)
+    parts = {(count, rank): large.plan(LARGE, count, LARGE_TOKENS, rank=rank) for rank in (0, RANK) for count in cards}
+    heads = ["", "cards", *next(iter(parts.values())), "sum", "sum without recomputation"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for (count, rank), bytes_of in parts.items():
+        whole = large.plan(LARGE, count, LARGE_TOKENS, rank=rank, recompute=False)
+        shown = [*bytes_of.values(), sum(bytes_of.values()), sum(whole.values())]
+        name = f"LoRA, rank {rank}" if rank else "phase 1"
+        lines.append(f"| {name} | {count} | " + " | ".join(f"{part / GIB:.1f}" for part in shown) + " |")
+    blocks, head, _ = sizes(LARGE, 1)
+    total = (blocks + 2 * head) / 1e9
+    head_line = (
+        f"GiB per card, {total:.1f} billion parameters in bf16, N = {large.NEW_TOKENS}, passes of {LARGE_TOKENS:,} "
+        "tokens, blocks recomputed:\n\n"
+    )
+    return head_line + "\n".join(lines)
+
+
+def large_measured(results: dict[str, dict[str, Any]]) -> str:
+    """What was measured of such a base, beside what was calculated for the same sizes."""
     lines = [
-        "| cards | blocks, sharded | one gathered block, twice | both matrices, whole | new rows with Adam "
-        "| chunk of logits | saved states | saved with recomputation | sum | sum with recomputation |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| part | shape | device | cards | tokens of a pass | steps | tokens/s | of ceiling | peak, GiB a card "
+        "| calculated | gathering alone, s a step | step, s |",
+        "|---" * 12 + "|",
     ]
-    for count in cards:
-        parts = [2 * layer * s["layers"] / count, 2 * 2 * layer, matrices, rows, chunk]
-        shown = [*parts, saved, kept, sum(parts) + saved, sum(parts) + kept]
-        lines.append(f"| {count} | " + " | ".join(f"{part / GIB:.1f}" for part in shown) + " |")
-    total = (layer * s["layers"] + 2 * s["vocab"] * s["width"]) / 1e9
-    head = f"GiB per card, {total:.1f} billion parameters in bf16, N = {new}, micro-batch of {tokens:,} tokens:\n\n"
-    return head + "\n".join(lines)
+    loads, fewer = [], []
+    for found in results.values():
+        for part, goal in (("phase1", 0.35), ("lora", None)):
+            row = found.get(part, {})
+            if "tokens_per_s" in row:
+                lines.append(_large_line(part, row, goal))
+        if "load_seconds" in found.get("load", {}):
+            loads.append(_load_line(found["load"]))
+        if "4bit" in found.get("quantised", {}):
+            fewer.append(_quantised_table(found["quantised"]))
+    if len(lines) == 2:
+        lines.append(f"| phase1, lora | llama-3-70b | {MISSING} |" + " |" * 9)
+    return "\n\n".join(["\n".join(lines), *(loads or [f"Loading into shards: {MISSING}."]),
+                        *(fewer or [f"A 4-bit base: {MISSING}."])])  # fmt: skip
+
+
+def _large_line(part: str, row: dict[str, Any], goal: float | None) -> str:
+    took = float(np.median(row["step_seconds"][row["warmup"] :] or row["step_seconds"]))
+    peak = row["peak_card_bytes"] / GIB if row["peak_card_bytes"] else None
+    shown = [
+        part, row["shape"], row["device"], row["processes"], f"{row['tokens_per_pass']:,}", row["steps"],
+        _number(row["tokens_per_s"], 0), _against(row["ceiling_share"], goal, False), _number(peak, 1),
+        _number(sum(row["calculated_bytes"].values()) / GIB, 1), _number(row.get("gather_seconds"), 2),
+        _number(took, 2),
+    ]  # fmt: skip
+    return "| " + " | ".join(map(str, shown)) + " |"
+
+
+def _load_line(row: dict[str, Any]) -> str:
+    size = row["file_bytes"] / 1e9
+    cold = ""
+    if "cold_load_seconds" in row:
+        cold = f", and in {row['cold_load_seconds']:.1f} s ({size / row['cold_load_seconds']:.1f} GB/s) from the disk"
+    card = f"{row['peak_card_bytes'] / GIB:.1f} GiB on a card, " if row["peak_card_bytes"] else ""
+    rate = size / row["load_seconds"]
+    return (
+        f"Loading, {row['device']}: {row['layers']} layers of the shape {row['shape']}, {size:.1f} GB in safetensors, "
+        f"lie in {row['processes']} shards after {row['load_seconds']:.1f} s ({rate:.1f} GB/s) from the page "
+        f"cache{cold}. Peak of a process: {card}{row['peak_host_bytes'] / GIB:.1f} GiB of the host's memory, mapped "
+        f"files not counted. Calculated for a card: {row['weight_bytes_per_card'] / GIB:.1f} GiB."
+    )
+
+
+def _quantised_table(row: dict[str, Any]) -> str:
+    lines = [
+        f"A 4-bit base, {row['device']}, {row['texts']} texts, {row['new_tokens']} new tokens, `mean_kl_last`:",
+        "",
+        "| blocks | weights, MB | base, bits per byte | KL at the last subtoken, start | end "
+        "| end, on the model as it is | CE there, nats | seconds |",
+        "|---" * 8 + "|",
+    ]
+    for name, title in (("none", "bf16"), ("4bit", "4 bits (NF4)")):
+        one = row[name]
+        there = one["on_the_model_as_it_is"]
+        numbers = [
+            _number(one["weight_bytes"] / 1e6, 0), _number(one["end"]["base_bpb"], 4),
+            *(_number(kl, 4) for kl in (one["start"]["kl_last"], one["end"]["kl_last"], there["kl_last"])),
+            _number(there["ce"], 4), _number(one["seconds"], 1),
+        ]  # fmt: skip
+        lines.append(f"| {title} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines)
 
 
 WAY_STYLES = {way: cycle_style(at) for at, way in enumerate(WAYS)}
@@ -363,6 +430,7 @@ def write(results: Path, docs: Path) -> None:
         "head": head_table(read(results, "head-products")),
         "arithmetic": arithmetic_table(lengths),
         "large": large_table(),
+        "large-measured": large_measured(read(results, "large")),
         "quick": quick_table(results / "quick-series.json"),
         "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
         "memory": f"![{memory}](figures/memory.svg)",

@@ -140,3 +140,15 @@ def test_a_head_that_computes_in_a_way_of_its_own_is_refused(tiny_base):
     rows = torch.zeros(2, tiny_base.width)
     with pytest.raises(models.ModelError, match="NormHead"):
         models.with_extra_rows(dataclasses.replace(tiny_base, model=model), rows, rows)
+
+
+def test_a_base_in_fewer_bits_is_refused_where_it_cannot_be(tiny_folder, monkeypatch):
+    assert models.quantization_of("none", torch.float32, torch.device("cpu")) == {}
+    with pytest.raises(models.ModelError, match="expected 'none' or '4bit'"):
+        models.quantization_of("3bit", torch.float32, torch.device("cpu"))
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(models.ModelError, match="pip install bitsandbytes"):
+        models.load_base_model(tiny_folder, device="cpu", quantization="4bit")
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(models.ModelError, match="needs a GPU"):
+        models.load_base_model(tiny_folder, device="cpu", quantization="4bit")

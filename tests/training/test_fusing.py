@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.config import ConfigError, FineTuneConfig, Phase1Config
 from vocabx_utils.training import fusing
+from vocabx_utils.training.sharding import recompute_blocks, unwrapped
+from vocabx_utils.training.stages import blocks_of
 
 
 @pytest.fixture
@@ -78,3 +80,18 @@ def test_a_family_whose_blocks_are_not_found_runs_as_it_is(
     assert not fusing.is_fused(on_a_card)
     with pytest.raises(ValueError, match="2 lists"):  # asked for, it is refused
         decide(on_a_card, "on", 0.0)
+
+
+def test_of_sharded_blocks_the_arithmetic_alone_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tiny_model()
+    recompute_blocks(base.model)
+    monkeypatch.setattr(fusing, "is_sharded", lambda model: True)
+    note = fusing.fuse_where_it_pays(base.model, "on", 10**9, (2, 8))
+    inner = [unwrapped(block) for block in blocks_of(base.model)]
+    assert note == "" and fusing.is_fused(base.model)
+    assert all(block._compiled_call_impl is None and "forward" in vars(block) for block in inner)
+    fusing.unfuse(base.model)
+    assert not fusing.is_fused(base.model) and not any("forward" in vars(block) for block in inner)
+    monkeypatch.undo()
+    fusing.fuse(base.model)
+    assert all(block._compiled_call_impl is not None for block in inner)

@@ -209,15 +209,18 @@ def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.Mon
     assert len(once) == len(each) == 2 and min(once + each) > 0
 
 
-def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["parallel", "sharded"])
+def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
     stage = prepare_phase1(runs.open_run("tiny"), config(stage_one), tell=lambda _: None)
     one = train_stage(stage, config(stage_one))["mean_kl_last"]
-    other = stage_one / "runs" / "two" / "01_tokenizer_extension"
+    other = stage_one / "runs" / way / "01_tokenizer_extension"
     other.parent.mkdir()
     other.symlink_to(stage_one / "runs" / "tiny" / "01_tokenizer_extension")
-    profile = stage_one / "two.yaml"
-    values = SETTINGS | {"run_name": "two", "variants": ["mean_kl_last"], "model": str(stage_one / "model")}
+    profile = stage_one / f"{way}.yaml"
+    values = SETTINGS | {"run_name": way, "variants": ["mean_kl_last"], "model": str(stage_one / "model")}
+    if way == "sharded":
+        values |= {"sharded": True, "gradient_checkpointing": "always"}
     profile.write_text(yaml.safe_dump({"03": values}), encoding="utf-8")
     # --multi_gpu starts the processes also where there is no GPU; they then talk through gloo
     command = [
@@ -230,7 +233,7 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VOCABX_RUNS": str(stage_one / "runs")}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    two = stage_one / "runs" / "two" / "03_phase1_training" / "mean_kl_last"
+    two = stage_one / "runs" / way / "03_phase1_training" / "mean_kl_last"
     assert runs.read_provenance(two)["processes"] == 2
     curves = [[row["input_loss"] for row in files.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)

@@ -25,6 +25,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from vocabx_utils.models import is_sharded
+from vocabx_utils.training.sharding import recomputes
+
 _SEEN, _KEPT = 2, 64  # a shape is recorded when it comes after this many times; so many recordings are kept
 _BLOCKS: weakref.WeakKeyDictionary[PreTrainedModel, Blocks] = weakref.WeakKeyDictionary()
 Run = Callable[[Tensor], Tensor]
@@ -33,12 +36,15 @@ Run = Callable[[Tensor], Tensor]
 def quick_blocks(model: PreTrainedModel) -> Blocks | None:
     """Return the one `Blocks` of a frozen model on a GPU, which all its students and its teacher share; None on a CPU.
 
+    Blocks that are sharded, computed again in the backward pass or held in fewer bits are not replayed.
     Recordings hold where the weights lie: call `forget` after the model was moved or its blocks were compiled.
     """
     if model.device.type != "cuda":
         return None
     if model not in _BLOCKS:
         _BLOCKS[model] = Blocks(model)
+        if is_sharded(model) or recomputes(model) or getattr(model, "is_quantized", False):
+            _BLOCKS[model].record = None  # gathering, computing again and unpacking are left to their libraries
     return _BLOCKS[model]
 
 

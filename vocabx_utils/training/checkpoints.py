@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from vocabx_utils import files
+from vocabx_utils.models import gathered
 
 FILE = "checkpoint.safetensors"
 
@@ -73,9 +74,7 @@ def _place(key: str, parameters: Mapping[str, Tensor]) -> str:
 
 def whole(tensor: Tensor) -> Tensor:
     """Return a tensor on the CPU, put together where it is sharded; then every process has to call it."""
-    gathered: Any = tensor.detach()
-    full: Tensor = gathered.full_tensor() if hasattr(gathered, "full_tensor") else gathered
-    return full.cpu()
+    return gathered(tensor.detach()).cpu()
 
 
 def _spread(tensor: Tensor, parameter: Tensor) -> Tensor:

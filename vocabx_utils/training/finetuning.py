@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,9 @@ from vocabx_utils.training.loss_model import (
     prepare,
     reset_peak,
     reshard,
-    shard,
     undo_preparation,
 )
+from vocabx_utils.training.sharding import materialise, shard
 from vocabx_utils.training.stage_files import new_rows_of
 
 
@@ -70,7 +70,7 @@ class StageRun:
 class StageTraining:
     """One stage's training: `run` yields what each step and each validation gave (see `loop.Training`).
 
-    Eight arguments: model and texts, how they are trained, and what the ids mean.
+    Nine arguments: model and texts, how they are trained, what the ids mean, and where its weights come from.
 
     Args:
         model: plain untied model; changed in place, wrapped by peft in stage "b" (then `trained` is the wrapper).
@@ -78,6 +78,8 @@ class StageTraining:
         limit: V + N.
         new_ids: ids of the new tokens.
         start_loss: validation loss of the model as it comes, measured here unless given.
+        fill: for a sharded model without memory (`sharding.empty_model`): gives the `LossModel`, whose parts have
+            memory now, their values.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class StageTraining:
         limit: int,
         new_ids: range = range(0),
         start_loss: float | None = None,
+        fill: Callable[[nn.Module], None] | None = None,
     ) -> None:
         self.model, self.stage, self.config, self.new_ids = model, stage, config, new_ids
         self.train, self.validation, self.start_loss = train, validation, start_loss
@@ -100,13 +103,16 @@ class StageTraining:
         self.rows_before = new_rows_of(model, new_ids)
         self.tuned = LossModel(model, limit, dtype, new_ids, train_rows=stage.key == "b" and config.rows_in_b)
         self.table = stages.trainable_table(self.tuned)
-        self.frozen = stages.checksums(self.tuned)
+        self.frozen = {} if config.sharded else stages.checksums(self.tuned)
         tokens, longest = train.tokens * stage.epochs, max(len(example.ids) for example in train.examples)
         shape = (max(1, config.tokens_per_batch // longest), longest)
-        self.note = prepare(model, config, stage, tokens, shape)
         if config.sharded:
-            shard(self.tuned, self.accelerator)
+            shard(self.tuned, stages.blocks_of(model), self.accelerator)
+            if fill is not None:
+                materialise(self.tuned, self.accelerator.device)
+                fill(self.tuned)
             self.frozen = stages.checksums(self.tuned)  # now that each process holds its part only
+        self.note = prepare(model, config, stage, tokens, shape)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.tuned.named_parameters() if p.requires_grad}
         self.optimisers = [
             torch.optim.AdamW(

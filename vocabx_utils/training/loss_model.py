@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -149,19 +148,6 @@ def _cast_adapter_inputs(model: PreTrainedModel, cast: bool) -> None:
     for module in layers:
         if hasattr(module, "lora_A"):
             module.cast_input_dtype_enabled = cast
-
-
-def shard(tuned: LossModel, accelerator: Accelerator) -> None:
-    """Spread every block, and the rest as one unit, over the processes (fully sharded data parallel)."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    if accelerator.num_processes < 2:
-        raise ValueError("sharded=True needs several processes; start with accelerate launch, or set sharded=False")
-    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    for block in stages.blocks_of(tuned.tuned):
-        fully_shard(block, mesh=mesh)
-    fully_shard(tuned, mesh=mesh)
 
 
 def reshard(tuned: LossModel) -> None:

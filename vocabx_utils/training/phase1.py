@@ -26,7 +26,7 @@ from torch.optim import AdamW
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
-from vocabx_utils.training.batches import align_batch, epoch_batches, micro_batches
+from vocabx_utils.training.batches import align_batch, epoch_batches
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.dropout import drop_phrases
@@ -35,7 +35,8 @@ from vocabx_utils.training.fusing import fuse_where_it_pays
 from vocabx_utils.training.goals import Goals, serve
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
-from vocabx_utils.training.processes import share_of, sum_over
+from vocabx_utils.training.processes import sum_over
+from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.step_losses import batch_losses
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
@@ -245,9 +246,12 @@ class Phase1Training:
         # Means run over the whole step, whatever part of it this process and this micro-batch hold.
         kl_scale, ce_scale = self.facts.scales(indices, objective.new_target_weight)
         losses = self._zeros()
-        own = share_of(indices, self.processes)
-        for part in micro_batches(self.facts.lengths, own, self.config.token_budget):
-            losses += self._backward(part, objective, kl_scale, ce_scale)
+        model, budget = self.student.model, self.config.token_budget
+        for part in even_parts(model, self.facts.lengths, indices, budget, self.processes):
+            if part:
+                losses += self._backward(part, objective, kl_scale, ce_scale)
+            else:
+                idle_pass(self.student)
         sum_over([*(rows.grad for rows in self.parameters.values() if rows.grad is not None), losses], self.processes)
         for optimiser in self.optimisers:
             optimiser.step()

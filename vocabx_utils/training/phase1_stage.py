@@ -38,6 +38,7 @@ from vocabx_utils.training.loop import carry_out, claim
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student, prepare
 from vocabx_utils.training.processes import leads, wait
+from vocabx_utils.training.sharding import load_sharded_base, recompute_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, require_focus
@@ -47,14 +48,15 @@ Starts = dict[tuple[int, ...], Scores]
 
 # Settings that say where and how to compute, or choose texts that the fingerprints tell: a run may go on with others.
 _NOT_IN_KEY = {
-    "variants", "run_name", "model", "device", "dtype", "token_budget", "checkpoint_steps", "compile_blocks",
-    "require_improvement", "train_limit", "validation_limit", "train_windows", "validation_windows",
+    "variants", "run_name", "model", "device", "dtype", "token_budget", "checkpoint_steps", "compile_blocks", "sharded",
+    "gradient_checkpointing", "require_improvement", "train_limit", "validation_limit", "train_windows",
+    "validation_windows",
 }  # fmt: skip
 
 
 _STORAGE = {"model": None, "bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn}
 # settings that came later: at these values a run folder's key is what it was
-_LATER = {"teacher_storage": "model", "phrase_dropout": 0.0, "head_learning_rate": 0.0}
+_LATER = {"teacher_storage": "model", "phrase_dropout": 0.0, "head_learning_rate": 0.0, "quantization": "none"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def prepare_phase1(
     """Read notebook 01's files, check what can be known, and prepare examples and the teacher's states.
 
     Args:
-        base: the base model, loaded from `config.model` unless given.
+        base: the base model, loaded from `config.model` unless given; with `gradient_checkpointing` its blocks are
+            wrapped in place.
         tell: receives the size of each teacher cache before it is written.
 
     Raises:
@@ -97,7 +100,7 @@ def prepare_phase1(
             not finite, or no text holds a new token.
     """
     extension = load_extension(run.require("01", "extension"))
-    base = base or load_base_model(config.model, device=config.device, dtype=config.dtype)
+    base = base or _base_of(config, processes, tell)
     if base.vocab_size != extension.V:
         raise ValueError(
             f"the extension of run {run.name!r} starts at id {extension.V}, the model {config.model!r} has "
@@ -107,6 +110,8 @@ def prepare_phase1(
     check_finite(base.model, base.name)
     if any(parse_variant(name).init == "focus" for name in config.variants):
         require_focus()
+    if config.gradient_checkpointing == "always":
+        recompute_blocks(base.model)
     folder, model = run.stage("03"), base
     config = replace(config, compile_blocks=fusing.settled(config.compile_blocks, folder))
 
@@ -124,6 +129,13 @@ def prepare_phase1(
     fusing.settle(base.model, folder)
     tell(tell_spans(data.train))
     return Phase1Stage(folder, base, extension, data)
+
+
+def _base_of(config: Phase1Config, processes: PartialState | None, tell: Callable[[str], None]) -> BaseModel:
+    """Load the base that a configuration names, on each device whole or spread over them."""
+    if config.sharded:
+        return load_sharded_base(config.model, processes, dtype=config.dtype, tell=tell)
+    return load_base_model(config.model, device=config.device, dtype=config.dtype, quantization=config.quantization)
 
 
 def train_stage(

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from vocabx_utils.batching import pad
-from vocabx_utils.models import BaseModel
+from vocabx_utils.models import BaseModel, is_sharded
 from vocabx_utils.student import Student, cache_argument
 from vocabx_utils.training.batches import micro_batches
 from vocabx_utils.training.examples import AlignedSet
@@ -36,14 +36,16 @@ class SharedBeginnings:
         limit: bytes that may be kept; a split that needs more is run from its first token, like a model that keeps
             no keys. 0 keeps nothing: blocks that a compiler has fused run faster whole than with keys beside them.
             2 GiB on a CPU unless given, and 0 on a GPU: short texts leave a GPU waiting for its next kernel anyway, and
-            several smaller passes instead of one would let it wait more.
+            several smaller passes instead of one would let it wait more. 0 on sharded blocks, since each process
+            has to make as many passes as the others.
     """
 
     def __init__(
         self, base: BaseModel, examples: AlignedSet, *, token_budget: int = 8192, limit: int | None = None
     ) -> None:
         if limit is None:
-            limit = _CPU_BYTES if base.device.type == "cpu" and not is_fused(base.model) else 0
+            kept = base.device.type == "cpu" and not is_fused(base.model) and not is_sharded(base.model)
+            limit = _CPU_BYTES if kept else 0
         self.base, self.examples, self.token_budget, self.limit = base, examples, token_budget, limit
         self.lengths = [min(e.prefix_pairs, len(e.ids) - 1) for e in examples.examples]
         self.kept: dict[int, tuple[Tensor, Tensor]] | None = None

@@ -94,7 +94,7 @@ def check_extended(model: PreTrainedModel, new_ids: range) -> None:
             f"the base model has {len(embedding)} input rows and {len(head)} head rows, but the new tokens need ids "
             f"up to {needed - 1}; extend it first with models.with_extra_rows(base, input_rows, head_rows, first_id)"
         )
-    if embedding is head or embedding.data_ptr() == head.data_ptr():
+    if embedding is head or (embedding.data_ptr() == head.data_ptr() and not head.is_meta):
         raise ValueError("input embedding and head are tied; untie them first with models.untie(model)")
 
 
@@ -231,7 +231,8 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
         torch.manual_seed(config.seed)
-        return get_peft_model(model, lora)  # type: ignore[arg-type]
+        empty = matrices_of(model)[0].is_meta  # weights are still to come, and those of the adapters with them
+        return get_peft_model(model, lora, low_cpu_mem_usage=empty)  # type: ignore[arg-type]
 
 
 def _lora_pattern(model: PreTrainedModel, config: FineTuneConfig) -> tuple[str, list[str]]:

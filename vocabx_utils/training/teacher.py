@@ -24,17 +24,18 @@ from torch import Tensor
 
 from vocabx_utils import files, folders, locks, paths
 from vocabx_utils.batching import pad
-from vocabx_utils.models import BaseModel
+from vocabx_utils.models import BaseModel, gathered
 from vocabx_utils.progress import progress
 from vocabx_utils.student import Student, logit_transform
-from vocabx_utils.training.batches import micro_batches, next_ids
+from vocabx_utils.training.batches import next_ids
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import rows_checksum
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Ints
 from vocabx_utils.training.goals import Goals, sum_up
 from vocabx_utils.training.losses import phase1_loss
-from vocabx_utils.training.processes import leads, share_of, sum_over, wait
+from vocabx_utils.training.processes import leads, sum_over, wait
+from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 
 SHARED = ".teacher"  # beside the runs; hidden, since it is none
@@ -94,7 +95,7 @@ def ask_teacher(
     rows, total = _layout(base, examples)
     states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
     nats = 0.0
-    for part, kept, part_nats in _passes(base, examples, layer, token_budget, range(len(examples))):
+    for part, kept, part_nats in _passes(base, examples, layer, token_budget):
         nats += part_nats
         states[torch.from_numpy(np.concatenate([rows[index] for index in part]))] = kept.cpu()
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
@@ -145,10 +146,9 @@ def teacher_cache(
             if writes:
                 _reserve(folder, total, base.width, dtype, tell)
             wait(processes)
-            share = share_of(range(len(examples)), processes)
             nats, apart = 0.0, None
             with path.open("r+b", buffering=0) as file:
-                for part, kept, part_nats in _passes(base, examples, layer, token_budget, share):
+                for part, kept, part_nats in _passes(base, examples, layer, token_budget, processes):
                     nats += part_nats
                     if apart is None and dtype != base.dtype and layer == -1:
                         apart = storage_kl(base, kept[:_LOOKED_AT], dtype)
@@ -198,16 +198,20 @@ def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
 
 @torch.no_grad()
 def _passes(
-    base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, share: Sequence[int]
+    base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, processes: PartialState | None = None
 ) -> Iterator[tuple[list[int], Tensor, float]]:
-    """Run the teacher over some examples, a few at a time: their numbers, (K, D) states and the nats of their targets.
+    """Run the teacher over this process's examples: a few numbers, (K, D) states and the nats of their targets.
 
     States come in the order of the numbers: all that are kept of the first example, then those of the second.
     """
     lengths = [len(e.original_ids) for e in examples.examples]
     teacher = Student(base.model, base.vocab_size)
     teacher.blocks = quick_blocks(base.model)
-    for part in progress(micro_batches(lengths, share, token_budget), desc="teacher", unit="batch"):
+    parts = even_parts(base.model, lengths, range(len(lengths)), token_budget, processes)
+    for part in progress(parts, desc="teacher", unit="batch"):
+        if not part:
+            idle_pass(teacher)
+            continue
         texts = [examples.examples[i].original_ids for i in part]
         ids = pad(texts)[0]  # (B, To)
         final, kept = teacher.hidden(ids.to(base.device), layer=layer)  # (B, To, D) each
@@ -254,7 +258,7 @@ def _key(base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, d
 def _weights_checksum(base: BaseModel) -> str:
     state = base.model.state_dict()
     sums = [
-        rows_checksum(state[name].reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
+        rows_checksum(gathered(state[name]).reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
         for name in sorted(state)
     ]
     return files.hash_bytes([repr(sums).encode()])[:16]

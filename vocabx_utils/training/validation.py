@@ -15,11 +15,12 @@ from accelerate import PartialState
 from torch import Tensor
 
 from vocabx_utils.student import Student
-from vocabx_utils.training.batches import Batch, align_batch, micro_batches
+from vocabx_utils.training.batches import Batch, align_batch
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.losses import phase1_loss
-from vocabx_utils.training.processes import share_of, sum_over
+from vocabx_utils.training.processes import sum_over
+from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.teacher import TeacherStates
 
 _PLACES = ("old", "new", "identical", "last", "first")
@@ -72,7 +73,10 @@ def evaluate(
     device, scores = model.device, TokenScores.zeros(model.n_new, model.device)
     sums = {name: torch.zeros(2, dtype=torch.float64, device=device) for name in _PLACES}  # nats, places
     lengths = [len(e.ids) for e in examples.examples]
-    for part in micro_batches(lengths, share_of(range(len(examples)), processes), token_budget):
+    for part in even_parts(model.model, lengths, range(len(lengths)), token_budget, processes):
+        if not part:
+            idle_pass(model)
+            continue
         last, first = (align_batch(examples, part, anchor, teacher.rows).to(device) for anchor in ("last", "first"))
         hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
         ce, kl, kl_first = _losses(model, teacher, hidden.flatten(0, 1), last, first)
