@@ -208,7 +208,7 @@ def _by_phrases(spelling: Spelling, proposals: list[Proposal], texts: list[str])
     plan = plan_merges(spelling, inside, words)
     tokens, given = _tokens_of_plan(spelling, plan, inside, words)
     crossing = [p for p in proposals if not p.merge and crosses_words(spelling, p.text)]
-    phrases = _added_texts(spelling, crossing, [t for t in texts if crosses_words(spelling, t)])
+    phrases = dict.fromkeys([*(p.text for p in crossing), *(t for t in texts if crosses_words(spelling, t))], False)
     added = _added_tokens(spelling, phrases, crossing, spelling.first_free_id + len(tokens))
     further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens), "phrases": len(added)}
     return phrase_layout(spelling, plan, phrases), [*tokens, *added], [*given, *added], further

@@ -97,7 +97,10 @@ class _Choice:
         """Pieces that the finished tokenizer makes too rarely, in too few texts, or too often across old tokens."""
         least, files, cut = self.options.min_count, self.options.min_files, self.options.max_cut
         rows = ((i, *self.counts[self.learner.raws[i]]) for i in self.kept)
-        return {i for i, count, texts, clean in rows if clean < max(least, (1 - cut) * count) or texts < files}
+        return {
+            i for i, count, texts, clean, gain in rows
+            if clean < max(least, (1 - cut) * count) or gain < least or texts < files
+        }
 
     def trim(self, n: int) -> bool:
         """Put pieces back until `n` are left, those that save the fewest tokens first; False if there are no more."""
@@ -157,7 +160,7 @@ class _Choice:
 
     def _saved(self, piece: int) -> int:
         """Original tokens that a piece saves, where it cuts none."""
-        return self.counts[self.learner.raws[piece]][2] * (len(self.subtokens(piece)) - 1)
+        return self.counts[self.learner.raws[piece]][3]
 
     def _crosses(self, piece: int) -> bool:
         return crosses_words(self.spelling, self.learner.raws[piece].decode("utf-8", "replace"))
@@ -174,12 +177,12 @@ class _Choice:
             text = raw.decode()
         except UnicodeDecodeError:
             return False
-        if raw in self.barred or (text.isspace() and not options.keep_whitespace):
+        if raw in self.barred or (text.isspace() and options.keep_whitespace is False):
             return False
         if text in spelling.vocab or spelling.piece(text) in spelling.vocab or spelling.normalise(text) != text:
             return False
         if self.crosses(piece):
-            return len(raw) <= options.max_phrase_bytes and not spelling.inside_a_token(text)
+            return len(raw) <= options.max_phrase_bytes
         return options.mix_words and len(raw) <= options.max_bytes and all(map(self.fits, self._steps(piece)))
 
     def _proposal(self, piece: int, rank: int) -> Proposal:
@@ -204,19 +207,31 @@ class _Borders:
             self.borders.append(borders)
 
     def counts(self, built: Tokenizer, raws: Sequence[bytes]) -> IntArray:
-        """For each new token its occurrences, the texts with one, and the occurrences that cut no old token, (N, 3).
+        """For each new token its occurrences, the texts with one, and the original tokens that it saves, (N, 3).
+
+        Between two places where tokens of both sides end, what is saved is shared out among the new tokens there.
 
         Args:
             raws: bytes of the new tokens, in the order of their ids.
         """
         widths = np.concatenate([self.widths, np.array([len(raw) for raw in raws], dtype=np.int64)])
-        counts = np.zeros((len(raws), 3), dtype=np.int64)
+        counts = np.zeros((len(raws), 4))
         for ids, borders in zip(encode_each(built, self.texts), self.borders, strict=True):
             row = np.asarray(ids, dtype=np.int64)
+            new = np.flatnonzero(row >= self.V)
+            if not len(new):
+                continue
             ends = np.cumsum(widths[row])
-            new = row >= self.V
-            tokens, ends, starts = row[new] - self.V, ends[new], ends[new] - widths[row[new]]
-            clean = borders[starts] & borders[ends]
-            found = np.bincount(tokens, minlength=len(raws))
-            counts += np.stack([found, found > 0, np.bincount(tokens[clean], minlength=len(raws))], axis=1)
+            shared = np.flatnonzero(borders[ends])  # extended tokens that end where an original one does
+            before = np.cumsum(borders)  # original tokens that end at or before each byte, and 1
+            group = np.searchsorted(shared, new)
+            read = np.diff(shared, prepend=-1)  # extended tokens of each group
+            had = np.diff(before[ends[shared]], prepend=1)
+            held = np.bincount(group, minlength=len(shared))
+            gain = ((had - read) / np.maximum(held, 1))[group]
+            tokens = row[new] - self.V
+            clean = borders[ends[new]] & borders[ends[new] - widths[row[new]]]
+            found, saved = (np.bincount(tokens, values, minlength=len(raws)) for values in (None, gain))
+            kept = np.bincount(tokens[clean], minlength=len(raws))
+            counts += np.stack([found, found > 0, kept, saved], axis=1)
         return counts
