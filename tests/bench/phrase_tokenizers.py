@@ -69,9 +69,13 @@ def python_files() -> list[Path]:
     return found
 
 
-def halves(paths: Iterable[Path], max_bytes: int) -> tuple[list[str], list[str]]:
-    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents."""
-    texts = {p.read_text(encoding="utf-8", errors="replace") for p in paths}
+def halves(paths: Iterable[Path], max_bytes: int, longest: int = 30_000) -> tuple[list[str], list[str]]:
+    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents.
+
+    Args:
+        longest: characters kept of a file, so that no few large ones fill a half.
+    """
+    texts = {p.read_text(encoding="utf-8", errors="replace")[:longest] for p in paths}
     ordered = sorted((t for t in texts if t.strip()), key=lambda t: sha256(t.encode()).digest())
     both: tuple[list[str], list[str]] = ([], [])
     sizes = [0, 0]
