@@ -224,3 +224,29 @@ def test_no_score_is_below_its_floor() -> None:
         style = f"chat/{resolve_prefill(name, 'chat', 'auto')}"
         found = [row["passed"] for setting, row in answers[name].items() if setting.startswith(style)]
         assert len(found) == 1 and found[0] >= floor
+
+
+def test_phrases_are_measured_reported_and_continued(tmp_path: Path) -> None:
+    measuring, report = script("phrase_tokenizers"), script("phrase_report")
+    for k in range(40):
+        text = "".join(f"    if x is not None and {w}{k % 3}:\n        return self.{w}\n" for w in ("ab", "cd", "ef"))
+        (tmp_path / f"f{k}.py").write_text(f"def f{k}(self, x):\n{text}")
+    out = tmp_path / "tokenizers.json"
+    asked = ["--corpus", f"own=/{tmp_path}:*.py", "--no-python", "--sizes", "8", "--ways-at", "8"]
+    asked += ["--speed-bytes", "20000", "--out", str(out)]
+    assert measuring.main(asked) == 0
+    content = files.read_json(out)
+    rows = {row["strategy"]: row for row in content["rows"]}
+    assert list(rows) == list(measuring.STRATEGIES)
+    assert rows["phrases"]["saved_percent"] > rows["merges"]["saved_percent"]
+    (ways,) = content["ways"]
+    assert ways["patterns"]["changed_positions"] == ways["patterns"]["of_them_changed"] == 0
+    assert ways["patterns"]["round_trip_failures"] == ways["literal"]["round_trip_failures"] == 0
+    assert ways["patterns"]["saved_percent"] > 10
+    assert measuring.main(asked) == 0 and files.read_json(out)["rows"] == content["rows"]  # nothing is measured again
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "phrases.md").write_text((BENCH.parents[1] / "docs" / "phrases.md").read_text())
+    report.write(out, docs, told=8)
+    page = (docs / "phrases.md").read_text()
+    assert "SmolLM2, own" in page and "not measured" not in page and (docs / "figures" / "phrases.svg").exists()

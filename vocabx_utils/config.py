@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from vocabx_utils.settings import ConfigError, Settings
 
+_LATER_IN_01 = frozenset({"max_phrase_bytes", "line_breaks", "mix_words", "max_cut"})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageConfig(Settings):
@@ -54,7 +56,7 @@ class TokenizerConfig(StageConfig):
     max_phrase_bytes: int = 64
     line_breaks: bool = True
     mix_words: bool = True
-    max_cut: float = 0.25
+    max_cut: float = 0.5
     # sizes of the splits
     tokenizer_pairs: int = 2000
     train_pairs: int = 1500
@@ -73,6 +75,11 @@ class TokenizerConfig(StageConfig):
             self.require("packages", bool(self.packages), "at least one import name")
         else:
             self.require("corpus_path", bool(self.corpus_path), f"a path or name for {self.corpus_source!r}")
+
+    def key(self) -> dict[str, Any]:
+        """Return the settings as the key of a run folder: those that came later count only where they were changed."""
+        later = {f.name: f.default for f in dataclasses.fields(self) if f.name in _LATER_IN_01}
+        return {k: v for k, v in self.to_dict().items() if k not in later or v != later[k]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -69,9 +69,13 @@ def python_files() -> list[Path]:
     return found
 
 
-def halves(paths: Iterable[Path], max_bytes: int) -> tuple[list[str], list[str]]:
-    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents."""
-    texts = {p.read_text(encoding="utf-8", errors="replace") for p in paths}
+def halves(paths: Iterable[Path], max_bytes: int, longest: int = 30_000) -> tuple[list[str], list[str]]:
+    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents.
+
+    Args:
+        longest: characters kept of a file, so that no few large ones fill a half.
+    """
+    texts = {p.read_text(encoding="utf-8", errors="replace")[:longest] for p in paths}
     ordered = sorted((t for t in texts if t.strip()), key=lambda t: sha256(t.encode()).digest())
     both: tuple[list[str], list[str]] = ([], [])
     sizes = [0, 0]
@@ -195,7 +199,7 @@ def encoding_seconds(named: dict[str, Any], texts: Sequence[str], n_bytes: int, 
             for _ in encode_each(tokenizer, corpus):
                 pass
             seconds[name].append(time.perf_counter() - begun)
-    return {name: round(statistics.median(taken), 2) for name, taken in seconds.items()}
+    return {name: round(statistics.median(taken), 3) for name, taken in seconds.items()}
 
 
 def rows_of(
@@ -203,10 +207,10 @@ def rows_of(
 ) -> Iterable[tuple[str, int, dict[str, Any], Extension]]:
     """Extend by each strategy and size, what is done left out."""
     chosen_on, measured_on = both
-    spelling, least = spelling_of(tokenizer), TokenOptions(min_count=4, keep_whitespace=False)
+    spelling, least = spelling_of(tokenizer), TokenOptions(min_count=4, min_files=2, keep_whitespace=False)
     tables: dict[str, Any] = {}
     for strategy, named in STRATEGIES.items():
-        options = TokenOptions(min_count=4, keep_whitespace=False, **named)
+        options = TokenOptions(min_count=4, min_files=2, keep_whitespace=False, **named)
         how = "merges" if strategy == "merges" else "phrases"
         for n in sizes:
             if (strategy, n) in done:
@@ -239,7 +243,11 @@ def compare_ways(
     found: dict[str, Any] = {
         name: measure(way, measured_on) | further_checks(way, measured_on) for name, way in ways.items()
     }
-    return found | {"phrases": len(learned), "seconds": encoding_seconds(named, measured_on, speed_bytes)}
+    return found | {
+        "phrases": len(learned),
+        "speed_bytes": speed_bytes,
+        "seconds": encoding_seconds(named, measured_on, speed_bytes),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -263,7 +271,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         corpora[name] = sorted(Path(folder).rglob(glob))
     tokenizers = dict(t.partition("=")[::2] for t in chosen.tokenizer or ["SmolLM2=smollm2-135m"])
     content = read_json(chosen.out) if chosen.out.exists() else {"rows": [], "ways": []}
-    content |= {"date": date.today().isoformat(), "min_count": 4, "max_bytes_of_a_half": chosen.max_bytes}
+    content |= {
+        "date": date.today().isoformat(),
+        "min_count": 4,
+        "min_files": 2,
+        "max_bytes_of_a_half": chosen.max_bytes,
+    }
     content["versions"] = installed_versions(("tokenizers", "transformers", "numpy", *PACKAGES[:4]))
     for tokenizer_name, place in tokenizers.items():
         tokenizer = load_tokenizer(place)

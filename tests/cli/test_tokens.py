@@ -220,3 +220,16 @@ def test_bad_input_of_audit(tmp_path: Path) -> None:
     assert "Give either" in call("audit").output
     result = call("audit", "--run-name", "none-such")
     assert result.exit_code != 0 and "01_tokenizer_extension" in result.output
+
+
+def test_phrases_are_proposed_written_and_audited(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ext"
+    asked = ["--strategy", "phrases", "--no-line-breaks", "--max-phrase-bytes", 40]
+    result = call("propose", "--from", tree, "--glob", "*.c", "--n", 6, "--model", tiny_folder, "--out", out, *asked)
+    assert result.exit_code == 0, result.output
+    extension = load_extension(out)
+    assert extension.strategy == "phrases" and extension.report["phrases"] > 0
+    assert not any("\n" in t.text or len(t.raw) > 40 for t in extension.tokens)
+    assert "positions outside new tokens whose token differs:" in result.output
+    audited = call("audit", out, "--from", tree, "--glob", "*.c")
+    assert audited.exit_code == 0, audited.output

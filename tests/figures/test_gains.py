@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from vocabx_utils.figures.gains import draw_token_gains, draw_tradeoff
+from vocabx_utils.figures.gains import draw_phrases, draw_token_gains, draw_tradeoff
 
 
 def test_tokens_stand_at_their_kl_before_and_after() -> None:
@@ -45,3 +45,18 @@ def test_the_line_of_the_trade_off_joins_what_differs_in_lambda_alone() -> None:
     assert [text.get_text() for text in ax.texts] == ["λ = 0", "λ = 1"]
     assert "mean init, KL (last) has the lowest KL" in drawing.alt
     assert "mean init, CE the fewest bits per byte" in drawing.alt
+
+
+def test_saved_tokens_have_a_panel_for_each_tokenizer_and_corpus() -> None:
+    rows = [
+        {"tokenizer": t, "corpus": c, "strategy": s, "n": n, "saved_percent": k + n / 100}
+        for k, s in enumerate(("merges", "phrases"))
+        for t in ("A", "B")
+        for c in ("x", "y", "z")
+        for n in (800, 200)
+    ]
+    drawing = draw_phrases(pd.DataFrame(rows))
+    axes = drawing.figure.axes
+    assert [ax.get_title() for ax in axes] == [f"{t}, {c}" for t in "AB" for c in "xyz"]
+    assert [line.get_xydata().tolist() for line in axes[0].lines] == [[[200, 2], [800, 8]], [[200, 3], [800, 9]]]
+    assert "With 800 new tokens: A on x: 8.0 % (merges), 9.0 % (phrases)" in drawing.alt

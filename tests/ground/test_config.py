@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from vocabx_utils.config import FineTuneConfig, Phase1Config, StageConfig
+from vocabx_utils.config import FineTuneConfig, Phase1Config, StageConfig, TokenizerConfig
 from vocabx_utils.settings import ConfigError
 
 
@@ -46,3 +46,10 @@ def test_settings_refuse_numbers_that_are_not_finite(value):
         Phase1Config(learning_rate=value)
     with pytest.raises(ConfigError, match="finite"):
         FineTuneConfig(clip_norm=value)
+
+
+def test_settings_of_phrases_leave_the_key_of_older_runs_as_it_was() -> None:
+    usual, changed = TokenizerConfig().key(), TokenizerConfig(max_cut=0.1, strategy="phrases").key()
+    assert not {"max_cut", "mix_words", "line_breaks", "max_phrase_bytes"} & usual.keys()
+    assert changed == usual | {"max_cut": 0.1, "strategy": "phrases"}
+    assert usual.keys() < TokenizerConfig().to_dict().keys()

@@ -8,7 +8,14 @@ import pytest
 
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary import surgery
-from vocabx_utils.vocabulary.audit import audit_extension, changed_words, gains, recut_texts, texts_by_type
+from vocabx_utils.vocabulary.audit import (
+    audit_extension,
+    changed_positions,
+    changed_words,
+    gains,
+    recut_texts,
+    texts_by_type,
+)
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import TokenOptions
@@ -26,7 +33,7 @@ def test_a_sound_extension_passes(extension: Extension, domain: list[str]) -> No
     audit = audit_extension(extension, {".py": domain}, domain)
     assert audit.passed and not audit.unreachable and not audit.round_trips
     assert audit.words_checked > 500
-    assert len(audit.table()) == 5
+    assert len(audit.table()) == 6
 
 
 def test_gains_are_counted_by_type(extension: Extension, domain: list[str]) -> None:
@@ -125,3 +132,31 @@ def test_texts_that_are_cut_elsewhere_are_listed_with_the_place(smollm_like: Any
     assert row.after == tuple(naive[1][near])
     assert before[1][: row.position] == naive[1][: row.position]
     assert before[1][row.position] != naive[1][row.position]
+
+
+def test_positions_that_hold_another_old_token_are_counted(smollm_like: Any, domain: list[str]) -> None:
+    """Against the definition: an old token is unchanged where the original has it at the same bytes."""
+    assert changed_positions(add_tokens(smollm_like, [" groupby"], "merges"), domain)[0].empty
+    extension = add_tokens(smollm_like, ["oupby", " in s"], "phrases")
+    texts = ["x groupby y in some in s", *domain]
+    found, looked_at = changed_positions(extension, texts)
+
+    def spans(tokenizer: Any, text: str) -> list[tuple[int, int]]:
+        spelling, at, out = spelling_of(tokenizer), 0, []
+        for i in encode_all(tokenizer, [text])[0]:
+            at += len(spelling.raw_of(i))
+            out.append((i, at))
+        return out
+
+    naive, old = [], 0
+    for number, text in enumerate(texts):
+        before = set(spans(extension.original, text))
+        for k, (i, end) in enumerate(spans(extension.extended, text)):
+            old += i < extension.V
+            if i < extension.V and (i, end) not in before:
+                naive.append((number, k))
+    assert list(zip(found["text"], found["position"], strict=True)) == naive and looked_at == old
+    assert any(number == 0 for number, _ in naive)
+    table = audit_extension(extension, {"x": texts}).table().set_index("finding")
+    row = table.loc["positions outside new tokens whose token differs"]
+    assert (row["count"], row["of"]) == (len(naive), old) and "->" in row["examples"]

@@ -22,7 +22,7 @@ from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 BYTE_LEVEL = ["smollm", "qwen", "llama3", "gpt4"]
-WORDS = "für die Übersetzung über größe Maß 🙂🙃 zählt gilt können".split()
+WORDS = ["für", "die", "Übersetzung", "über", "größe", "Maß", "🙂🙃", "zählt", "gilt", "können"]
 GERMAN = [" ".join(WORDS[(k * j + j) % len(WORDS)] for j in range(1, 12)) + "\n" for k in range(40)]
 
 

@@ -46,7 +46,7 @@ def tokens() -> None:
 @click.option("--max-phrase-bytes", default=64, show_default=True, help="Longest phrase, in bytes (phrases).")
 @click.option("--line-breaks/--no-line-breaks", default=True, show_default=True, help="Line breaks inside phrases.")
 @click.option("--mix-words/--no-mix-words", default=True, show_default=True, help="Let words compete with phrases.")
-@click.option("--max-cut", default=0.25, show_default=True, help="Share of a phrase's places that may cut old tokens.")
+@click.option("--max-cut", default=0.5, show_default=True, help="Share of a phrase's places that may cut old tokens.")
 @click.option("--across-digits", is_flag=True, help="Let merges join digits.")
 @click.option("--keep-whitespace", is_flag=True, help="Propose tokens of pure whitespace too.")
 @click.option("--exclude", multiple=True, metavar="TOKEN", help="Leave a token out; can be given again and again.")

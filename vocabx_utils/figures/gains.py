@@ -1,4 +1,4 @@
-"""What phase 1 gains: the KL of each new token before and after, and what a share of cross-entropy costs and buys."""
+"""What is gained: tokens saved by each strategy, the KL of each new token, what a share of cross-entropy buys."""
 
 from __future__ import annotations
 
@@ -10,13 +10,49 @@ import numpy as np
 import pandas as pd
 
 from vocabx_utils.figures.looks import drawable
-from vocabx_utils.figures.theme import PALETTE, Drawing, note, variant_style
+from vocabx_utils.figures.theme import PALETTE, Drawing, cycle_style, note, variant_style
 from vocabx_utils.glyphs import visible
 from vocabx_utils.measured import ce_line
 from vocabx_utils.names import variant_label
 
 _FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 _NAMED = 5  # tokens whose text stands beside their point
+
+
+def draw_phrases(table: pd.DataFrame, told: int = 800) -> Drawing:
+    """Draw tokens saved against N, a column for each corpus, a row for each tokenizer; the text names size `told`.
+
+    Args:
+        table: columns tokenizer, corpus, strategy, n, saved_percent, as in `results/phrases/tokenizers.json`.
+    """
+    tokenizers, corpora = (list(table[name].unique()) for name in ("tokenizer", "corpus"))
+    strategies = list(table["strategy"].unique())
+    size = (3.1 * len(corpora) + 0.6, 2.5 * len(tokenizers) + 0.6)
+    fig, axes = plt.subplots(len(tokenizers), len(corpora), figsize=size, squeeze=False, sharex=True, sharey=True)
+    numbers = []
+    for (tokenizer, corpus), rows in table.groupby(["tokenizer", "corpus"], sort=False):
+        ax = axes[tokenizers.index(tokenizer), corpora.index(corpus)]
+        for k, strategy in enumerate(strategies):
+            line = rows[rows["strategy"] == strategy].sort_values("n")
+            ax.plot(line["n"], line["saved_percent"], label=strategy, **cycle_style(k))
+        ax.set(title=f"{tokenizer}, {corpus}", xscale="log")
+        ax.set_xticks(sorted(table["n"].unique()), [f"{n:,}" for n in sorted(table["n"].unique())])
+        ax.minorticks_off()
+        at = rows[rows["n"] == told].set_index("strategy")["saved_percent"]
+        if len(at):
+            listed = ", ".join(f"{value:.1f} % ({strategy})" for strategy, value in at.items())
+            numbers.append(f"{tokenizer} on {corpus}: {listed}")
+    for ax in axes[-1]:
+        ax.set_xlabel("new tokens N")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("tokens saved (%)")
+    axes[0, 0].set_ylim(0, 1.05 * table["saved_percent"].max())
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(strategies))
+    alt = (
+        "Line charts of tokens saved on held-out text against the number of new tokens, a panel for each tokenizer and "
+        f"corpus on one scale, a line for each strategy. With {told} new tokens: {'; '.join(numbers)}."
+    )
+    return Drawing(fig, alt)
 
 
 def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:

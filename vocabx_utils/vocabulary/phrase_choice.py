@@ -6,6 +6,11 @@ it may cut an old token (` = None` inside ` = NoneType`). A piece that stays ins
 is left. So the tokenizer is built, the corpus is encoded and counted again, what falls short is dropped, and the places
 are filled with further pieces, until nothing changes. A phrase that cuts old tokens too often is dropped as well: `, `
 with its space would win nothing where it takes the space of the next word.
+
+Why added tokens: they need no pattern of the pre-tokenizer, so any byte-level tokenizer can have them, and whatever
+reads added tokens reads them. The other way, alternatives for the phrases in front of the pre-tokenizer's own
+expression, changes no old position at all, but only where that expression is known, and not in tools that have
+expressions built in; `docs/phrases.md` compares the two.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class PhraseLearner:
     def _best(self) -> tuple[int, int] | None:
         """The pair with the highest count, equal ones by bytes; entries whose count has fallen are put back."""
         while self._heap:
-            negative, raw, _, code = heapq.heappop(self._heap)
+            negative, _, _, code = heapq.heappop(self._heap)
             left, right = code >> 32, code & _LOW
             count = self._counts.get(code, 0)
             if left == right:  # three equal tokens hold their pair once, which only a look at the places tells

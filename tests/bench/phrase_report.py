@@ -1,0 +1,114 @@
+"""Draw docs/figures/phrases.svg and fill the tables of docs/phrases.md from results/phrases/tokenizers.json.
+
+    python tests/bench/phrase_report.py [--results results/phrases/tokenizers.json] [--docs docs]
+
+Only text between `<!-- name -->` and `<!-- end -->` is replaced, so no number of that page is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from vocabx_utils import files
+from vocabx_utils.figures.gains import draw_phrases
+from vocabx_utils.figures.theme import save_figure, theme
+
+WAYS = ("literal", "patterns")
+
+
+def table_of(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+
+
+def saved_table(rows: pd.DataFrame, told: int) -> str:
+    """What each strategy saves and costs at one size."""
+    header = [
+        "tokenizer, text", "strategy", "tokens saved", "tokens per 1,000 bytes", "positions new", "mean span",
+        "old positions changed", "seconds to choose",
+    ]  # fmt: skip
+    lines = [
+        [
+            f"{r.tokenizer}, {r.corpus}",
+            f"`{r.strategy}`",
+            f"{r.saved_percent:.1f} %",
+            f"{r.tokens_per_1000_bytes:.0f}",
+            f"{100 * r.new_share:.1f} %",
+            f"{r.mean_subtokens:.1f} tokens, {r.mean_bytes:.1f} bytes",
+            f"{100 * r.changed_share:.2f} %",
+            f"{r.seconds_to_choose:.0f}",
+        ]
+        for r in rows[rows["n"] == told].itertuples()
+    ]
+    return table_of(header, lines)
+
+
+def ways_table(ways: list[dict[str, Any]]) -> str:
+    """Both ways with the same phrases."""
+    header = [
+        "tokenizer, text", "way", "tokens saved", "old positions changed", "round trips broken",
+        "old lines changed", "MB encoded a second (original)",
+    ]  # fmt: skip
+    lines = [
+        [
+            f"{w['tokenizer']}, {w['corpus']}",
+            f"`{name}`",
+            f"{w[name]['saved_percent']:.1f} %",
+            f"{100 * w[name]['changed_share']:.2f} %",
+            f"{w[name]['round_trip_failures']} of {w[name]['round_trips']}",
+            f"{w[name]['of_them_changed']} of {w[name]['lines_without_new_tokens']}",
+            f"{_rate(w, name):.2f} ({_rate(w, 'original'):.2f})",
+        ]
+        for w in ways
+        for name in WAYS
+    ]
+    return table_of(header, lines)
+
+
+def _rate(way: dict[str, Any], name: str) -> float:
+    return float(way["speed_bytes"] / 1e6 / way["seconds"][name])
+
+
+def write(results: Path, docs: Path, told: int = 800) -> None:
+    """Fill the page and draw its figure."""
+    theme()
+    content = files.read_json(results)
+    rows = pd.DataFrame(content["rows"])
+    drawing = draw_phrases(rows, told)
+    save_figure(drawing.figure, "phrases", drawing.alt, docs / "figures")
+    plt.close(drawing.figure)
+    parts = {
+        "saved": saved_table(rows, told),
+        "ways": ways_table(content["ways"]),
+        "figure": f"![{drawing.alt}](figures/phrases.svg)",
+    }
+    page = docs / "phrases.md"
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        text, found = re.subn(pattern, lambda m, p=part: f"{m[1]}{p}\n{m[2]}", text, flags=re.S)
+        if found != 1:
+            raise SystemExit(f"{page}: expected one <!-- {name} --> … <!-- end -->, found {found}")
+    page.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results/phrases/tokenizers.json"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    write(options.results, options.docs)
+
+
+if __name__ == "__main__":
+    main()
