@@ -115,8 +115,8 @@ def quantization_of(name: str, dtype: torch.dtype, device: torch.device) -> dict
     """Return what transformers needs to load the linear layers of the blocks in fewer bits; nothing for "none".
 
     "4bit" is the NormalFloat of QLoRA (https://arxiv.org/abs/2305.14314) in bitsandbytes, which computes in `dtype` and
-    passes gradients through. Embedding and head stay as they are. ModelError where bitsandbytes is missing, and on a
-    CPU, for which it packs weights anew in a way that has no gradient.
+    passes gradients through. Embedding and head stay as they are. ModelError where bitsandbytes is missing, and without
+    CUDA: for a CPU it packs weights anew in a way that has no gradient.
     """
     if name == "none":
         return {}
@@ -127,12 +127,13 @@ def quantization_of(name: str, dtype: torch.dtype, device: torch.device) -> dict
             "quantization '4bit' needs the package bitsandbytes, which is not installed: `pip install bitsandbytes`, "
             "or set quantization to 'none'."
         )
-    if device.type == "cpu":
-        raise ModelError("quantization '4bit' needs a GPU, and the device is the CPU: set quantization to 'none'.")
+    if device.type != "cuda":
+        raise ModelError(f"quantization '4bit' needs a CUDA GPU, the device is {device}: set quantization to 'none'.")
     from transformers import BitsAndBytesConfig
 
     bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
-    return {"quantization_config": bits, "device_map": {"": device}}
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return {"quantization_config": bits, "device_map": {"": index}}
 
 
 def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseModel:

@@ -150,5 +150,5 @@ def test_a_base_in_fewer_bits_is_refused_where_it_cannot_be(tiny_folder, monkeyp
     with pytest.raises(models.ModelError, match="pip install bitsandbytes"):
         models.load_base_model(tiny_folder, device="cpu", quantization="4bit")
     monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(models.ModelError, match="needs a GPU"):
+    with pytest.raises(models.ModelError, match="needs a CUDA GPU, the device is cpu"):
         models.load_base_model(tiny_folder, device="cpu", quantization="4bit")
