@@ -43,11 +43,18 @@ class TokenizerConfig(StageConfig):
     corpus_glob: str = "*.h"  # which files, written as in a `.gitignore` file, several separated by commas, for `tree`
     template: Literal["thesis", "chat"] = "thesis"  # how a pair reads: `thesis` or `chat`
     n_tokens: int = 32  # new tokens wanted (N)
-    strategy: Literal["merges", "added"] = "merges"  # `merges` (ours) or `added` (the thesis's)
+    # `merges` (ours), `added` (the thesis's) or `phrases` (ours, across words)
+    strategy: Literal["merges", "added", "phrases"] = "merges"
     min_count: int = 4  # fewest occurrences of a token in the tokenizer split
     min_train_count: int = 4  # fewest occurrences in the training split; 0 keeps tokens that cannot be trained
-    max_token_bytes: int = 32  # longest token
+    max_token_bytes: int = 32  # longest token inside a word
     keep_whitespace: bool = False  # propose tokens of pure whitespace
+    # of `phrases` only: longest phrase, whether one may hold line breaks, whether words compete with them, and the
+    # largest share of occurrences that may cut old tokens
+    max_phrase_bytes: int = 64
+    line_breaks: bool = True
+    mix_words: bool = True
+    max_cut: float = 0.25
     # sizes of the splits
     tokenizer_pairs: int = 2000
     train_pairs: int = 1500
@@ -59,7 +66,8 @@ class TokenizerConfig(StageConfig):
         super().__post_init__()
         self.require_at_least(1, "n_tokens", "min_count")
         self.require_at_least(0, "min_train_count")
-        self.require_at_least(2, "max_token_bytes")
+        self.require_at_least(2, "max_token_bytes", "max_phrase_bytes")
+        self.require("max_cut", 0 <= self.max_cut <= 1, "a share from 0 to 1")
         self.require_at_least(1, "tokenizer_pairs", "train_pairs", "validation_pairs", "comparison_bytes")
         if self.corpus_source == "packages":
             self.require("packages", bool(self.packages), "at least one import name")

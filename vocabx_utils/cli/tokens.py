@@ -39,10 +39,14 @@ def tokens() -> None:
 @click.option("--all-files", is_flag=True, help=ALL_FILES)
 @click.option("--n", default=800, show_default=True, help="New tokens wanted; steps towards them come on top.")
 @click.option("--model", default="smollm2-135m", show_default=True, help="Whose tokenizer: name, hub id or folder.")
-@click.option("--strategy", default="merges", show_default=True, type=click.Choice(["merges", "added"]))
+@click.option("--strategy", default="merges", show_default=True, type=click.Choice(["merges", "added", "phrases"]))
 @click.option("--min-count", default=4, show_default=True, help="Fewest occurrences of a token.")
 @click.option("--min-files", default=2, show_default=True, help="Fewest files that a token occurs in.")
-@click.option("--max-bytes", default=32, show_default=True, help="Longest token, in bytes.")
+@click.option("--max-bytes", default=32, show_default=True, help="Longest token inside a word, in bytes.")
+@click.option("--max-phrase-bytes", default=64, show_default=True, help="Longest phrase, in bytes (phrases).")
+@click.option("--line-breaks/--no-line-breaks", default=True, show_default=True, help="Line breaks inside phrases.")
+@click.option("--mix-words/--no-mix-words", default=True, show_default=True, help="Let words compete with phrases.")
+@click.option("--max-cut", default=0.25, show_default=True, help="Share of a phrase's places that may cut old tokens.")
 @click.option("--across-digits", is_flag=True, help="Let merges join digits.")
 @click.option("--keep-whitespace", is_flag=True, help="Propose tokens of pure whitespace too.")
 @click.option("--exclude", multiple=True, metavar="TOKEN", help="Leave a token out; can be given again and again.")
@@ -96,7 +100,7 @@ def propose(
             raise click.ClickException(
                 "Nothing was written: some text does not come back as under the original tokenizer, or a token "
                 "is one that no text produces (see above). Leave such tokens out with --exclude"
-                + (", or use --strategy merges." if strategy == "added" else ".")
+                + ("." if strategy == "merges" else ", or use --strategy merges.")
             )
         extension.save(scratch)
         write_table(scratch / "tokens.csv", extension.table())

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+import numpy as np
 import pandas as pd
 
 from vocabx_utils.source_tree import Document
+from vocabx_utils.vocabulary.alignment import IDENTICAL, AlignedText, align_texts
 from vocabx_utils.vocabulary.checks import round_trip_failures, unreachable
-from vocabx_utils.vocabulary.encoding import encode_all, encode_each
+from vocabx_utils.vocabulary.encoding import encode_all, encode_each, text_batches
 from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
@@ -57,6 +59,10 @@ class Audit:
     # tokens before and after, saved per 1,000 original tokens, and share of new positions, by file type
     by_type: pd.DataFrame
     check_changed: bool  # whether the ids of `CHECK_TEXT` changed
+    # positions outside new tokens whose token is not the original's, as `changed_positions` lists them; None if there
+    # was no text
+    changed_positions: pd.DataFrame | None = None
+    old_positions: int = 0  # how many positions outside new tokens were looked at
 
     @property
     def passed(self) -> bool:
@@ -76,6 +82,11 @@ class Audit:
         if self.missing is not None:
             listed = _examples(t.text for t in self.missing)
             rows.insert(3, (f"new tokens not in the {self.looked_in}", len(self.missing), None, listed))
+        if self.changed_positions is not None:
+            often = Counter(zip(self.changed_positions["before"], self.changed_positions["after"], strict=True))
+            listed = _examples((f"{before} -> {after}" for (before, after), _ in often.most_common(6)), as_is=True)
+            name = "positions outside new tokens whose token differs"
+            rows.insert(2, (name, len(self.changed_positions), self.old_positions, listed))
         return pd.DataFrame(rows, columns=["finding", "count", "of", "examples"]).astype({"of": "Int64"})
 
 
@@ -102,6 +113,7 @@ def audit_extension(
     # new tokens in running text, at the edges, and side by side
     lines = [f"{t.text}(x) a{t.text}, {t.text}{t.text} b\n{t.text}" for t in extension.tokens[:200]]
     probes = [*UNICODE_STRESS, *lines, *everything[:200]]
+    moved, old_positions = changed_positions(extension, everything)
     before, after = (encode_all(t, [check_text])[0] for t in (extension.original, extension.extended))
     return Audit(
         unreachable=tuple(unreachable(extension, doubtful)),
@@ -113,6 +125,8 @@ def audit_extension(
         looked_in="texts" if training_texts is None else "training data",
         by_type=by_type,
         check_changed=before != after,
+        changed_positions=moved if everything else None,
+        old_positions=old_positions,
     )
 
 
@@ -168,6 +182,43 @@ def recut_texts(extension: Extension, texts: Sequence[str], window: int = 5) -> 
     return pd.DataFrame(rows, columns=["text", "position", "before", "after"])
 
 
+def changed_positions(extension: Extension, texts: Iterable[str]) -> tuple[pd.DataFrame, int]:
+    """List positions outside new tokens that hold another token than the original has for the same bytes.
+
+    They are what is left of an old token that a new one cut (` = None` leaves `Type` of ` = NoneType`); there the
+    model reads old tokens where it never saw them. `recut_texts` counts texts, this counts places.
+
+    Returns:
+        One row for each such position: text (its number), position (in extended tokens), `before` and `after`: the
+        original's tokens from the last boundary to the next one, and the extended ones, as pieces. And how many
+        positions outside new tokens there are.
+    """
+    rows: list[tuple[int, int, str, str]] = []
+    looked_at = number = 0
+    for batch in text_batches(texts):
+        for aligned in align_texts(extension, batch):
+            old = (aligned.extended_ids < extension.V) & ~aligned.extended_special
+            looked_at += int(old.sum())
+            old[aligned.boundaries[aligned.kind == IDENTICAL, 1]] = False
+            rows += [(number, k, *_around(extension, aligned, k)) for k in np.flatnonzero(old).tolist()]
+            number += 1
+    return pd.DataFrame(rows, columns=["text", "position", "before", "after"]), looked_at
+
+
+def _around(extension: Extension, aligned: AlignedText, position: int) -> tuple[str, str]:
+    """Both sides' pieces between the boundaries around an extended position."""
+    ends = aligned.boundaries
+    k = int(np.searchsorted(ends[:, 1], position))
+    stops = ends[k] + 1 if k < len(ends) else (len(aligned.original_ids), len(aligned.extended_ids))
+    starts = ends[k - 1] + 1 if k else (0, 0)
+    sides = (extension.original, aligned.original_ids), (extension.extended, aligned.extended_ids)
+    before, after = (
+        " | ".join(t.convert_ids_to_tokens(ids[a:b].tolist()))
+        for (t, ids), a, b in zip(sides, starts, stops, strict=True)
+    )
+    return before, after
+
+
 def gains(extension: Extension, texts: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """Count tokens before and after, by type of text.
 
@@ -199,6 +250,6 @@ def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple
     return table.drop(columns="new"), shown
 
 
-def _examples(texts: Iterable[str], limit: int = 5) -> str:
-    listed = [repr(t) for t in texts]
+def _examples(texts: Iterable[str], limit: int = 5, *, as_is: bool = False) -> str:
+    listed = [t if as_is else repr(t) for t in texts]
     return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")

@@ -15,7 +15,7 @@ from vocabx_utils import corpus
 from vocabx_utils.corpus import Pair
 from vocabx_utils.vocabulary.audit import gains
 from vocabx_utils.vocabulary.extend import add_tokens
-from vocabx_utils.vocabulary.options import STRATEGIES, Strategy, TokenOptions
+from vocabx_utils.vocabulary.options import WORD_STRATEGIES, Strategy, TokenOptions
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, Proposal, select_tokens
 
 C_HEADERS = Path("/usr/include/linux")  # Debian and Ubuntu: package linux-libc-dev
@@ -99,7 +99,7 @@ def compare_strategies(
     options = TokenOptions(min_count=min_count, keep_whitespace=False)
     rows = []
     for name, halves in corpora.items():
-        for strategy in STRATEGIES:
+        for strategy in WORD_STRATEGIES:
             start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FewerTokensWarning)  # shows in the column `found`

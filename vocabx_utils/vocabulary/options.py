@@ -14,6 +14,7 @@ from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 
 Strategy = Literal["added", "merges", "phrases"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+WORD_STRATEGIES: tuple[Strategy, ...] = ("added", "merges")  # those whose tokens stay inside words
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,15 @@ class TokenOptions:
     line_breaks: bool = True  # let phrases hold line breaks (`phrases` only)
     # let pieces that stay inside a word compete with phrases, by what saves more (`phrases` only); else phrases alone
     mix_words: bool = True
+    # largest share of a phrase's occurrences that may cut old tokens (`phrases` only)
+    max_cut: float = 0.25
 
     def __post_init__(self) -> None:
-        if self.max_phrase_bytes < 2:
-            raise TokenizerError(f"max_phrase_bytes is {self.max_phrase_bytes}; expected at least 2.")
+        if self.max_phrase_bytes < 2 or not 0 <= self.max_cut <= 1:
+            raise TokenizerError(
+                f"max_phrase_bytes is {self.max_phrase_bytes} and max_cut {self.max_cut}; expected at least 2, and a "
+                "share from 0 to 1."
+            )
         if self.min_count < 1 or self.max_bytes < 2 or self.min_files < 1:
             raise TokenizerError(
                 f"min_count is {self.min_count}, max_bytes {self.max_bytes} and min_files {self.min_files}; "

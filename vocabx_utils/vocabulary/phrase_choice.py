@@ -2,15 +2,17 @@
 
 A finished tokenizer reads text otherwise than the learner does. A piece that crosses words is an added token: it is cut
 out of a text before anything else reads it, the leftmost first and the longest of those that begin at one place, and
-it may cut a word behind it (` = None` inside ` = NoneType`). A piece that stays inside a word is an appended merge of
-what is left. So the tokenizer is built, the corpus is encoded and counted again, what falls short is dropped, and the
-places are filled with further pieces, until nothing changes.
+it may cut an old token (` = None` inside ` = NoneType`). A piece that stays inside a word is an appended merge of what
+is left. So the tokenizer is built, the corpus is encoded and counted again, what falls short is dropped, and the places
+are filled with further pieces, until nothing changes. A phrase that cuts old tokens too often is dropped as well: `, `
+with its space would win nothing where it takes the space of the next word.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,13 +52,15 @@ def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> lis
         options: the learner's own, with another `exclude` at most.
     """
     choice = _Choice(learner, options)
+    wanted = n + n // 3  # some will fall short; of what is left over, those stay that save most
     while True:
-        choice.fill(n)
-        proposals = choice.recount()
+        choice.fill(wanted)
+        choice.recount()
         weak = choice.weak()
-        if not weak:
-            return proposals
-        choice.drop(weak)
+        choice.kept -= weak  # for good; one that a longer piece is made of stays as its step
+        if not choice.trim(n) and not weak:
+            return choice.proposals()
+        wanted = n + len(weak) // 2
 
 
 class _Choice:
@@ -65,49 +69,68 @@ class _Choice:
     def __init__(self, learner: PhraseLearner, options: TokenOptions) -> None:
         self.learner, self.options, self.spelling = learner, options, learner.spelling
         self.barred = options.barred(self.spelling)
+        self.borders = _Borders(learner.texts, self.spelling)
         self.shown: dict[int, int] = {}  # of each piece looked at: how often it stood after the last merge looked at
-        self.fit: dict[int, bool] = {}
-        self.waiting: set[int] = set()  # fit and often enough, but not chosen yet
+        self.waiting: set[int] = set()  # may become tokens, stand often enough, but are not chosen yet
         self.kept: set[int] = set()
-        self.texts: set[bytes] = set()  # bytes that are waiting, kept or dropped: other parents may make the same
-        self.counts: dict[int, int] = {}  # of the finished tokenizer, by id of the learner
-        self.files: dict[int, int] = {}
-
-    # --- which pieces ---
+        self.seen: set[bytes] = set()  # of all that ever waited: other parents may make the same bytes
+        # of the finished tokenizer: occurrences, texts with one, occurrences that cut no old token
+        self.counts: dict[bytes, tuple[int, int, int]] = {}
+        self.fits = cache(self._fits)  # for each piece once
+        self.crosses = cache(self._crosses)
+        self.subtokens = cache(self._subtokens)
 
     def fill(self, n: int) -> None:
         """Take further pieces until `n` are there, or the corpus has no more."""
+        have, more = self._counted(self.kept), True
         while True:
             for piece in sorted(self.waiting):
-                if self._size({*self.kept, piece}) <= n:
+                if len(have) < n and len(larger := have | self._counted({piece})) <= n:
                     self.kept.add(piece)
                     self.waiting.discard(piece)
-            if self._size(self.kept) >= n or not self._look(n - self._size(self.kept)):
+                    have = larger
+            if len(have) >= n or not more:
                 return
-
-    def drop(self, pieces: set[int]) -> None:
-        """Give pieces up for good; one that a longer piece is made of stays as its step."""
-        self.kept -= pieces
+            more = self._look(n - len(have))
 
     def weak(self) -> set[int]:
-        """Pieces that the finished tokenizer makes too rarely, or in too few texts."""
-        least, files = self.options.min_count, self.options.min_files
-        return {i for i in self.kept if self.counts[i] < least or self.files[i] < files}
+        """Pieces that the finished tokenizer makes too rarely, in too few texts, or too often across old tokens."""
+        least, files, cut = self.options.min_count, self.options.min_files, self.options.max_cut
+        rows = ((i, *self.counts[self.learner.raws[i]]) for i in self.kept)
+        return {i for i, count, texts, clean in rows if clean < max(least, (1 - cut) * count) or texts < files}
 
-    def _size(self, pieces: set[int]) -> int:
-        return len(self._with_steps(pieces) if self.options.count_steps else pieces)
+    def trim(self, n: int) -> bool:
+        """Put pieces back until `n` are left, those that save the fewest tokens first; False if there are no more."""
+        before = len(self.kept)
+        while (surplus := len(self._counted(self.kept)) - n) > 0:
+            worst = sorted(self.kept, key=lambda i: (self._saved(i), -i))[:surplus]
+            self.kept.difference_update(worst)
+            self.waiting.update(worst)
+        return len(self.kept) < before
 
-    def _with_steps(self, pieces: set[int]) -> set[int]:
-        inside = [i for i in pieces if not self._crosses(i)]
-        return pieces.union(*(self.learner.new_ids_within(i) for i in inside))
+    def proposals(self) -> list[Proposal]:
+        """Return what is kept and the steps towards it, in order of birth."""
+        return [self._proposal(i, rank) for rank, i in enumerate(sorted(self._with_steps(self.kept)))]
 
-    def _look(self, places: int) -> bool:
-        """Look at further merges until so many pieces wait; False if there is none left."""
+    def recount(self) -> None:
+        """Build the tokenizer and count its tokens in the corpus."""
+        proposals = self.proposals()
+        plan = plan_merges(self.spelling, [p for p in proposals if p.merge], [])
+        phrases = {p.text: False for p in proposals if not p.merge}
+        built = Tokenizer.from_str(json.dumps(phrase_layout(self.spelling, plan, phrases)))
+        order = [*map(self.spelling.raw, plan.subtokens), *(t.encode() for t in phrases)]
+        counts = map(tuple, self.borders.counts(built, order).tolist())
+        self.counts = dict(zip(order, counts, strict=True))
+
+    # --- the pieces ---
+
+    def _look(self, more: int) -> bool:
+        """Look at further merges until so many more pieces wait; False if there is no further merge."""
         learner, least = self.learner, self.options.min_count
-        while len(self.waiting) < places:
+        while more:
             number = len(self.shown)
             if number == len(learner.parents) and not learner.step():
-                return bool(self.waiting)
+                return False
             new, born = learner.V + number, learner.born[number]
             self.shown[new] = born
             for part in learner.parents[number]:
@@ -115,22 +138,37 @@ class _Choice:
                     self.shown[part] -= born
                     if self.shown[part] < least:
                         self.waiting.discard(part)
-            raw = learner.raws[new]
-            if raw not in self.texts and self._fits(new):
-                self.texts.add(raw)
+            if learner.raws[new] not in self.seen and self.fits(new):
+                self.seen.add(learner.raws[new])
                 self.waiting.add(new)
+                more -= 1
         return True
+
+    def _counted(self, pieces: set[int]) -> set[bytes]:
+        """Bytes of the tokens that count among those wanted."""
+        return {self.learner.raws[i] for i in (self._with_steps(pieces) if self.options.count_steps else pieces)}
+
+    def _with_steps(self, pieces: set[int]) -> set[int]:
+        return pieces.union(*map(self._steps, pieces))
+
+    def _steps(self, piece: int) -> list[int]:
+        """Pieces that merges towards this one make on the way."""
+        return [] if self.crosses(piece) else self.learner.new_ids_within(piece)[:-1]
+
+    def _saved(self, piece: int) -> int:
+        """Original tokens that a piece saves, where it cuts none."""
+        return self.counts[self.learner.raws[piece]][2] * (len(self.subtokens(piece)) - 1)
 
     def _crosses(self, piece: int) -> bool:
         return crosses_words(self.spelling, self.learner.raws[piece].decode("utf-8", "replace"))
 
-    def _fits(self, piece: int) -> bool:
-        if piece not in self.fit:
-            self.fit[piece] = self._judge(piece)
-        return self.fit[piece]
+    def _subtokens(self, piece: int) -> tuple[int, ...]:
+        if self.crosses(piece):
+            return self.spelling.subtokens(self.learner.raws[piece].decode())
+        return self.learner.parts(piece)
 
-    def _judge(self, piece: int) -> bool:
-        """Whether a piece may become a token: whole characters, new, and not left out."""
+    def _fits(self, piece: int) -> bool:
+        """Tell whether a piece may become a token: whole characters, new, and not left out."""
         spelling, options, raw = self.spelling, self.options, self.learner.raws[piece]
         try:
             text = raw.decode()
@@ -140,46 +178,45 @@ class _Choice:
             return False
         if text in spelling.vocab or spelling.piece(text) in spelling.vocab or spelling.normalise(text) != text:
             return False
-        if crosses_words(spelling, text):
+        if self.crosses(piece):
             return len(raw) <= options.max_phrase_bytes and not spelling.inside_a_token(text)
-        steps = self.learner.new_ids_within(piece)[:-1]
-        return options.mix_words and len(raw) <= options.max_bytes and all(map(self._fits, steps))
-
-    # --- what the finished tokenizer makes of them ---
-
-    def recount(self) -> list[Proposal]:
-        """Build the tokenizer, count its tokens in the corpus, and return them as proposals."""
-        chosen = sorted(self._with_steps(self.kept))
-        proposals = [self._proposal(i, rank) for rank, i in enumerate(chosen)]
-        plan = plan_merges(self.spelling, [p for p in proposals if p.merge], [])
-        phrases = {p.text: False for p in proposals if not p.merge}
-        layout = phrase_layout(self.spelling, plan, phrases)
-        counts, files = _count(layout, self.learner.texts, self.spelling)
-        order = [*map(self.spelling.raw, plan.subtokens), *(t.encode() for t in phrases)]
-        at = {raw: k for k, raw in enumerate(order)}
-        for piece, proposal in zip(chosen, proposals, strict=True):
-            place = at[proposal.raw]
-            self.counts[piece], self.files[piece] = int(counts[place]), int(files[place])
-        return [self._proposal(i, rank) for rank, i in enumerate(chosen)]
+        return options.mix_words and len(raw) <= options.max_bytes and all(map(self.fits, self._steps(piece)))
 
     def _proposal(self, piece: int, rank: int) -> Proposal:
-        learner, raw, count = self.learner, self.learner.raws[piece], self.counts.get(piece, 0)
-        text = raw.decode()
-        if self._crosses(piece):
-            return Proposal(text, raw, count, self.spelling.subtokens(text), rank)
-        left, right = learner.parents[piece - learner.V]
-        return Proposal(text, raw, count, learner.parts(piece), rank, (learner.pieces[left], learner.pieces[right]))
+        learner, raw = self.learner, self.learner.raws[piece]
+        count = self.counts.get(raw, (0,))[0]
+        left, right = (learner.pieces[i] for i in learner.parents[piece - learner.V])
+        merge = None if self.crosses(piece) else (left, right)
+        return Proposal(raw.decode(), raw, count, self.subtokens(piece), rank, merge)
 
 
-def _count(layout: dict[str, Any], texts: Sequence[str], spelling: Spelling) -> tuple[IntArray, IntArray]:
-    """How often each new token occurs, and in how many texts, (N,) each."""
-    built = Tokenizer.from_str(json.dumps(layout))
-    V = spelling.first_free_id
-    counts = np.zeros(built.get_vocab_size() + V, dtype=np.int64)  # gaps among old ids make it longer than needed
-    files = np.zeros_like(counts)
-    for ids in encode_each(built, texts):
-        new = np.asarray(ids, dtype=np.int64) - V
-        found, often = np.unique(new[new >= 0], return_counts=True)
-        counts[found] += often
-        files[found] += 1
-    return counts, files
+class _Borders:
+    """A corpus, and where its original tokens end."""
+
+    def __init__(self, texts: Sequence[str], spelling: Spelling) -> None:
+        self.texts, self.V = texts, spelling.first_free_id
+        self.widths = spelling.widths
+        self.borders = []  # for each text, whether a token begins or ends at each of its bytes, (bytes + 1,)
+        for ids in encode_each(spelling.backend, texts):
+            ends = np.cumsum(self.widths[ids])
+            borders = np.zeros(ends[-1] + 1 if len(ends) else 1, dtype=bool)
+            borders[0], borders[ends] = True, True
+            self.borders.append(borders)
+
+    def counts(self, built: Tokenizer, raws: Sequence[bytes]) -> IntArray:
+        """For each new token its occurrences, the texts with one, and the occurrences that cut no old token, (N, 3).
+
+        Args:
+            raws: bytes of the new tokens, in the order of their ids.
+        """
+        widths = np.concatenate([self.widths, np.array([len(raw) for raw in raws], dtype=np.int64)])
+        counts = np.zeros((len(raws), 3), dtype=np.int64)
+        for ids, borders in zip(encode_each(built, self.texts), self.borders, strict=True):
+            row = np.asarray(ids, dtype=np.int64)
+            ends = np.cumsum(widths[row])
+            new = row >= self.V
+            tokens, ends, starts = row[new] - self.V, ends[new], ends[new] - widths[row[new]]
+            clean = borders[starts] & borders[ends]
+            found = np.bincount(tokens, minlength=len(raws))
+            counts += np.stack([found, found > 0, np.bincount(tokens[clean], minlength=len(raws))], axis=1)
+        return counts

@@ -91,7 +91,7 @@ class PhraseLearner:
             count = self._counts.get(code, 0)
             if left == right:  # three equal tokens hold their pair once, which only a look at the places tells
                 count = min(count, len(self._places(left, right)))
-            if count < self.options.min_count or not self._allows(left, right, raw):
+            if count < self.options.min_count or not self._allows(left, right):
                 self._counts.pop(code, None)
             elif count < -negative:
                 heapq.heappush(self._heap, self._entry(code, count))
@@ -101,9 +101,15 @@ class PhraseLearner:
                 self._counts.pop(code)  # where a pair stands it can only go, so this never changes
         return None
 
-    def _allows(self, left: int, right: int, raw: bytes) -> bool:
+    def _allows(self, left: int, right: int) -> bool:
+        raw = self.raws[left] + self.raws[right]
         if len(raw) > self._longest or not (self.options.line_breaks or not (b"\n" in raw or b"\r" in raw)):
             return False
+        if not 0x80 <= self.raws[right][0] < 0xC0:  # parts of a character are joined to each other first
+            try:
+                raw.decode()
+            except UnicodeDecodeError:
+                return False
         pieces = self.pieces[left], self.pieces[right]
         return joinable(*pieces, self.spelling, across_digits=self.options.across_digits)
 

@@ -1,0 +1,300 @@
+"""Measure tokens that cross words on held-out files and write results/phrases/tokenizers.json.
+
+    python tests/bench/phrase_tokenizers.py [--tokenizer NAME=PATH]... [--corpus NAME=FOLDER:GLOB]...
+
+Tokens are chosen on one half of the files and measured on the other. A tokenizer is a packaged name or a path (a
+folder or a GGUF file); corpora are Python of installed packages and C headers, and every further one that is named.
+Rows that are in the file already are not measured again, so a run can go on where it ended.
+
+Beside the package's way (literal added tokens, `literal`), the script builds another one, `patterns`: the original
+pre-tokenizer's expression with alternatives for the phrases in front, which let a phrase through where an original
+pre-token ends, so that the model can take it whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import date
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from vocabx_utils.files import read_json, write_json
+from vocabx_utils.models import load_tokenizer
+from vocabx_utils.paths import project_root
+from vocabx_utils.runs import installed_versions
+from vocabx_utils.vocabulary import surgery
+from vocabx_utils.vocabulary.audit import CHECK_TEXT, UNICODE_STRESS, changed_positions, gains
+from vocabx_utils.vocabulary.checks import round_trip_failures
+from vocabx_utils.vocabulary.comparison import C_HEADERS
+from vocabx_utils.vocabulary.encoding import encode_all, encode_each
+from vocabx_utils.vocabulary.extend import add_tokens
+from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.phrase_choice import crosses_words
+from vocabx_utils.vocabulary.phrases import PhraseLearner
+from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError, spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
+from vocabx_utils.vocabulary.wordtable import count_words
+
+PACKAGES = ("scipy", "pandas", "sklearn", "matplotlib", "numpy", "seaborn")
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "merges": {},
+    "phrases": {"mix_words": False},
+    "phrases and words": {"mix_words": True},
+}
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of ByteLevel(use_regex=True)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------
+
+
+def python_files() -> list[Path]:
+    """Source files of the installed packages."""
+    import importlib.util
+
+    found: list[Path] = []
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            found += Path(next(iter(spec.submodule_search_locations))).rglob("*.py")
+    return found
+
+
+def halves(paths: Iterable[Path], max_bytes: int) -> tuple[list[str], list[str]]:
+    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents."""
+    texts = {p.read_text(encoding="utf-8", errors="replace") for p in paths}
+    ordered = sorted((t for t in texts if t.strip()), key=lambda t: sha256(t.encode()).digest())
+    both: tuple[list[str], list[str]] = ([], [])
+    sizes = [0, 0]
+    for k, text in enumerate(ordered):
+        if sizes[k % 2] < max_bytes:
+            both[k % 2].append(text)
+            sizes[k % 2] += len(text.encode())
+    return both
+
+
+# --- the other way ----------------------------------------------------------------------------------------------
+
+
+def pattern_extension(tokenizer: PreTrainedTokenizerFast, proposals: Sequence[Proposal]) -> Extension:
+    """Let phrases through the pre-tokenizer, and take a pre-token that is a vocabulary entry whole (`ignore_merges`).
+
+    A phrase is let through where the original expression, read from the start of the phrase's last pre-token, ends at
+    the phrase's own end. Its start needs no look: pre-tokens are cut from left to right, so it is an end as well.
+    Merges of later rank would do without `ignore_merges`, but take an id for each step on the way.
+
+    Raises:
+        TokenizerError: the pre-tokenizer has no known form, or taking pre-tokens whole would change old text.
+    """
+    spelling = spelling_of(tokenizer)
+    odd = [p for i, p in spelling.pieces.items() if i not in spelling.added_ids and spelling.tokenize_piece(p) != [i]]
+    if odd and not spelling.ignores_merges:
+        raise TokenizerError(f"Merges do not reach {odd[:5]}: taking pre-tokens whole would change old text.")
+    pieces = {p.text: spelling.piece(p.text) for p in proposals}
+    layout = surgery.merged_layout(spelling, list(pieces.values()), [])
+    layout["model"]["ignore_merges"] = True
+    layout["pre_tokenizer"] = _with_alternatives(layout["pre_tokenizer"], spelling, list(pieces))
+    tokens = [
+        NewToken(token_id, p.text, p.raw, p.subtokens, p.count)
+        for token_id, p in enumerate(proposals, spelling.first_free_id)
+    ]
+    built = surgery.build(layout, tokenizer)
+    return Extension(tokenizer, built, tuple(tokens), "phrases", spelling.first_free_id, {})
+
+
+def _with_alternatives(step: Any, spelling: Spelling, phrases: Sequence[str]) -> dict[str, Any]:
+    steps = copy.deepcopy(step["pretokenizers"] if step["type"] == "Sequence" else [step])
+    last = steps[-1]
+    if last["type"] != "ByteLevel" or last["add_prefix_space"]:
+        raise TokenizerError(f"The last pre-tokenizer is {last}; expected ByteLevel without a prefix space.")
+    splits = [s for s in steps if s["type"] == "Split"]
+    if last["use_regex"] and not splits:
+        original, at = GPT2, len(steps) - 1
+    elif len(splits) == 1 and splits[0]["behavior"] == "Isolated" and not splits[0]["invert"] and not last["use_regex"]:
+        original, at = splits[0]["pattern"]["Regex"], steps.index(splits[0])
+        del steps[at]
+    else:
+        raise TokenizerError(f"The pre-tokenizer has no known form: {steps}.")
+    last["use_regex"] = False
+    pattern = {"Regex": _alternatives(spelling, phrases, original)}
+    steps.insert(at, {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
+    return {"type": "Sequence", "pretokenizers": steps}
+
+
+def _alternatives(spelling: Spelling, phrases: Sequence[str], original: str) -> str:
+    groups: dict[str, list[str]] = {}
+    for text in sorted(phrases, key=lambda t: (-len(t), t)):
+        tail = spelling.raw(spelling.split(text)[-1]).decode()
+        head, end = re.escape(text[: -len(tail)]), re.escape(tail)
+        groups.setdefault(text[0], []).append(f"{head}(?={end})(?>{original})(?<={head}{end})")
+    tried = [f"(?={re.escape(first)})(?:{'|'.join(parts)})" for first, parts in sorted(groups.items())]
+    return "|".join([*tried, original])
+
+
+# --- measurements -----------------------------------------------------------------------------------------------
+
+
+def measure(extension: Extension, texts: Sequence[str]) -> dict[str, Any]:
+    """Gain, spans and damage on texts."""
+    row = gains(extension, {"all": texts}).iloc[0]
+    counts = extension.count(texts)
+    shown = sum(counts.values())
+    changed, old = changed_positions(extension, texts)
+    return {
+        "new_tokens": extension.N,
+        "inside_words": sum(not crosses_words(spelling_of(extension.original), t.text) for t in extension.tokens),
+        "bytes": int(row.bytes),
+        "tokens_before": int(row.tokens_before),
+        "tokens_after": int(row.tokens_after),
+        "saved_percent": round(float(row.saved_per_1000) / 10, 2),
+        "tokens_per_1000_bytes": round(1000 * row.tokens_after / row.bytes, 2),
+        "new_share": round(float(row.new_share), 4),
+        "mean_subtokens": round(sum(counts[t.id] * len(t.subtokens) for t in extension.tokens) / max(shown, 1), 2),
+        "mean_bytes": round(sum(counts[t.id] * len(t.raw) for t in extension.tokens) / max(shown, 1), 2),
+        "unseen": sum(not c for c in counts.values()),
+        "changed_positions": len(changed),
+        "old_positions": old,
+        "changed_share": round(len(changed) / max(old, 1), 5),
+        "changed_examples": [f"{r.before} -> {r.after}" for r in changed.head(400).iloc[::80].itertuples()],
+    }
+
+
+def further_checks(extension: Extension, texts: Sequence[str]) -> dict[str, Any]:
+    """Round trips, lines without a new token, and the check text of a converter."""
+    lines = [line for text in texts for line in text.splitlines(keepends=True)][:50_000]
+    both = encode_all(extension.original, lines), encode_all(extension.extended, lines)
+    untouched = [(a, b) for a, b in zip(*both, strict=True) if not any(i >= extension.V for i in b)]
+    check = [encode_all(t, [CHECK_TEXT])[0] for t in (extension.original, extension.extended)]
+    probes = [*UNICODE_STRESS, *texts[:200]]
+    return {
+        "round_trip_failures": len(round_trip_failures(extension, probes)),
+        "round_trips": len(probes),
+        "lines_without_new_tokens": len(untouched),
+        "of_them_changed": sum(a != b for a, b in untouched),
+        "check_text_changes": check[0] != check[1],
+    }
+
+
+def encoding_seconds(named: dict[str, Any], texts: Sequence[str], n_bytes: int, repeats: int = 3) -> dict[str, float]:
+    """Median seconds to encode so many bytes, the tokenizers taking turns."""
+    size = sum(len(t.encode()) for t in texts)
+    corpus = (list(texts) * (n_bytes // max(size, 1) + 1))[: max(1, round(len(texts) * n_bytes / max(size, 1)))]
+    seconds: dict[str, list[float]] = {name: [] for name in named}
+    for _ in range(repeats):
+        for name, tokenizer in named.items():
+            begun = time.perf_counter()
+            for _ in encode_each(tokenizer, corpus):
+                pass
+            seconds[name].append(time.perf_counter() - begun)
+    return {name: round(statistics.median(taken), 2) for name, taken in seconds.items()}
+
+
+def rows_of(
+    tokenizer: PreTrainedTokenizerFast, both: tuple[list[str], list[str]], sizes: Sequence[int], done: set[Any]
+) -> Iterable[tuple[str, int, dict[str, Any], Extension]]:
+    """Extend by each strategy and size, what is done left out."""
+    chosen_on, measured_on = both
+    spelling, least = spelling_of(tokenizer), TokenOptions(min_count=4, keep_whitespace=False)
+    tables: dict[str, Any] = {}
+    for strategy, named in STRATEGIES.items():
+        options = TokenOptions(min_count=4, keep_whitespace=False, **named)
+        how = "merges" if strategy == "merges" else "phrases"
+        for n in sizes:
+            if (strategy, n) in done:
+                continue
+            if how not in tables:
+                tables[how] = (
+                    count_words(chosen_on, spelling, least)
+                    if how == "merges"
+                    else PhraseLearner(chosen_on, spelling, least)
+                )
+            begun = time.perf_counter()
+            proposals = select_tokens(chosen_on, tokenizer, n, how, options, table=tables[how])
+            seconds = time.perf_counter() - begun
+            extension = add_tokens(tokenizer, proposals, how)
+            row = measure(extension, measured_on) | further_checks(extension, measured_on)
+            yield strategy, n, row | {"seconds_to_choose": round(seconds, 1)}, extension
+
+
+def compare_ways(
+    extension: Extension, measured_on: Sequence[str], speed_bytes: int, tokenizer: PreTrainedTokenizerFast
+) -> dict[str, Any]:
+    """The same phrases by both ways: damage, checks and speed."""
+    learned = [
+        Proposal(t.text, t.raw, t.count, t.subtokens, k)
+        for k, t in enumerate(extension.tokens)
+        if crosses_words(spelling_of(tokenizer), t.text)
+    ]
+    ways = {"literal": add_tokens(tokenizer, learned, "phrases"), "patterns": pattern_extension(tokenizer, learned)}
+    named = {"original": tokenizer} | {name: way.extended for name, way in ways.items()}
+    found: dict[str, Any] = {
+        name: measure(way, measured_on) | further_checks(way, measured_on) for name, way in ways.items()
+    }
+    return found | {"phrases": len(learned), "seconds": encoding_seconds(named, measured_on, speed_bytes)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--tokenizer", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--corpus", action="append", default=[], metavar="NAME=FOLDER:GLOB")
+    parser.add_argument("--no-python", action="store_true", help="leave the installed packages out")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[200, 800, 3200])
+    parser.add_argument("--ways-at", type=int, default=800, help="size at which both ways are compared")
+    parser.add_argument("--max-bytes", type=int, default=3_000_000, help="of each half")
+    parser.add_argument("--speed-bytes", type=int, default=10_000_000)
+    parser.add_argument("--out", type=Path, default=project_root() / "results/phrases/tokenizers.json")
+    chosen = parser.parse_args(arguments)
+
+    corpora = {} if chosen.no_python else {"Python packages": python_files()}
+    if C_HEADERS.is_dir() and not chosen.no_python:
+        corpora["C headers"] = sorted(C_HEADERS.rglob("*.h"))
+    for named in chosen.corpus:
+        name, _, place = named.partition("=")
+        folder, _, glob = place.rpartition(":")
+        corpora[name] = sorted(Path(folder).rglob(glob))
+    tokenizers = dict(t.partition("=")[::2] for t in chosen.tokenizer or ["SmolLM2=smollm2-135m"])
+    content = read_json(chosen.out) if chosen.out.exists() else {"rows": [], "ways": []}
+    content |= {"date": date.today().isoformat(), "min_count": 4, "max_bytes_of_a_half": chosen.max_bytes}
+    content["versions"] = installed_versions(("tokenizers", "transformers", "numpy", *PACKAGES[:4]))
+    for tokenizer_name, place in tokenizers.items():
+        tokenizer = load_tokenizer(place)
+        for corpus_name, paths in corpora.items():
+            both = halves(paths, chosen.max_bytes)
+            place_of = {"tokenizer": tokenizer_name, "corpus": corpus_name}
+            here = [r for r in content["rows"] if place_of.items() <= r.items()]
+            done = {(r["strategy"], r["n"]) for r in here}
+            for strategy, n, row, extension in rows_of(tokenizer, both, chosen.sizes, done):
+                content["rows"].append({**place_of, "strategy": strategy, "n": n, **row})
+                print(
+                    place_of,
+                    strategy,
+                    n,
+                    row["saved_percent"],
+                    row["changed_share"],
+                    row["seconds_to_choose"],
+                    flush=True,
+                )
+                if strategy == "phrases" and n == chosen.ways_at:
+                    ways = compare_ways(extension, both[1], chosen.speed_bytes, tokenizer)
+                    content["ways"].append({**place_of, "n": n, **ways})
+                    print(
+                        "  ways",
+                        ways["seconds"],
+                        {w: ways[w]["changed_share"] for w in ("literal", "patterns")},
+                        flush=True,
+                    )
+                write_json(chosen.out, content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
