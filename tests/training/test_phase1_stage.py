@@ -178,11 +178,14 @@ def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.Mon
     told: list[str] = []
     run = runs.open_run("tiny")
     stage = prepare_phase1(run, config(stage_one), tell=told.append)
-    assert len(told) == 2 and stage.extension.V == V
+    assert len(told) == 3 and "% of them new" in told[-1] and stage.extension.V == V
     results = train_stage(stage, config(stage_one))
     assert run.variants("03") == sorted(SETTINGS["variants"])
     starts = [result.metrics[0]["kl_last"] for result in results.values()]
     assert len(set(starts)) == 1
+    sealed = runs.read_provenance(stage.folder / "mean_kl_last")
+    assert sealed["train_spans"]["new_tokens"] == stage.data.train.counts().sum()
+    assert not {"phrase_dropout", "head_learning_rate"} & sealed["key"]["settings"].keys()  # older folders go on
 
     table = token_table(stage, "mean_kl_last")
     seen = table.train_count > 0

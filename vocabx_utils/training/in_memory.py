@@ -86,8 +86,8 @@ def learn_rows(
         init: first values of the input rows, see `vocabulary.initialization.first_rows`.
         learning_rate: its peak.
         validation_texts: texts that each epoch is judged by; the training texts unless given.
-        settings: further fields of `config.Phase1Config`. All windows around new tokens are read, unless
-            `train_windows` says how many.
+        settings: further fields of `config.Phase1Config`, such as `phrase_dropout` and `head_learning_rate`. All
+            windows around new tokens are read, unless `train_windows` says how many.
 
     Raises:
         ModelError: the model cannot be extended, or the extension is that of another tokenizer.

@@ -110,6 +110,8 @@ class PhraseLearner:
                 raw.decode()
             except UnicodeDecodeError:
                 return False
+        if self.raws[right] == b" ":  # it belongs to what follows, whose own space it would take everywhere else
+            return False
         pieces = self.pieces[left], self.pieces[right]
         return joinable(*pieces, self.spelling, across_digits=self.options.across_digits)
 
