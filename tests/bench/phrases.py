@@ -50,7 +50,7 @@ from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "phrases", "both")
-_BYTES = {"tokenizer": 10_000_000, "train": 12_000_000, "validation": 1_500_000}
+_BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
 
 # --- texts and extensions -------------------------------------------------------------------------------------------
