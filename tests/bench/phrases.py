@@ -4,7 +4,8 @@
     python tests/bench/phrases.py measure --model MODEL --data DATA --out OUT [--runs RUN …] [--minutes M]
     python tests/bench/phrases.py answers --model MODEL --data DATA --out OUT [--runs RUN …]
 
-`prepare` writes texts and extensions: strategies `merges`, `phrases` (crossing words only) and `both` for every N.
+`prepare` writes texts and extensions for every N: strategies `merges`, `phrases` (crossing words only), `both`, and
+`patterns`, the tokens of `both` let through by the pre-tokenizer instead of cut out before it.
 A run is `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`, for example `both:800:kl_last:1e-3`.
 `measure` trains and writes one line a run to OUT/<label>-<texts>.jsonl at once; runs that are there are skipped.
 `answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP (executed elsewhere).
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 from bench_parts import facts, seconds_left
 from domain_texts import KINDS, documents, read_texts, split_texts
+from phrase_tokenizers import pattern_extension
 
 from vocabx_utils import corpus, files, models
 from vocabx_utils.config import Phase1Config
@@ -47,9 +49,10 @@ from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
-STRATEGIES = ("merges", "phrases", "both")
+STRATEGIES = ("merges", "phrases", "both", "patterns")
 _BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
 
@@ -72,16 +75,23 @@ def prepare_data(options: argparse.Namespace) -> None:
     for strategy in options.strategies:
         for n in options.n:
             began = time.perf_counter()
-            extension = _extended(tokenizer, splits["tokenizer"], n, strategy)
+            extension = _extended(options, tokenizer, splits["tokenizer"], n, strategy)
             extension.save(options.out / "extensions" / f"{strategy}-{n}")
             print(
                 f"{options.texts} {strategy} {n}: {extension.N} tokens, {time.perf_counter() - began:.0f} s", flush=True
             )
 
 
-def _extended(tokenizer: Any, texts: list[str], n: int, strategy: str) -> Extension:
-    options = TokenOptions(min_count=max(8, 24_000 // n), min_files=3, mix_words=strategy == "both")
-    return extend_tokenizer(tokenizer, texts, n, "merges" if strategy == "merges" else "phrases", options)
+def _extended(options: argparse.Namespace, tokenizer: Any, texts: list[str], n: int, strategy: str) -> Extension:
+    if strategy == "patterns":  # the tokens of `both`, which the pre-tokenizer lets through
+        both = load_extension(options.out / "extensions" / f"both-{n}").tokens
+        rows = [Proposal(t.text, t.raw, t.count, t.subtokens, rank) for rank, t in enumerate(both)]
+        return pattern_extension(tokenizer, rows)
+    if strategy == "merges":
+        return extend_tokenizer(tokenizer, texts, n, "merges", TokenOptions(min_count=4, min_files=3))
+    least = max(8, 24_000 // n)
+    chosen = TokenOptions(min_count=least, min_files=3, mix_words=strategy == "both", across_digits=options.digits)
+    return extend_tokenizer(tokenizer, texts, n, "phrases", chosen)
 
 
 # --- phase 1 --------------------------------------------------------------------------------------------------------
@@ -297,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--root", type=Path, help="another folder of texts")
             command.add_argument("--n", type=int, nargs="+", default=[200, 800, 3200])
             command.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+            command.add_argument("--digits", action="store_true", help="let phrases hold digits")
             command.add_argument("--pairs", type=int, default=2000, help="for LoRA, where texts are python")
             command.add_argument("--validation-bytes", type=int, default=_BYTES["validation"])
             continue
