@@ -18,10 +18,11 @@ difference over documents, characters a second of greedy generation, seconds and
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -219,16 +220,21 @@ class Bench:
 
     def speed(self, extension: Extension, student: Student, saved: float) -> dict[str, Any]:
         """Characters a second, greedy, of base and student, with as many prompts and about as much text."""
-        start = from_rows(self.base, extension, student.input_rows.detach(), student.head_rows.detach())
+        base = replace(self.base, tokenizer=extension.original)  # as another release of transformers reads it
+        start = from_rows(base, extension, student.input_rows.detach(), student.head_rows.detach())
         if not self.base_speed:
-            self.base_speed = self._speed(self.base.model, self.base.tokenizer, self.options.reply)
+            plain = copy.deepcopy(self.base.model)  # without fused blocks, as the student's copy
+            self.base_speed = self._speed(plain, extension.original, self.options.reply)
         own = self._speed(start.model, start.tokenizer, round(self.options.reply * (1 - saved)))
         gain = own["characters_per_s"] / self.base_speed["characters_per_s"]
         return {"speed": own, "base_speed": self.base_speed, "speed_gain": round(gain, 4)}
 
     def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
         texts = [text[:600] for text in self.validation[: self.options.prompts]]
-        prompts = [Prompt(str(k), ids) for k, ids in enumerate(encode_all(tokenizer, texts))]
+        prompts = [
+            Prompt(str(k), text, tuple(ids), "", False, (), "plain")
+            for k, (text, ids) in enumerate(zip(texts, encode_all(tokenizer, texts), strict=True))
+        ]
         generate(model, tokenizer, prompts[:4], max_new_tokens=8, batch_size=len(prompts))
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -271,7 +277,8 @@ def answers(options: argparse.Namespace) -> None:
     starts = {"base": Start(base.model, base.tokenizer, none, base)}
     for name in options.runs:
         extension, _, student, _, _ = bench.rows(parse_run(name, options.rate))
-        made = from_rows(base, extension, student.input_rows.detach(), student.head_rows.detach())
+        own = replace(base, tokenizer=extension.original)
+        made = from_rows(own, extension, student.input_rows.detach(), student.head_rows.detach())
         starts[name.replace(":", "_")] = made
     bench.known = None
     for name, start in starts.items():
