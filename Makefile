@@ -38,10 +38,11 @@ lab: model
 
 test: unit nbval
 
+# A process for each core, with one thread; a file of tests stays together.
 unit: model
-	$(BIN)/python -m pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n auto --dist loadfile
 
-# For the inner loop; `make unit` runs the tests that are marked slow, too. A process for each core, with one thread.
+# For the inner loop; `make unit` runs the tests that are marked slow, too.
 fast: model
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m "not slow" -q -n auto --dist loadfile
 

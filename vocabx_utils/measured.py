@@ -84,17 +84,16 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
 
 
 def read_phrases(folder: Path) -> list[dict[str, Any]]:
-    """Read what was measured on tokens that cross words: `results/phrases`, one record a run; empty without any.
+    """Read what was measured on tokens that cross words: `results/phrases/*.jsonl`, one record a run.
 
-    A record holds `model`, `text`, `strategy` (`merges`, `phrases` or both), `n`, `objective` (a variant's name, from
+    A record holds `model`, `text`, `strategy` (`merges`, `phrases`, `both` or `patterns`), `n`, `objective` (a variant's name, from
     mean rows also without `mean_`), `dropout`, `new_share` and the metrics of its last epoch, such as `kl_identical`,
-    `kl_last`, `bpb` and `base_bpb`. Files of other measurements in the folder hold no such records.
+    `kl_last`, `bpb` and `base_bpb`.
     """
     rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.json")):
-        content = files.read_json(path)
-        rows += [row for row in content if isinstance(row, dict)] if isinstance(content, list) else []
-    return [row for row in rows if {"model", "text", "strategy", "n", "objective", "kl_last"} <= row.keys()]
+    for path in sorted(folder.glob("*.jsonl")):
+        rows += files.read_jsonl(path)
+    return rows
 
 
 def sweep_phrases(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:

@@ -77,9 +77,8 @@ def test_phrases_are_swept_by_strategy_without_dropout(tmp_path: Path) -> None:
         record("mean_kl_last", 0.1, n=3200), record("untrained", 1.0, strategy="merges"),
         record("kl_last", 0.5, strategy="merges"),
     ]  # fmt: skip
-    files.write_json(tmp_path / "M-python.json", rows)
-    files.write_json(tmp_path / "damage.json", {"n": 3})
-    files.write_json(tmp_path / "tokens.json", [{"model": "M", "n": 3}, 4])
+    files.write_jsonl(tmp_path / "M-python.jsonl", rows)
+    files.write_json(tmp_path / "tokenizers.json", {"n": 3})
     found = bench.read_phrases(tmp_path)
     assert len(found) == len(rows) and bench.read_phrases(tmp_path / "nothing") == []
     swept = bench.sweep_phrases(found)

@@ -57,6 +57,8 @@ def may_join(left: Any, right: Any, options: TokenOptions) -> bool:
     raw = left[0] + right[0]
     if len(raw) > max(options.max_bytes, options.max_phrase_bytes):
         return False
+    if right[0] == b" ":
+        return False
     if (right[0][0] & 0xC0) != 0x80 and "\ufffd" in raw.decode("utf-8", "replace"):
         return False
     if not options.line_breaks and (b"\n" in raw or b"\r" in raw):

@@ -21,7 +21,7 @@ def judge_stored(results: Path) -> list[Verdict]:
     each text. What is not there is said to be "not measured here".
 
     Args:
-        results: folder with `phase1/*.jsonl`, `phase1/small/*.jsonl`, `phrases/*.json` and `finetune/*.json`, such as
+        results: folder with `phase1/*.jsonl`, `phase1/small/*.jsonl`, `phrases/*.jsonl` and `finetune/*.json`, such as
             `results`.
     """
     lines = measured.read_bench(results / "phase1")

@@ -46,7 +46,7 @@ class TokenOptions:
     # let pieces that stay inside a word compete with phrases, by what saves more (`phrases` only); else phrases alone
     mix_words: bool = True
     # largest share of a phrase's occurrences that may cut old tokens (`phrases` only)
-    max_cut: float = 1.0
+    max_cut: float = 0.5
 
     def __post_init__(self) -> None:
         if self.max_phrase_bytes < 2 or not 0 <= self.max_cut <= 1:
