@@ -249,4 +249,4 @@ def test_phrases_are_measured_reported_and_continued(tmp_path: Path) -> None:
     (docs / "phrases.md").write_text((BENCH.parents[1] / "docs" / "phrases.md").read_text())
     report.write(out, docs, told=8)
     page = (docs / "phrases.md").read_text()
-    assert "SmolLM2, own" in page and "not measured" not in page and (docs / "figures" / "phrases.svg").exists()
+    assert "SmolLM2, own" in page and "-->\nnot measured" not in page and (docs / "figures" / "phrases.svg").exists()

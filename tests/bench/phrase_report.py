@@ -1,4 +1,4 @@
-"""Draw docs/figures/phrases.svg and fill the tables of docs/phrases.md from results/phrases/tokenizers.json.
+"""Draw docs/figures/phrases.svg and fill the tables of docs/phrases.md from results/phrases/.
 
     python tests/bench/phrase_report.py [--results results/phrases/tokenizers.json] [--docs docs]
 
@@ -21,6 +21,7 @@ import pandas as pd
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_phrases
 from vocabx_utils.figures.theme import save_figure, theme
+from vocabx_utils.measured import read_phrases
 
 WAYS = ("literal", "patterns")
 
@@ -78,19 +79,53 @@ def _rate(way: dict[str, Any], name: str) -> float:
     return float(way["speed_bytes"] / 1e6 / way["seconds"][name])
 
 
+def learned_table(rows: list[dict[str, Any]]) -> str:
+    """What models learned of phrases: one line a run, as `phrases.py` wrote it."""
+    header = [
+        "model, text", "strategy, N", "objective", "rates, rows and head", "dropout", "tokens saved", "positions new",
+        "KL identical", "KL last", "KL, prompt cut inside",
+        "bits per byte above the base's", "characters a second, of base",
+    ]  # fmt: skip
+    lines = [
+        [
+            f"{r['model']}, {r['text']}",
+            f"`{r['strategy']}`, {r['n']}",
+            f"`{r['objective']}`",
+            "" if r["objective"] == "untrained" else f"{r['rate']:g}, {r['head_rate'] or r['rate']:g}",
+            f"{r['dropout']:.0%}",
+            f"{r['saved']:.1%}",
+            f"{r['new_share']:.1%}",
+            f"{r['kl_identical']:.4f}",
+            f"{r['kl_last']:.3f}",
+            _interval([r["cuts"]["inside"][key] for key in ("kl", "kl_low", "kl_high")], 2) if "cuts" in r else "",
+            _interval(r["bpb_difference"], 3),
+            f"{r['speed_gain']:.2f}" if "speed_gain" in r else "",
+        ]
+        for r in rows
+    ]
+    return table_of(header, lines)
+
+
+def _interval(values: list[float], digits: int) -> str:
+    middle, low, high = (f"{value:.{digits}f}" for value in values)
+    return f"{middle} [{low}, {high}]"
+
+
 def write(results: Path, docs: Path, told: int = 800) -> None:
-    """Fill the page and draw its figure."""
+    """Fill the page, and draw its figure, from what is there."""
     theme()
-    content = files.read_json(results)
-    rows = pd.DataFrame(content["rows"])
-    drawing = draw_phrases(rows, told)
-    save_figure(drawing.figure, "phrases", drawing.alt, docs / "figures")
-    plt.close(drawing.figure)
-    parts = {
-        "saved": saved_table(rows, told),
-        "ways": ways_table(content["ways"]),
-        "figure": f"![{drawing.alt}](figures/phrases.svg)",
-    }
+    parts = {"learned": learned_table(read_phrases(results.parent))}
+    if results.exists():
+        content = files.read_json(results)
+        rows = pd.DataFrame(content["rows"])
+        drawing = draw_phrases(rows, told)
+        save_figure(drawing.figure, "phrases", drawing.alt, docs / "figures")
+        plt.close(drawing.figure)
+        parts |= {
+            "saved": saved_table(rows, told),
+            "ways": ways_table(content["ways"]),
+            "figure": f"![{drawing.alt}](figures/phrases.svg)",
+        }
     page = docs / "phrases.md"
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():

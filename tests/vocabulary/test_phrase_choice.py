@@ -15,7 +15,7 @@ from vocabx_utils.vocabulary.checks import round_trip_failures
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens, extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
-from vocabx_utils.vocabulary.phrase_choice import choose_phrases, crosses_words
+from vocabx_utils.vocabulary.phrase_choice import _Borders, choose_phrases, crosses_words
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import select_tokens
 from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
@@ -66,6 +66,26 @@ def test_the_finished_tokenizer_makes_what_was_counted(
             assert clean[token.id] >= max(3, 0.8 * token.count)
             assert sum(token.id in ids for ids in encoded) >= 2
             assert token.subtokens == tuple(encode_all(extension.original, [token.text])[0])
+
+
+def test_what_tokens_save_adds_up_to_what_the_tokenizer_saves(
+    base_tokenizers: dict[str, Any], domain: list[str]
+) -> None:
+    for name in BYTE_LEVEL:
+        extension = extend_tokenizer(base_tokenizers[name], domain, 40, "phrases", TokenOptions(min_count=3, max_cut=1))
+        both = (extension.original, extension.extended)
+        before, after = (sum(map(len, encode_all(tokenizer, domain))) for tokenizer in both)
+        borders = _Borders(domain, spelling_of(extension.original))
+        uses = borders.uses(extension.extended.backend_tokenizer, [token.raw for token in extension.tokens])
+        # the whitespace before a phrase may be read otherwise, too, which is not counted
+        assert sum(use.saved for use in uses) == pytest.approx(before - after, rel=5e-3)
+        assert [use.shown for use in uses] == [*extension.count(domain).values()]
+
+
+def test_a_phrase_does_not_end_in_the_space_of_the_next_word(smollm_like: Any) -> None:
+    texts = ["a = 1, b = 2, c = 3, d = foo, e = bar"] * 5
+    proposals = select_tokens(texts, smollm_like, 4, "phrases")
+    assert proposals and not [p for p in proposals if p.text.endswith(" ")]
 
 
 def test_text_without_a_phrase_keeps_its_ids_and_all_text_comes_back(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -28,7 +28,7 @@ from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
 from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.phrases import PhraseLearner
-from vocabx_utils.vocabulary.spelling import IntArray, Spelling
+from vocabx_utils.vocabulary.spelling import Spelling
 from vocabx_utils.vocabulary.tokens import Proposal
 
 
@@ -57,7 +57,7 @@ def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> lis
         options: the learner's own, with another `exclude` at most.
     """
     choice = _Choice(learner, options)
-    wanted = n + n // 3  # some will fall short; of what is left over, those stay that save most
+    wanted = n + n // 3  # some will fall short; of what is left over, what saves most stays
     while True:
         choice.fill(wanted)
         choice.recount()
@@ -66,6 +66,15 @@ def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> lis
         if not choice.trim(n) and not weak:
             return choice.proposals()
         wanted = n + len(weak) // 2
+
+
+class Use(NamedTuple):
+    """What a finished tokenizer makes of a new token in a corpus."""
+
+    shown: int = 0  # occurrences
+    texts: int = 0  # texts with one
+    clean: int = 0  # occurrences that cut no old token
+    saved: float = 0.0  # original tokens saved; what neighbours save together is shared out among them
 
 
 class _Choice:
@@ -79,8 +88,7 @@ class _Choice:
         self.waiting: set[int] = set()  # may become tokens, stand often enough, but are not chosen yet
         self.kept: set[int] = set()
         self.seen: set[bytes] = set()  # of all that ever waited: other parents may make the same bytes
-        # of the finished tokenizer: occurrences, texts with one, occurrences that cut no old token
-        self.counts: dict[bytes, tuple[int, int, int]] = {}
+        self.uses: dict[bytes, Use] = {}  # of the finished tokenizer
         self.fits = cache(self._fits)  # for each piece once
         self.crosses = cache(self._crosses)
         self.subtokens = cache(self._subtokens)
@@ -99,13 +107,13 @@ class _Choice:
             more = self._look(n - len(have))
 
     def weak(self) -> set[int]:
-        """Pieces that the finished tokenizer makes too rarely, in too few texts, or too often across old tokens."""
+        """Pieces that the finished tokenizer makes too rarely, or too often across old tokens, or that save little."""
         least, files, cut = self.options.min_count, self.options.min_files, self.options.max_cut
-        rows = ((i, *self.counts[self.learner.raws[i]]) for i in self.kept)
-        return {
-            i for i, count, texts, clean, gain in rows
-            if clean < max(least, (1 - cut) * count) or gain < least or texts < files
-        }
+
+        def falls_short(use: Use) -> bool:
+            return use.clean < max(least, (1 - cut) * use.shown) or use.saved < least or use.texts < files
+
+        return {i for i in self.kept if falls_short(self.uses[self.learner.raws[i]])}
 
     def trim(self, n: int) -> bool:
         """Put pieces back until `n` are left, those that save the fewest tokens first; False if there are no more."""
@@ -127,8 +135,7 @@ class _Choice:
         phrases = {p.text: False for p in proposals if not p.merge}
         built = Tokenizer.from_str(json.dumps(phrase_layout(self.spelling, plan, phrases)))
         order = [*map(self.spelling.raw, plan.subtokens), *(t.encode() for t in phrases)]
-        counts = map(tuple, self.borders.counts(built, order).tolist())
-        self.counts = dict(zip(order, counts, strict=True))
+        self.uses = dict(zip(order, self.borders.uses(built, order), strict=True))
 
     # --- the pieces ---
 
@@ -163,9 +170,8 @@ class _Choice:
         """Pieces that merges towards this one make on the way."""
         return [] if self.crosses(piece) else self.learner.new_ids_within(piece)[:-1]
 
-    def _saved(self, piece: int) -> int:
-        """Original tokens that a piece saves, where it cuts none."""
-        return self.counts[self.learner.raws[piece]][3]
+    def _saved(self, piece: int) -> float:
+        return self.uses[self.learner.raws[piece]].saved
 
     def _crosses(self, piece: int) -> bool:
         return crosses_words(self.spelling, self.learner.raws[piece].decode("utf-8", "replace"))
@@ -192,7 +198,7 @@ class _Choice:
 
     def _proposal(self, piece: int, rank: int) -> Proposal:
         learner, raw = self.learner, self.learner.raws[piece]
-        count = self.counts.get(raw, (0,))[0]
+        count = self.uses.get(raw, Use()).shown
         left, right = (learner.pieces[i] for i in learner.parents[piece - learner.V])
         merge = None if self.crosses(piece) else (left, right)
         return Proposal(raw.decode(), raw, count, self.subtokens(piece), rank, merge)
@@ -211,16 +217,14 @@ class _Borders:
             borders[0], borders[ends] = True, True
             self.borders.append(borders)
 
-    def counts(self, built: Tokenizer, raws: Sequence[bytes]) -> IntArray:
-        """For each new token its occurrences, the texts with one, and the original tokens that it saves, (N, 3).
+    def uses(self, built: Tokenizer, raws: Sequence[bytes]) -> list[Use]:
+        """Count the new tokens, whose bytes are `raws` in the order of their ids, in the texts.
 
-        Between two places where tokens of both sides end, what is saved is shared out among the new tokens there.
-
-        Args:
-            raws: bytes of the new tokens, in the order of their ids.
+        What is saved between two places where tokens of both sides end is shared out among the new tokens there; what a
+        new token changes in the whitespace before it is not counted.
         """
         widths = np.concatenate([self.widths, np.array([len(raw) for raw in raws], dtype=np.int64)])
-        counts = np.zeros((len(raws), 4))
+        totals = np.zeros((4, len(raws)))
         for ids, borders in zip(encode_each(built, self.texts), self.borders, strict=True):
             row = np.asarray(ids, dtype=np.int64)
             new = np.flatnonzero(row >= self.V)
@@ -228,15 +232,13 @@ class _Borders:
                 continue
             ends = np.cumsum(widths[row])
             shared = np.flatnonzero(borders[ends])  # extended tokens that end where an original one does
-            before = np.cumsum(borders)  # original tokens that end at or before each byte, and 1
             group = np.searchsorted(shared, new)
-            read = np.diff(shared, prepend=-1)  # extended tokens of each group
-            had = np.diff(before[ends[shared]], prepend=1)
-            held = np.bincount(group, minlength=len(shared))
-            gain = ((had - read) / np.maximum(held, 1))[group]
+            ended = np.cumsum(borders)  # one more than the original tokens that end up to each byte
+            saved = np.diff(ended[ends[shared]], prepend=1) - np.diff(shared, prepend=-1)  # of each group
+            each = saved / np.maximum(np.bincount(group, minlength=len(shared)), 1)
             tokens = row[new] - self.V
             clean = borders[ends[new]] & borders[ends[new] - widths[row[new]]]
-            found, saved = (np.bincount(tokens, values, minlength=len(raws)) for values in (None, gain))
-            kept = np.bincount(tokens[clean], minlength=len(raws))
-            counts += np.stack([found, found > 0, kept, saved], axis=1)
-        return counts
+            found = np.bincount(tokens, minlength=len(raws))
+            kept, gain = (np.bincount(tokens, values, minlength=len(raws)) for values in (clean, each[group]))
+            totals += np.stack([found, found > 0, kept, gain])
+        return [Use(int(shown), int(texts), int(clean), gain) for shown, texts, clean, gain in totals.T.tolist()]
