@@ -236,7 +236,8 @@ for after in (5, 3, 9):  # in the middle of stage a, again, then later
     if not child:
         run_until(after)
         os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    # flushed, or a child that flushes would print again what it has inherited
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 BROKEN = dict(stages=("a", "b", "c"), a_epochs=2, lora_dropout=0.1, checkpoint_every=2)
 
