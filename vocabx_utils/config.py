@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vocabx_utils.settings import ConfigError, Settings
-
-_LATER_IN_01 = frozenset({"max_phrase_bytes", "line_breaks", "mix_words", "max_cut"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageConfig(Settings):
     """What every stage shares: which run, which model, where it computes, which seed."""
+
+    # names of settings that came later: at their defaults the key of a run folder is what it was
+    later: ClassVar[frozenset[str]] = frozenset()
 
     run_name: str = "quick"  # folder below `runs/`
     model: str = "smollm2-135m"  # name of a fetched model, hub id, local folder or GGUF file
@@ -31,10 +32,17 @@ class StageConfig(Settings):
         self.require("run_name", bool(self.run_name) and "/" not in self.run_name, "a plain folder name")
         self.require_at_least(0, "seed")
 
+    def key(self) -> dict[str, Any]:
+        """Return the settings as the key of a run folder: those that came later count only where they were changed."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in self.later}
+        return {k: v for k, v in self.to_dict().items() if k not in defaults or v != defaults[k]}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(StageConfig):
     """Notebook 01: the corpus and the new tokens."""
+
+    later = frozenset({"max_phrase_bytes", "line_breaks", "mix_words", "max_cut"})
 
     # where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`
     corpus_source: Literal["packages", "jsonl", "hub", "tree"] = "packages"
@@ -76,11 +84,6 @@ class TokenizerConfig(StageConfig):
         else:
             self.require("corpus_path", bool(self.corpus_path), f"a path or name for {self.corpus_source!r}")
 
-    def key(self) -> dict[str, Any]:
-        """Return the settings as the key of a run folder: those that came later count only where they were changed."""
-        later = {f.name: f.default for f in dataclasses.fields(self) if f.name in _LATER_IN_01}
-        return {k: v for k, v in self.to_dict().items() if k not in later or v != later[k]}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentConfig(StageConfig):
@@ -99,6 +102,8 @@ class AlignmentConfig(StageConfig):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase1Config(StageConfig):
     """Notebook 03: learning the new rows."""
+
+    later = frozenset({"teacher_storage", "phrase_dropout", "head_learning_rate", "quantization"})
 
     # `{input rows}_{objective}` or `{input rows}_untrained`, for example `mean_kl_last_ce0.3`; see
     # `vocabx_utils.training.objectives.parse_objective`

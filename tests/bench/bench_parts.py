@@ -8,7 +8,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +149,14 @@ class Peak:
 def _status(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
+
+
+def fill_page(page: Path, parts: Mapping[str, str]) -> None:
+    """Replace what stands between `<!-- name -->` and `<!-- end -->` on a page; SystemExit where a name is missing."""
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        text, found = re.subn(pattern, lambda m, p=part: f"{m[1]}{p}\n{m[2]}", text, flags=re.S)
+        if found != 1:
+            raise SystemExit(f"{page}: expected one <!-- {name} --> … <!-- end -->, found {found}")
+    page.write_text(text, encoding="utf-8")

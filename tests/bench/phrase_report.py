@@ -8,7 +8,6 @@ Only text between `<!-- name -->` and `<!-- end -->` is replaced, so no number o
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
+from bench_parts import fill_page
 
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_phrases
@@ -126,14 +126,7 @@ def write(results: Path, docs: Path, told: int = 800) -> None:
             "ways": ways_table(content["ways"]),
             "figure": f"![{drawing.alt}](figures/phrases.svg)",
         }
-    page = docs / "phrases.md"
-    text = page.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        text, found = re.subn(pattern, lambda m, p=part: f"{m[1]}{p}\n{m[2]}", text, flags=re.S)
-        if found != 1:
-            raise SystemExit(f"{page}: expected one <!-- {name} --> … <!-- end -->, found {found}")
-    page.write_text(text, encoding="utf-8")
+    fill_page(docs / "phrases.md", parts)
 
 
 def main() -> None:

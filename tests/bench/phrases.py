@@ -173,14 +173,14 @@ class Bench:
         run = parse_run(name, self.options.rate)
         extension, data, student, records, prepared = self.rows(run)
         last = records[-1]
-        n_bytes = sum(len(text.encode()) for text in self.validation)
+        sizes = [len(text.encode()) for text in self.validation]
+        n_bytes = sum(sizes)
         before, after = (
             sum(map(len, encode_all(t, self.validation))) for t in (extension.original, extension.extended)
         )
         bits = self.bits(student, extension.extended)
         if self.base_bits is None:
             self.base_bits = self.bits(Student(self.base.model, self.base.vocab_size), extension.original)
-        sizes = [len(text.encode()) for text in self.validation]
         gap = paired_bootstrap(bits, self.base_bits, weights=sizes)
         seconds = sum(record["seconds"] for record in records)
         row = {

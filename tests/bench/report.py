@@ -8,7 +8,6 @@ Only text between `<!-- name -->` and `<!-- end -->` is replaced, so no number o
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import large
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from bench_parts import SHAPES, ratio
+from bench_parts import SHAPES, fill_page, ratio
 from large import RANK
 from phase1 import WAYS, WORKLOADS
 
@@ -435,15 +434,7 @@ def write(results: Path, docs: Path) -> None:
         "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
         "memory": f"![{memory}](figures/memory.svg)",
     }
-    page = docs / "performance.md"
-    text = page.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text, found = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, p=part: f"{m[1]}{p}\n{m[2]}", text, flags=re.S
-        )
-        if found != 1:
-            raise SystemExit(f"{page}: expected one <!-- {name} --> … <!-- end -->, found {found}")
-    page.write_text(text, encoding="utf-8")
+    fill_page(docs / "performance.md", parts)
 
 
 def main() -> None:

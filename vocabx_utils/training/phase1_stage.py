@@ -55,8 +55,6 @@ _NOT_IN_KEY = {
 
 
 _STORAGE = {"model": None, "bfloat16": torch.bfloat16, "float8": torch.float8_e4m3fn}
-# settings that came later: at these values a run folder's key is what it was
-_LATER = {"teacher_storage": "model", "phrase_dropout": 0.0, "head_learning_rate": 0.0, "quantization": "none"}
 
 
 @dataclass(frozen=True)
@@ -184,9 +182,7 @@ def train_variant(
     recipe = parse_variant(name)
     key = {
         "variant": recipe.name,
-        "settings": {
-            k: v for k, v in config.to_dict().items() if k not in _NOT_IN_KEY and not (k in _LATER and v == _LATER[k])
-        },
+        "settings": {k: v for k, v in config.key().items() if k not in _NOT_IN_KEY},
         "model": base.fingerprint,
         "dtype": str(base.dtype),
         "train": data.train.fingerprint(),

@@ -208,14 +208,14 @@ def _by_phrases(spelling: Spelling, proposals: list[Proposal], texts: list[str])
     plan = plan_merges(spelling, inside, words)
     tokens, given = _tokens_of_plan(spelling, plan, inside, words)
     crossing = [p for p in proposals if not p.merge and crosses_words(spelling, p.text)]
-    phrases = dict.fromkeys([*(p.text for p in crossing), *(t for t in texts if crosses_words(spelling, t))], False)
+    phrases = dict.fromkeys(_added_texts(spelling, crossing, [t for t in texts if crosses_words(spelling, t)]), False)
     added = _added_tokens(spelling, phrases, crossing, spelling.first_free_id + len(tokens))
     further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens), "phrases": len(added)}
     return phrase_layout(spelling, plan, phrases), [*tokens, *added], [*given, *added], further
 
 
 def _by_added_tokens(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
-    words = _added_texts(spelling, proposals, texts)
+    words = _whole_words(spelling, _added_texts(spelling, proposals, texts))
     tokens = _added_tokens(spelling, words, proposals, spelling.first_free_id)
     further = {
         "whole_words_only": [t for t, single in words.items() if single],
@@ -224,11 +224,15 @@ def _by_added_tokens(spelling: Spelling, proposals: list[Proposal], texts: list[
     return surgery.added_layout(spelling, words), tokens, tokens, further
 
 
-def _added_texts(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> dict[str, bool]:
-    """Texts of added tokens in the order of their ids, and whether each must match whole words only."""
+def _added_texts(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> list[str]:
+    """Texts of added tokens in the order of their ids, each once; refuses what cannot be one."""
     if broken := [p.raw for p in proposals if p.text.encode("utf-8", "replace") != p.raw]:
         raise TokenizerError(f"Added tokens hold whole characters; these bytes do not: {broken}. Use 'merges'.")
-    return _whole_words(spelling, [*dict.fromkeys([*(p.text for p in proposals), *texts])])
+    found = list(dict.fromkeys([*(p.text for p in proposals), *texts]))
+    odd = [t for t in found if t in spelling.vocab or (spelling.kind == "sentencepiece" and SPACE_MARK in t)]
+    if odd:
+        raise TokenizerError(f"Spelt like pieces of the original vocabulary, so decoding would mix them up: {odd}.")
+    return found
 
 
 def _added_tokens(spelling: Spelling, words: Iterable[str], proposals: list[Proposal], first_id: int) -> list[NewToken]:
@@ -241,9 +245,6 @@ def _added_tokens(spelling: Spelling, words: Iterable[str], proposals: list[Prop
 
 def _whole_words(spelling: Spelling, texts: list[str]) -> dict[str, bool]:
     """For each text, whether it must match whole words only, so that no original token is cut (case `stand`)."""
-    odd = [t for t in texts if t in spelling.vocab or (spelling.kind == "sentencepiece" and SPACE_MARK in t)]
-    if odd:
-        raise TokenizerError(f"Spelt like pieces of the original vocabulary, so decoding would mix them up: {odd}.")
     inside = {t: spelling.inside_a_token(t) for t in texts}
     cutting = [t for t in texts if inside[t] and not all(c.isalnum() or c == "_" for c in (t[0], t[-1]))]
     if cutting:

@@ -30,7 +30,7 @@ class TokenOptions:
     max_bytes: int = 32
     min_files: int = 1  # fewest texts that a token stands in when it is chosen
     across_digits: bool = False  # let merges join digits to digits and to letters (not `added`)
-    # let tokens be pure whitespace; None is yes for `added` (the thesis names no such step), no for the others
+    # let tokens be pure whitespace; None is no for `merges`, yes for the others (the thesis names no such step)
     keep_whitespace: bool | None = None
     # texts (or bytes) that must not become tokens; `Ġword` and `▁word` mean the word with its leading space
     exclude: frozenset[str | bytes] = frozenset()
