@@ -42,7 +42,7 @@ class StageConfig(Settings):
 class TokenizerConfig(StageConfig):
     """Notebook 01: the corpus and the new tokens."""
 
-    later = frozenset({"max_phrase_bytes", "line_breaks", "mix_words", "max_cut"})
+    later = frozenset({"max_phrase_bytes", "line_breaks", "mix_words", "max_cut", "phrase_form"})
 
     # where pairs come from: `packages` (functions of installed packages), `jsonl`, `hub` or `tree`
     corpus_source: Literal["packages", "jsonl", "hub", "tree"] = "packages"
@@ -59,11 +59,12 @@ class TokenizerConfig(StageConfig):
     min_train_count: int = 4  # fewest occurrences in the training split; 0 keeps tokens that cannot be trained
     max_token_bytes: int = 32  # longest token inside a word
     keep_whitespace: bool = False  # propose tokens of pure whitespace
-    # of `phrases` only: longest phrase, whether one may hold line breaks, whether words compete with them, and the
-    # largest share of occurrences that may cut old tokens
+    # of `phrases` only: longest phrase, whether one may hold line breaks, whether words compete with them, how one
+    # stands in the tokenizer, and the largest share of occurrences that may cut old tokens (form `literal`)
     max_phrase_bytes: int = 64
     line_breaks: bool = True
     mix_words: bool = True
+    phrase_form: Literal["auto", "patterns", "literal"] = "auto"
     max_cut: float = 0.5
     # sizes of the splits
     tokenizer_pairs: int = 2000

@@ -15,7 +15,8 @@ from vocabx_utils.vocabulary.checks import round_trip_failures
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens, extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
-from vocabx_utils.vocabulary.phrase_choice import _Borders, choose_phrases, crosses_words
+from vocabx_utils.vocabulary.phrase_choice import _Borders, choose_phrases
+from vocabx_utils.vocabulary.phrase_forms import crosses_words
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import select_tokens
 from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
@@ -47,14 +48,15 @@ def clean_counts(extension: Extension, texts: list[str]) -> dict[int, int]:
     return {i: counts[i] for i in extension.new_ids}
 
 
+@pytest.mark.parametrize("form", ["patterns", "literal"])
 @pytest.mark.parametrize("mixed", [True, False])
 @pytest.mark.parametrize("name", BYTE_LEVEL)
 def test_the_finished_tokenizer_makes_what_was_counted(
-    base_tokenizers: dict[str, Any], domain: list[str], name: str, mixed: bool
+    base_tokenizers: dict[str, Any], domain: list[str], name: str, mixed: bool, form: Any
 ) -> None:
-    options = TokenOptions(min_count=3, min_files=2, mix_words=mixed, max_cut=0.2)
+    options = TokenOptions(min_count=3, min_files=2, mix_words=mixed, max_cut=0.2, phrase_form=form)
     proposals = select_tokens(domain, base_tokenizers[name], 60, "phrases", options)
-    extension = add_tokens(base_tokenizers[name], proposals, "phrases")
+    extension = add_tokens(base_tokenizers[name], proposals, "phrases", phrase_form=form)
     counts, clean, spelling = extension.count(domain), clean_counts(extension, domain), spelling_of(extension.original)
     assert extension.N == len(proposals) == 60
     encoded = encode_all(extension.extended, domain)
@@ -72,7 +74,8 @@ def test_what_tokens_save_adds_up_to_what_the_tokenizer_saves(
     base_tokenizers: dict[str, Any], domain: list[str]
 ) -> None:
     for name in BYTE_LEVEL:
-        extension = extend_tokenizer(base_tokenizers[name], domain, 40, "phrases", TokenOptions(min_count=3, max_cut=1))
+        options = TokenOptions(min_count=3, max_cut=1, phrase_form="literal")
+        extension = extend_tokenizer(base_tokenizers[name], domain, 40, "phrases", options)
         both = (extension.original, extension.extended)
         before, after = (sum(map(len, encode_all(tokenizer, domain))) for tokenizer in both)
         borders = _Borders(domain, spelling_of(extension.original))
@@ -197,12 +200,3 @@ def test_sentencepiece_style_tokenizers_are_refused(base_tokenizers: dict[str, A
             select_tokens(["a b a b"], base_tokenizers[name], 3, "phrases")
         with pytest.raises(TokenizerError, match="needs a byte-level tokenizer"):
             add_tokens(base_tokenizers[name], ["a b"], "phrases")
-
-
-def test_a_word_is_a_merge_and_a_phrase_an_added_token(smollm_like: Any) -> None:
-    extension = add_tokens(smollm_like, [" groupby", "return self"], "phrases")
-    added = {t.content for t in extension.extended.added_tokens_decoder.values()}
-    assert "return self" in added and " groupby" not in added
-    assert extension.report["phrases"] == 1
-    ids = encode_all(extension.extended, ["x groupby return self"])[0]
-    assert {t.id for t in extension.tokens if t.wanted} <= set(ids)

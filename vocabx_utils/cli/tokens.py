@@ -46,6 +46,13 @@ def tokens() -> None:
 @click.option("--max-phrase-bytes", default=64, show_default=True, help="Longest phrase, in bytes (phrases).")
 @click.option("--line-breaks/--no-line-breaks", default=True, show_default=True, help="Line breaks inside phrases.")
 @click.option("--mix-words/--no-mix-words", default=True, show_default=True, help="Let words compete with phrases.")
+@click.option(
+    "--phrase-form",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "patterns", "literal"]),
+    help="Let phrases through the pre-tokenizer where it is known, or make added tokens of them.",
+)
 @click.option("--max-cut", default=0.5, show_default=True, help="Share of a phrase's places that may cut old tokens.")
 @click.option("--across-digits", is_flag=True, help="Let merges join digits.")
 @click.option("--keep-whitespace", is_flag=True, help="Propose tokens of pure whitespace too.")
@@ -91,7 +98,7 @@ def propose(
         for warning in caught:
             if issubclass(warning.category, FewerTokensWarning):
                 click.echo(str(warning.message))
-        extension = add_tokens(tokenizer, proposals, strategy)
+        extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options["phrase_form"])
         _print_tokens(extension)
         audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
         click.echo(f"\nGain, measured on the {'held-out files' if measured_on else 'files they were chosen on'}:")

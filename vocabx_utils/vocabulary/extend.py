@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -12,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
-from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
-from vocabx_utils.vocabulary.phrase_choice import crosses_words, phrase_layout
+from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, PhraseForm, Strategy, TokenOptions, check_strategy
+from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
 from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
@@ -66,7 +67,7 @@ def extend_tokenizer(
                 f"{n} new tokens were asked for; the texts offer {len(proposals)} that occur {min_train_count} times "
                 "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
             )
-        extension = add_tokens(tokenizer, proposals, strategy)
+        extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options.phrase_form)
         counts = extension.count(texts if training_texts is None else training_texts)
         rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
         if not rare:
@@ -87,7 +88,11 @@ def _read_once(
 
 
 def add_tokens(
-    tokenizer: PreTrainedTokenizerFast, new_tokens: Iterable[str | Proposal], strategy: Strategy = "merges"
+    tokenizer: PreTrainedTokenizerFast,
+    new_tokens: Iterable[str | Proposal],
+    strategy: Strategy = "merges",
+    *,
+    phrase_form: PhraseForm = "auto",
 ) -> Extension:
     """Extend a tokenizer by given tokens, with new ids V, V + 1, …
 
@@ -101,8 +106,9 @@ def add_tokens(
             leftmost first, of those that begin at one place the longest, and none that overlaps an earlier one. A
             token inside original tokens matches whole words only; where the longest fails on that, no shorter one
             is tried. They are not special, and match the text as it is written, or as the normaliser leaves it
-            where that changes characters (NFC). `phrases` appends merges for what stays inside a word, and makes
-            added tokens of what crosses words.
+            where that changes characters (NFC). `phrases` appends merges for what stays inside a word, and lets
+            what crosses words through the pre-tokenizer, or makes added tokens of it.
+        phrase_form: which of the two (`phrases` only); see `phrase_forms`.
 
     Raises:
         TokenizerError: the tokenizer cannot be extended so; a token is empty, is in the original vocabulary, can be
@@ -118,7 +124,7 @@ def add_tokens(
     check_strategy(strategy, spelling)
     proposals, texts, notes = _sort_inputs(new_tokens, spelling)
     _refuse_known(spelling, proposals, texts)
-    make = {"added": _by_added_tokens, "merges": _by_merges, "phrases": _by_phrases}
+    make = {"added": _by_added_tokens, "merges": _by_merges, "phrases": partial(_by_phrases, phrase_form)}
     layout, tokens, given, further = make[strategy](spelling, proposals, texts)
     report = {"requested": len(proposals) + len(texts), "notes": notes} | further
     extended = surgery.build(layout, tokenizer)
@@ -202,16 +208,18 @@ def _tokens_of_plan(
     return tokens, [t for t in tokens if t.raw in given]
 
 
-def _by_phrases(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+def _by_phrases(form: PhraseForm, spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
     inside = [p for p in proposals if p.merge or not crosses_words(spelling, p.text)]
     words = [t for t in texts if not crosses_words(spelling, t)]
     plan = plan_merges(spelling, inside, words)
     tokens, given = _tokens_of_plan(spelling, plan, inside, words)
     crossing = [p for p in proposals if not p.merge and crosses_words(spelling, p.text)]
-    phrases = dict.fromkeys(_added_texts(spelling, crossing, [t for t in texts if crosses_words(spelling, t)]), False)
+    phrases = _added_texts(spelling, crossing, [t for t in texts if crosses_words(spelling, t)])
+    form = choose_form(spelling, form)
     added = _added_tokens(spelling, phrases, crossing, spelling.first_free_id + len(tokens))
     further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens), "phrases": len(added)}
-    return phrase_layout(spelling, plan, phrases), [*tokens, *added], [*given, *added], further
+    further["phrase_form"] = form
+    return phrase_layout(spelling, plan, phrases, form), [*tokens, *added], [*given, *added], further
 
 
 def _by_added_tokens(spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:

@@ -2,7 +2,7 @@
 
 `added` is the thesis's: added tokens, which are cut out of a text before anything else happens. `merges` is ours:
 merges are appended to the original ones, so text without new tokens tokenizes exactly as before. `phrases` crosses
-words: pieces that do are added tokens, pieces inside a word are appended merges.
+words: pieces that do are let through by the pre-tokenizer or are added tokens, pieces inside a word appended merges.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
 Strategy = Literal["added", "merges", "phrases"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 WORD_STRATEGIES: tuple[Strategy, ...] = ("added", "merges")  # those whose tokens stay inside words
+
+PhraseForm = Literal["auto", "patterns", "literal"]  # see `phrase_forms`
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class TokenOptions:
     line_breaks: bool = True  # let phrases hold line breaks (`phrases` only)
     # let pieces that stay inside a word compete with phrases, by what saves more (`phrases` only); else phrases alone
     mix_words: bool = True
-    # largest share of a phrase's occurrences that may cut old tokens (`phrases` only)
+    # largest share of a phrase's occurrences that may cut old tokens (`phrases` only, in the form `literal`)
     max_cut: float = 0.5
+    # how a phrase stands in the tokenizer: let through by the pre-tokenizer (`patterns`), or as an added token
+    # (`literal`); `auto` is the former where the pre-tokenizer's expression is known
+    phrase_form: PhraseForm = "auto"
 
     def __post_init__(self) -> None:
+        if self.phrase_form not in get_args(PhraseForm):
+            raise TokenizerError(f"phrase_form is {self.phrase_form!r}; expected one of {get_args(PhraseForm)}.")
         if self.max_phrase_bytes < 2 or not 0 <= self.max_cut <= 1:
             raise TokenizerError(
                 f"max_phrase_bytes is {self.max_phrase_bytes} and max_cut {self.max_cut}; expected at least 2, and a "

@@ -1,51 +1,29 @@
 """Which learned phrases become tokens: those that the finished tokenizer really produces often enough.
 
-A finished tokenizer reads text otherwise than the learner does. A piece that crosses words is an added token: it is cut
-out of a text before anything else reads it, the leftmost first and the longest of those that begin at one place, and
-it may cut an old token (` = None` inside ` = NoneType`). A piece that stays inside a word is an appended merge of what
-is left. So the tokenizer is built, the corpus is encoded and counted again, what falls short is dropped, and the places
-are filled with further pieces, until nothing changes. A phrase that cuts old tokens too often is dropped as well: `, `
-with its space would win nothing where it takes the space of the next word.
-
-Why added tokens: they need no pattern of the pre-tokenizer, so any byte-level tokenizer can have them, and whatever
-reads added tokens reads them. The other way, alternatives for the phrases in front of the pre-tokenizer's own
-expression, changes no old position at all, but only where that expression is known, and not in tools that have
-expressions built in; `docs/phrases.md` compares the two.
+A finished tokenizer reads text otherwise than the learner does. A piece that crosses words is taken before what stands
+behind it is read, the longest of those that begin at one place; a piece that stays inside a word is an appended merge
+of what is left. So the tokenizer is built, the corpus is encoded and counted again, what falls short is dropped, and
+the places are filled with further pieces, until nothing changes. In the form `literal` (see `phrase_forms`) a phrase
+that cuts old tokens too often is dropped as well.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.encoding import encode_each
-from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
+from vocabx_utils.vocabulary.mergeplan import plan_merges
 from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.spelling import Spelling
 from vocabx_utils.vocabulary.tokens import Proposal
-
-
-def crosses_words(spelling: Spelling, text: str) -> bool:
-    """Tell whether the original pre-tokenizer cuts a text, so that no merge could make it one token."""
-    return len(spelling.split(text)) > 1
-
-
-def phrase_layout(spelling: Spelling, plan: MergePlan, phrases: Mapping[str, bool]) -> dict[str, Any]:
-    """Layout with the pieces of a plan at ids V, V + 1, … and added tokens behind them.
-
-    Args:
-        plan: pieces that stay inside a word, and their merges.
-        phrases: each text that crosses words, and whether it may match only where it is a whole word.
-    """
-    base = surgery.merged_layout(spelling, list(plan.subtokens), list(plan.merges))
-    return surgery.added_layout(spelling, phrases, base)
 
 
 def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> list[Proposal]:
@@ -54,7 +32,10 @@ def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> lis
     Args:
         learner: of the corpus; it goes on learning as far as is needed, and can be used again.
         n: tokens wanted, steps of merges included unless `count_steps` is off.
-        options: the learner's own, with another `exclude` at most.
+        options: the learner's own, with another `exclude` or `phrase_form` at most.
+
+    Raises:
+        TokenizerError: `phrase_form` is `patterns` and cannot be had.
     """
     choice = _Choice(learner, options)
     wanted = n + n // 3  # some will fall short; of what is left over, what saves most stays
@@ -83,6 +64,7 @@ class _Choice:
     def __init__(self, learner: PhraseLearner, options: TokenOptions) -> None:
         self.learner, self.options, self.spelling = learner, options, learner.spelling
         self.barred = options.barred(self.spelling)
+        self.form = choose_form(self.spelling, options.phrase_form)
         self.borders = _Borders(learner.texts, self.spelling)
         self.shown: dict[int, int] = {}  # of each piece looked at: how often it stood after the last merge looked at
         self.waiting: set[int] = set()  # may become tokens, stand often enough, but are not chosen yet
@@ -132,8 +114,8 @@ class _Choice:
         """Build the tokenizer and count its tokens in the corpus."""
         proposals = self.proposals()
         plan = plan_merges(self.spelling, [p for p in proposals if p.merge], [])
-        phrases = {p.text: False for p in proposals if not p.merge}
-        built = Tokenizer.from_str(json.dumps(phrase_layout(self.spelling, plan, phrases)))
+        phrases = [p.text for p in proposals if not p.merge]
+        built = Tokenizer.from_str(json.dumps(phrase_layout(self.spelling, plan, phrases, self.form)))
         order = [*map(self.spelling.raw, plan.subtokens), *(t.encode() for t in phrases)]
         self.uses = dict(zip(order, self.borders.uses(built, order), strict=True))
 
