@@ -86,9 +86,9 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
 def read_phrases(folder: Path) -> list[dict[str, Any]]:
     """Read what was measured on tokens that cross words: `results/phrases/*.jsonl`, one record a run.
 
-    A record holds `model`, `text`, `strategy` (`merges`, `phrases`, `both` or `patterns`), `n`, `objective` (a name of
-    a variant, from mean rows also without `mean_`), `dropout`, `new_share` and the metrics of its last epoch, such as
-    `kl_identical`, `kl_last`, `bpb` and `base_bpb`.
+    A record holds `model`, `text`, `strategy` (`merges`, `phrases`, `both`, or another one of docs/phrases.md), `n`,
+    `objective` (a name of a variant, from mean rows also without `mean_`), `dropout`, `new_share` and the metrics of
+    its last epoch, such as `kl_identical`, `kl_last`, `bpb` and `base_bpb`.
     """
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):

@@ -554,7 +554,7 @@ def _seconds(text: str) -> dict[str, float]:
     return SECONDS | {name: float(value) for name, value in (part.split("=") for part in text.split(",") if part)}
 
 
-# the machine is lent by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
+# machines are rented by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
 SECONDS = {"load": 130.0, "phase1": 210.0, "lora": 240.0, "quantised": 150.0}
 
 

@@ -17,13 +17,12 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 from bench_parts import fill_page
+from phrase_tokenizers import FORMS
 
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_phrases
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.measured import read_phrases
-
-WAYS = ("literal", "patterns")
 
 
 def table_of(header: list[str], rows: list[list[str]]) -> str:
@@ -54,9 +53,9 @@ def saved_table(rows: pd.DataFrame, told: int) -> str:
 
 
 def ways_table(ways: list[dict[str, Any]]) -> str:
-    """Both ways with the same phrases."""
+    """Both forms with the same phrases."""
     header = [
-        "tokenizer, text", "way", "tokens saved", "old positions changed", "round trips broken",
+        "tokenizer, text", "form", "tokens saved", "old positions changed", "round trips broken",
         "old lines changed", "MB encoded a second (original)",
     ]  # fmt: skip
     lines = [
@@ -70,7 +69,7 @@ def ways_table(ways: list[dict[str, Any]]) -> str:
             f"{_rate(w, name):.2f} ({_rate(w, 'original'):.2f})",
         ]
         for w in ways
-        for name in WAYS
+        for name in FORMS
     ]
     return table_of(header, lines)
 
@@ -82,7 +81,8 @@ def _rate(way: dict[str, Any], name: str) -> float:
 def learned_table(rows: list[dict[str, Any]]) -> str:
     """What models learned of phrases: one line a run, as `phrases.py` wrote it."""
     header = [
-        "model, text", "strategy, N", "objective", "rates, rows and head", "dropout", "tokens saved", "positions new",
+        "model, text", "strategy, N", "objective", "rates, rows and head", "tokens of training", "dropout",
+        "tokens saved", "positions new",
         "KL identical", "KL last", "KL, prompt cut inside",
         "bits per byte above the base's", "characters a second, of base",
     ]  # fmt: skip
@@ -92,6 +92,7 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
             f"`{r['strategy']}`, {r['n']}",
             f"`{r['objective']}`",
             "" if r["objective"] == "untrained" else f"{r['rate']:g}, {r['head_rate'] or r['rate']:g}",
+            f"{r['train_tokens'] * r['epochs'] / 1e6:.1f} M",
             f"{r['dropout']:.0%}",
             f"{r['saved']:.1%}",
             f"{r['new_share']:.1%}",

@@ -6,16 +6,13 @@ Tokens are chosen on one half of the files and measured on the other. A tokenize
 folder or a GGUF file); corpora are Python of installed packages and C headers, and every further one that is named.
 Rows that are in the file already are not measured again, so a run can go on where it ended.
 
-Beside the package's way (literal added tokens, `literal`), the script builds another one, `patterns`: the original
-pre-tokenizer's expression with alternatives for the phrases in front, which let a phrase through where an original
-pre-token ends, so that the model can take it whole.
+At one size the same phrases are built in both forms, `patterns` (let through by the pre-tokenizer) and `literal` (added
+tokens), and compared by damage, checks and speed.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import re
 import statistics
 import sys
 import time
@@ -31,27 +28,27 @@ from vocabx_utils.files import read_json, write_json
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.paths import project_root
 from vocabx_utils.runs import installed_versions
-from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import CHECK_TEXT, UNICODE_STRESS, changed_positions, gains
 from vocabx_utils.vocabulary.checks import round_trip_failures
 from vocabx_utils.vocabulary.comparison import C_HEADERS
 from vocabx_utils.vocabulary.encoding import encode_all, encode_each
 from vocabx_utils.vocabulary.extend import add_tokens
-from vocabx_utils.vocabulary.options import TokenOptions
-from vocabx_utils.vocabulary.phrase_choice import crosses_words
+from vocabx_utils.vocabulary.options import PhraseForm, TokenOptions
+from vocabx_utils.vocabulary.phrase_forms import crosses_words
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import select_tokens
-from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError, spelling_of
-from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
+from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.tokens import Extension, Proposal
 from vocabx_utils.vocabulary.wordtable import count_words
 
 PACKAGES = ("scipy", "pandas", "sklearn", "matplotlib", "numpy", "seaborn")
+FORMS: tuple[PhraseForm, ...] = ("patterns", "literal")
 STRATEGIES: dict[str, dict[str, Any]] = {
     "merges": {},
     "phrases": {"mix_words": False},
     "phrases and words": {"mix_words": True},
+    "with digits": {"mix_words": True, "across_digits": True},
 }
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of ByteLevel(use_regex=True)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------
@@ -84,64 +81,6 @@ def halves(paths: Iterable[Path], max_bytes: int, longest: int = 30_000) -> tupl
             both[k % 2].append(text)
             sizes[k % 2] += len(text.encode())
     return both
-
-
-# --- the other way ----------------------------------------------------------------------------------------------
-
-
-def pattern_extension(tokenizer: PreTrainedTokenizerFast, proposals: Sequence[Proposal]) -> Extension:
-    """Let phrases through the pre-tokenizer, and take a pre-token that is a vocabulary entry whole (`ignore_merges`).
-
-    A phrase is let through where the original expression, read from the start of the phrase's last pre-token, ends at
-    the phrase's own end. Its start needs no look: pre-tokens are cut from left to right, so it is an end as well.
-    Merges of later rank would do without `ignore_merges`, but take an id for each step on the way.
-
-    Raises:
-        TokenizerError: the pre-tokenizer has no known form, or taking pre-tokens whole would change old text.
-    """
-    spelling = spelling_of(tokenizer)
-    odd = [p for i, p in spelling.pieces.items() if i not in spelling.added_ids and spelling.tokenize_piece(p) != [i]]
-    if odd and not spelling.ignores_merges:
-        raise TokenizerError(f"Merges do not reach {odd[:5]}: taking pre-tokens whole would change old text.")
-    pieces = {p.text: spelling.piece(p.text) for p in proposals}
-    layout = surgery.merged_layout(spelling, list(pieces.values()), [])
-    layout["model"]["ignore_merges"] = True
-    layout["pre_tokenizer"] = _with_alternatives(layout["pre_tokenizer"], spelling, list(pieces))
-    tokens = [
-        NewToken(token_id, p.text, p.raw, p.subtokens, p.count)
-        for token_id, p in enumerate(proposals, spelling.first_free_id)
-    ]
-    built = surgery.build(layout, tokenizer)
-    return Extension(tokenizer, built, tuple(tokens), "phrases", spelling.first_free_id, {})
-
-
-def _with_alternatives(step: Any, spelling: Spelling, phrases: Sequence[str]) -> dict[str, Any]:
-    steps = copy.deepcopy(step["pretokenizers"] if step["type"] == "Sequence" else [step])
-    last = steps[-1]
-    if last["type"] != "ByteLevel" or last["add_prefix_space"]:
-        raise TokenizerError(f"The last pre-tokenizer is {last}; expected ByteLevel without a prefix space.")
-    splits = [s for s in steps if s["type"] == "Split"]
-    if last["use_regex"] and not splits:
-        original, at = GPT2, len(steps) - 1
-    elif len(splits) == 1 and splits[0]["behavior"] == "Isolated" and not splits[0]["invert"] and not last["use_regex"]:
-        original, at = splits[0]["pattern"]["Regex"], steps.index(splits[0])
-        del steps[at]
-    else:
-        raise TokenizerError(f"The pre-tokenizer has no known form: {steps}.")
-    last["use_regex"] = False
-    pattern = {"Regex": _alternatives(spelling, phrases, original)}
-    steps.insert(at, {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
-    return {"type": "Sequence", "pretokenizers": steps}
-
-
-def _alternatives(spelling: Spelling, phrases: Sequence[str], original: str) -> str:
-    groups: dict[str, list[str]] = {}
-    for text in sorted(phrases, key=lambda t: (-len(t), t)):
-        tail = spelling.raw(spelling.split(text)[-1]).decode()
-        head, end = re.escape(text[: -len(tail)]), re.escape(tail)
-        groups.setdefault(text[0], []).append(f"{head}(?={end})(?>{original})(?<={head}{end})")
-    tried = [f"(?={re.escape(first)})(?:{'|'.join(parts)})" for first, parts in sorted(groups.items())]
-    return "|".join([*tried, original])
 
 
 # --- measurements -----------------------------------------------------------------------------------------------
@@ -207,7 +146,7 @@ def rows_of(
 ) -> Iterable[tuple[str, int, dict[str, Any], Extension]]:
     """Extend by each strategy and size, what is done left out."""
     chosen_on, measured_on = both
-    spelling, least = spelling_of(tokenizer), TokenOptions(min_count=4, min_files=2, keep_whitespace=False)
+    spelling = spelling_of(tokenizer)
     tables: dict[str, Any] = {}
     for strategy, named in STRATEGIES.items():
         options = TokenOptions(min_count=4, min_files=2, keep_whitespace=False, **named)
@@ -215,14 +154,12 @@ def rows_of(
         for n in sizes:
             if (strategy, n) in done:
                 continue
-            if how not in tables:
-                tables[how] = (
-                    count_words(chosen_on, spelling, least)
-                    if how == "merges"
-                    else PhraseLearner(chosen_on, spelling, least)
-                )
+            learned = (how, options.across_digits)
+            if learned not in tables:
+                table = count_words(chosen_on, spelling, options) if how == "merges" else None
+                tables[learned] = table or PhraseLearner(chosen_on, spelling, options)
             begun = time.perf_counter()
-            proposals = select_tokens(chosen_on, tokenizer, n, how, options, table=tables[how])
+            proposals = select_tokens(chosen_on, tokenizer, n, how, options, table=tables[learned])
             seconds = time.perf_counter() - begun
             extension = add_tokens(tokenizer, proposals, how)
             row = measure(extension, measured_on) | further_checks(extension, measured_on)
@@ -238,7 +175,7 @@ def compare_ways(
         for k, t in enumerate(extension.tokens)
         if crosses_words(spelling_of(tokenizer), t.text)
     ]
-    ways = {"literal": add_tokens(tokenizer, learned, "phrases"), "patterns": pattern_extension(tokenizer, learned)}
+    ways = {form: add_tokens(tokenizer, learned, "phrases", phrase_form=form) for form in FORMS}
     named = {"original": tokenizer} | {name: way.extended for name, way in ways.items()}
     found: dict[str, Any] = {
         name: measure(way, measured_on) | further_checks(way, measured_on) for name, way in ways.items()
@@ -302,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     print(
                         "  ways",
                         ways["seconds"],
-                        {w: ways[w]["changed_share"] for w in ("literal", "patterns")},
+                        {form: ways[form]["changed_share"] for form in FORMS},
                         flush=True,
                     )
                 write_json(chosen.out, content)

@@ -5,7 +5,7 @@
     python tests/bench/phrases.py answers --model MODEL --data DATA --out OUT [--runs RUN …]
 
 `prepare` writes texts and extensions for every N: strategies `merges`, `phrases` (crossing words only), `both`, and
-`patterns`, the tokens of `both` let through by the pre-tokenizer instead of cut out before it.
+`literal`, which is `both` with added tokens instead of phrases that the pre-tokenizer lets through.
 A run is `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`, for example `both:800:kl_last:1e-3`.
 `measure` trains and writes one line a run to OUT/<label>-<texts>.jsonl at once; runs that are there are skipped.
 `answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP (executed elsewhere).
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from bench_parts import facts, seconds_left
 from domain_texts import KINDS, documents, read_texts, split_texts
-from phrase_tokenizers import pattern_extension
+from safetensors.torch import load_file, save_file
 
 from vocabx_utils import corpus, files, models
 from vocabx_utils.config import Phase1Config
@@ -50,10 +50,9 @@ from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
-from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
-STRATEGIES = ("merges", "phrases", "both", "patterns")
+STRATEGIES = ("merges", "phrases", "both", "literal")
 _BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
 
@@ -84,14 +83,13 @@ def prepare_data(options: argparse.Namespace) -> None:
 
 
 def _extended(options: argparse.Namespace, tokenizer: Any, texts: list[str], n: int, strategy: str) -> Extension:
-    if strategy == "patterns":  # the tokens of `both`, which the pre-tokenizer lets through
-        both = load_extension(options.out / "extensions" / f"both-{n}").tokens
-        rows = [Proposal(t.text, t.raw, t.count, t.subtokens, rank) for rank, t in enumerate(both)]
-        return pattern_extension(tokenizer, rows)
     if strategy == "merges":
         return extend_tokenizer(tokenizer, texts, n, "merges", TokenOptions(min_count=4, min_files=3))
     least = max(8, 24_000 // n)
-    chosen = TokenOptions(min_count=least, min_files=3, mix_words=strategy == "both", across_digits=options.digits)
+    chosen = TokenOptions(
+        min_count=least, min_files=3, mix_words=strategy != "phrases", across_digits=options.digits,
+        phrase_form="literal" if strategy == "literal" else "patterns",
+    )  # fmt: skip
     return extend_tokenizer(tokenizer, texts, n, "phrases", chosen)
 
 
@@ -186,7 +184,8 @@ class Bench:
         row = {
             "run": name, "model": self.label, "text": self.kind, "strategy": run.strategy, "n": run.n,
             "objective": run.objective, "rate": run.rate, "head_rate": run.head_rate, "dropout": run.dropout,
-            "epochs": len(records) - 1, "train_tokens": data.train.tokens, "documents": len(self.validation),
+            "epochs": len(records) - 1, "train_tokens": data.train.tokens, "train_documents": len(self.train),
+            "documents": len(self.validation),
             "tokens_per_1000_bytes": round(1000 * after / n_bytes, 2),
             "base_tokens_per_1000_bytes": round(1000 * before / n_bytes, 2), "saved": round(1 - after / before, 4),
             "new_share": round(last["n_new_targets"] / (last["n_new_targets"] + last["n_old_targets"]), 4),
@@ -202,7 +201,26 @@ class Bench:
             row |= self.speed(extension, student, row["saved"])
         if self.options.cuts:
             row |= self.cuts(extension, student)
+        if self.options.keep:
+            rows = {"input": student.input_rows, "head": student.head_rows}
+            save_file({k: v.detach().cpu().contiguous() for k, v in rows.items()}, self._kept(name))
         return row
+
+    def _kept(self, name: str) -> Path:
+        self.options.keep.mkdir(parents=True, exist_ok=True)
+        return Path(self.options.keep / f"{name.replace(':', '_')}.safetensors")
+
+    def start(self, name: str) -> Start:
+        """The model with the rows of a run: those that `measure --keep` left, or trained now."""
+        run = parse_run(name, self.options.rate)
+        extension = load_extension(self.options.data / "extensions" / f"{run.strategy}-{run.n}")
+        if self.options.keep and (path := self._kept(name)).exists():
+            kept = load_file(path, device=str(self.base.device))
+        else:
+            _, _, student, _, _ = self.rows(run)
+            kept = {"input": student.input_rows.detach(), "head": student.head_rows.detach()}
+        own = replace(self.base, tokenizer=extension.original)  # as another release of transformers reads it
+        return from_rows(own, extension, kept["input"], kept["head"])
 
     def bits(self, student: Student, tokenizer: Any) -> np.ndarray:
         """Bits of each validation document behind a begin token, which leaves no byte out under any tokenizer."""
@@ -252,7 +270,9 @@ def measure(options: argparse.Namespace) -> None:
     """Measure the runs that are not there yet, while time is left."""
     bench = Bench(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    done = {row["run"] for row in files.read_jsonl(bench.path)} if bench.path.exists() else set()
+    rows = files.read_jsonl(bench.path) if bench.path.exists() else []
+    of_these = {(options.epochs, len(bench.train)), (0, len(bench.train))}  # `untrained` has no epochs
+    done = {row["run"] for row in rows if (row["epochs"], row.get("train_documents")) in of_these}
     longest = 0.0
     for name in (run for run in options.runs if run not in done):
         if seconds_left(options.started, options.minutes) < longest * 1.2:
@@ -276,10 +296,7 @@ def answers(options: argparse.Namespace) -> None:
     none = range(base.vocab_size, base.vocab_size)
     starts = {"base": Start(base.model, base.tokenizer, none, base)}
     for name in options.runs:
-        extension, _, student, _, _ = bench.rows(parse_run(name, options.rate))
-        own = replace(base, tokenizer=extension.original)
-        made = from_rows(own, extension, student.input_rows.detach(), student.head_rows.detach())
-        starts[name.replace(":", "_")] = made
+        starts[name.replace(":", "_")] = bench.start(name)
     bench.known = None
     for name, start in starts.items():
         _answer(start, name, problems, options)
@@ -328,6 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--head-init", default="mean")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
+        command.add_argument("--keep", type=Path, help="folder for trained rows, which `answers` then finds")
         command.add_argument("--speed", type=int, default=1, help="0 leaves generation out")
         command.add_argument("--cuts", type=int, default=0, help="cut prompts of each kind of place, 0 for none")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")

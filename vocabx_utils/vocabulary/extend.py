@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -124,8 +123,11 @@ def add_tokens(
     check_strategy(strategy, spelling)
     proposals, texts, notes = _sort_inputs(new_tokens, spelling)
     _refuse_known(spelling, proposals, texts)
-    make = {"added": _by_added_tokens, "merges": _by_merges, "phrases": partial(_by_phrases, phrase_form)}
-    layout, tokens, given, further = make[strategy](spelling, proposals, texts)
+    if strategy == "phrases":
+        layout, tokens, given, further = _by_phrases(spelling, proposals, texts, choose_form(spelling, phrase_form))
+    else:
+        make = _by_merges if strategy == "merges" else _by_added_tokens
+        layout, tokens, given, further = make(spelling, proposals, texts)
     report = {"requested": len(proposals) + len(texts), "notes": notes} | further
     extended = surgery.build(layout, tokenizer)
     extension = Extension(tokenizer, extended, tuple(tokens), strategy, spelling.first_free_id, report)
@@ -208,17 +210,16 @@ def _tokens_of_plan(
     return tokens, [t for t in tokens if t.raw in given]
 
 
-def _by_phrases(form: PhraseForm, spelling: Spelling, proposals: list[Proposal], texts: list[str]) -> _Made:
+def _by_phrases(spelling: Spelling, proposals: list[Proposal], texts: list[str], form: PhraseForm) -> _Made:
     inside = [p for p in proposals if p.merge or not crosses_words(spelling, p.text)]
     words = [t for t in texts if not crosses_words(spelling, t)]
     plan = plan_merges(spelling, inside, words)
     tokens, given = _tokens_of_plan(spelling, plan, inside, words)
     crossing = [p for p in proposals if not p.merge and crosses_words(spelling, p.text)]
     phrases = _added_texts(spelling, crossing, [t for t in texts if crosses_words(spelling, t)])
-    form = choose_form(spelling, form)
     added = _added_tokens(spelling, phrases, crossing, spelling.first_free_id + len(tokens))
-    further = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens), "phrases": len(added)}
-    further["phrase_form"] = form
+    further: dict[str, Any] = {"merges": len(plan.merges), "steps": sum(not t.wanted for t in tokens)}
+    further |= {"phrases": len(added), "phrase_form": form}
     return phrase_layout(spelling, plan, phrases, form), [*tokens, *added], [*given, *added], further
 
 
