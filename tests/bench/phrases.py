@@ -2,13 +2,15 @@
 
     python tests/bench/phrases.py prepare --model MODEL --texts python --out DATA [--root FOLDER]     (no GPU)
     python tests/bench/phrases.py measure --model MODEL --data DATA --out OUT [--runs RUN …] [--minutes M]
-    python tests/bench/phrases.py answers --model MODEL --data DATA --out OUT [--runs RUN …]
+    python tests/bench/phrases.py answers --model MODEL --data DATA --out FOLDER [--runs RUN …] [--heal]
+    python tests/bench/phrases.py score --answers FOLDER --out OUT
 
 `prepare` writes texts and extensions for every N: strategies `merges`, `phrases` (crossing words only), `both`, and
 `literal`, which is `both` with added tokens instead of phrases that the pre-tokenizer lets through.
 A run is `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`, for example `both:800:kl_last:1e-3`.
 `measure` trains and writes one line a run to OUT/<label>-<texts>.jsonl at once; runs that are there are skipped.
-`answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP (executed elsewhere).
+`answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP, and `score` executes what
+they wrote (in the sandbox, where no GPU is needed) and writes FOLDER's figures to OUT.
 
 A line holds: tokens per 1,000 bytes of held-out text and share saved, new_share of positions, KL (nats a position) at
 identical places and at the last subtoken, bits per byte of student and base with the paired interval of their
@@ -36,10 +38,12 @@ from vocabx_utils import corpus, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.evaluation.benchmarks import load_benchmark
 from vocabx_utils.evaluation.decoding import generate
+from vocabx_utils.evaluation.evaluate import evaluate_answers
 from vocabx_utils.evaluation.generation import SampleSettings, generate_samples
 from vocabx_utils.evaluation.prompts import Prompt
 from vocabx_utils.models import BaseModel, load_base_model
 from vocabx_utils.resampling import paired_bootstrap
+from vocabx_utils.statistics import wilson_interval
 from vocabx_utils.student import Student
 from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.in_memory import fine_tune
@@ -309,10 +313,30 @@ def answers(options: argparse.Namespace) -> None:
 
 def _answer(start: Start, name: str, problems: Sequence[Any], options: argparse.Namespace) -> None:
     began = time.perf_counter()
-    settings = SampleSettings(style="thesis", max_new_tokens=448)
+    settings = SampleSettings(style="thesis", max_new_tokens=448, heal=options.heal)
     rows = generate_samples(start.model, start.tokenizer, problems, options.out / f"{name}.jsonl", settings, desc=name)
     seconds, characters = time.perf_counter() - began, sum(len(row["raw_solution"]) for row in rows)
     print(json.dumps({"answers": name, "seconds": round(seconds, 1), "characters": characters}), flush=True)
+
+
+def score(options: argparse.Namespace) -> None:
+    """Execute the answers of `answers`."""
+    found = files.read_json(options.out) if options.out.exists() else []
+    for path in sorted(options.answers.glob("*.jsonl")):
+        for benchmark, beginning in (("humaneval", "HumanEval/"), ("mbpp", "Mbpp/")):
+            rows = [row for row in files.read_jsonl(path) if row["task_id"].startswith(beginning)]
+            table = evaluate_answers(benchmark, rows, fast=True)
+            interval = wilson_interval(int(table["passed"].sum()), len(table))
+            finishes = [row["finish"] for row in rows]
+            found.append({
+                "model": path.stem, "benchmark": benchmark, "answers": len(table), "passed": int(table["passed"].sum()),
+                "pass_at_1": float(table["passed"].mean()), "low": interval.low, "high": interval.high,
+                "healed": any(row.get("healed") for row in rows), "cut_off": finishes.count("length"),
+                "tokens_per_answer": float(np.mean([row["new_tokens"] for row in rows])),
+                "passed_ids": table.loc[table["passed"], "task_id"].tolist(),
+            })  # fmt: skip
+            print({k: v for k, v in found[-1].items() if k != "passed_ids"}, flush=True)
+    files.write_json(options.out, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -352,6 +376,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
         command.add_argument("--limit", type=int, help="problems of each benchmark")
         command.add_argument("--lora-epochs", type=int, default=2)
+        command.add_argument("--heal", action="store_true", help="take ends of prompts back before answering")
+    scoring = commands.add_parser("score")
+    scoring.set_defaults(action=score)
+    scoring.add_argument("--answers", type=Path, required=True)
+    scoring.add_argument("--out", type=Path, default=Path("results/phrases/answers.json"))
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

@@ -17,7 +17,9 @@ from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.decoding import Engine, generate
 from vocabx_utils.evaluation.prompts import build_prompt, prompt_settings
+from vocabx_utils.healing import Healer
 from vocabx_utils.progress import progress
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 _SYNC_SECONDS = 2.0  # what a kill may cost
 
@@ -33,11 +35,12 @@ class SampleSettings:
     max_new_tokens: int = 448  # of the longest reply
     batch_size: int | None = None  # prompts in flight; None for as many as memory allows
     engine: Engine = "auto"
+    heal: bool = False  # take ends of prompts back, for tokens that cross words (see `healing`)
 
     def written(self, problem: Problem) -> dict[str, object]:
         """Return what every sample of a problem records of these settings."""
         prompt = prompt_settings(problem.benchmark, self.style, self.prefill, self.wording)
-        return {"settings": prompt, "max_new_tokens": self.max_new_tokens}
+        return {"settings": prompt, "max_new_tokens": self.max_new_tokens, "healed": self.heal}
 
 
 def sample_answers(
@@ -78,6 +81,7 @@ def sample_answers(
             "prompt_tokens": len(prompt.ids),
             "max_new_tokens": settings.max_new_tokens,
             "settings": prompt.settings,
+            "healed": settings.heal,
         }
         on_row(rows[index])
 
@@ -88,6 +92,7 @@ def sample_answers(
         max_new_tokens=settings.max_new_tokens,
         batch_size=settings.batch_size,
         engine=settings.engine,
+        heal=Healer(spelling_of(tokenizer).raws) if settings.heal else None,
         on_done=store,
     )
     return [rows[index] for index in range(len(problems))]
@@ -141,7 +146,7 @@ def _read_done(path: Path, wanted: Mapping[str, Mapping[str, object]]) -> dict[s
         task = row.get("task_id", "")
         if task not in wanted:
             raise ValueError(f"{path} holds an answer to {row.get('task_id')!r}, which is not among the problems")
-        found = {name: row.get(name) for name in wanted[task]}
+        found = {name: row.get(name) for name in wanted[task]} | {"healed": row.get("healed", False)}
         if found != wanted[task]:
             raise ValueError(f"{path} was made with {found}, now {wanted[task]} is asked for: choose another file")
         done[task] = row
