@@ -3,13 +3,14 @@
 The verbs of the package work on models and tokenizers of transformers and on lists of texts; each is loaded when it is
 first asked for, and `help(vocabx_utils.learn_rows)` shows an example.
 
+* All in one: `adapt`, from a model and a folder of texts to a model folder and a report.
 * New tokens: `select_tokens`, `extend_tokenizer`, `add_tokens`, `align_text`, `load_extension`.
 * Their rows: `first_rows`, `learn_rows`, `fine_tune`, `subtoken_cosines`.
 * Models: `load_base_model`, `export_model`.
 * What it is worth: `bits_per_byte`, `sample_answers`, `evaluate_answers`.
 
-Behind them are the wings `vocabulary`, `training`, `evaluation` and `analysis`, then `figures` and `claims`; each says
-where to begin.
+Behind them are the wings `vocabulary`, `training`, `evaluation` and `analysis`, then `adaptation`, `figures` and
+`claims`; each says where to begin.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vocabx_utils.adaptation.run import adapt as adapt
     from vocabx_utils.analysis.similarity import subtoken_cosines as subtoken_cosines
     from vocabx_utils.evaluation.evaluate import evaluate_answers as evaluate_answers
     from vocabx_utils.evaluation.generation import sample_answers as sample_answers
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from vocabx_utils.vocabulary.tokens import load_extension as load_extension
 
 _ROOMS = {
+    "adapt": "adaptation.run",
     "select_tokens": "vocabulary.proposals",
     "extend_tokenizer": "vocabulary.extend",
     "add_tokens": "vocabulary.extend",

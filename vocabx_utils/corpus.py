@@ -125,15 +125,24 @@ def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
 
 
 def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
-    for name in ("query", "answer"):
-        if not isinstance(row.get(name), str) or not row[name].strip():
-            raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
-        if bad := re.search(r"[\ud800-\udfff]", row[name]):  # JSON can spell half a character; no tokenizer takes it
-            raise CorpusError(
-                f"{where}: {name!r} holds {bad.group()!a} at character {bad.start()}, half of a surrogate pair that "
-                "stands for no character. Mend or remove this row."
-            )
-    return Pair(row["query"], row["answer"], str(row.get("lang", "python")), str(row.get("source", where)))
+    query, answer = (text_field(row, name, where) for name in ("query", "answer"))
+    return Pair(query, answer, str(row.get("lang", "python")), str(row.get("source", where)))
+
+
+def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
+    """Return a field of a row that must hold text.
+
+    Raises:
+        CorpusError: it is missing or empty, or is nothing that a tokenizer can take; `where` names the row.
+    """
+    if not isinstance(row.get(name), str) or not row[name].strip():
+        raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
+    if bad := re.search(r"[\ud800-\udfff]", row[name]):  # JSON can spell half a character; no tokenizer takes it
+        raise CorpusError(
+            f"{where}: {name!r} holds {bad.group()!a} at character {bad.start()}, half of a surrogate pair that "
+            "stands for no character. Mend or remove this row."
+        )
+    return str(row[name])
 
 
 def pairs_from_hub(
@@ -168,21 +177,26 @@ def pairs_from_tree(
     pairs = []
     for document in read_source_tree(user_path(folder), glob).documents:
         lang = {".h": "c", ".c": "c", ".py": "python", ".rs": "rust"}.get(Path(document.path).suffix, "")
-        pieces = _pieces(document.text, max_chars)
+        pieces = [p.strip("\n") for p in cut_at_lines(document.text, max_chars) if p.strip()]
         for number, piece in enumerate(pieces, 1):
             query = f"Write part {number} of {len(pieces)} of the file `{document.path}`."
             pairs.append(Pair(query, f"```{lang}\n{piece}\n```", lang, document.path))
     return _draw(_unique(pairs), limit)
 
 
-def _pieces(text: str, max_chars: int) -> list[str]:
+def cut_at_lines(text: str, max_chars: int) -> list[str]:
+    """Cut a text at line ends into pieces of at most `max_chars` characters; a longer line is a piece by itself.
+
+    >>> cut_at_lines("a\\nbc\\nd", 5)
+    ['a\\nbc\\n', 'd']
+    """
     pieces, current = [], ""
     for line in text.splitlines(keepends=True):
         if current and len(current) + len(line) > max_chars:
-            pieces.append(current.strip("\n"))
+            pieces.append(current)
             current = ""
         current += line
-    return [p for p in [*pieces, current.strip("\n")] if p.strip()]
+    return [*pieces, current] if current else pieces
 
 
 # --- how a pair reads --------------------------------------------------------------------------------------

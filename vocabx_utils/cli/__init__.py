@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "adapt": Entry("adapt", "adapt", "Extend a model by tokens of your own texts, and measure what it gains."),
     "run": Entry("run", "run", "Execute the notebooks of the series in order."),
     "run-notebook": Entry("run", "run_one", "Execute one notebook of the series."),
     "batch": Entry("batch", "batch", "Run a grid of runs, on this machine or on a cluster."),

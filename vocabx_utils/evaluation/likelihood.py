@@ -51,15 +51,7 @@ def bits_per_byte(
     if max_tokens < 16:
         raise ValueError(f"max_tokens is {max_tokens}; expected 16 or more")
     most = min(max_tokens, getattr(model.config, "max_position_embeddings", max_tokens))
-    tokenizers = (tokenizer, *compared_with)
-    begun = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
-    begin = str(tokenizer.bos_token) if begun else ""
-    spans = []
-    for number, part in enumerate(part for text in texts if text for part in _parts(text, tokenizers, most)):
-        given = begin + part
-        first = min(set.intersection(*(_boundaries(t, given) for t in tokenizers)))
-        if first < len(given):
-            spans.append(Span(f"part {number}", given, first))
+    spans = whole_spans((("part", text) for text in texts), (tokenizer, *compared_with), most)
     if not spans:
         raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
     return corpus_bits_per_byte(score_spans(model, tokenizer, spans, max_tokens=max_tokens))
@@ -87,6 +79,28 @@ class SpanScore:
     bits: float
     bytes: int
     tokens: int
+
+
+def whole_spans(
+    texts: Iterable[tuple[str, str]], tokenizers: Sequence[PreTrainedTokenizerBase], most: int
+) -> list[Span]:
+    """Lay out whole texts, each with its name, to be scored with several tokenizers as `bits_per_byte` does.
+
+    Args:
+        most: tokens of the longest part; longer texts become several spans of one name.
+
+    Returns:
+        Spans that have something to score, from the first place where all tokenizers have a boundary.
+    """
+    begun = tokenizers[0]("")["input_ids"][:1] == [tokenizers[0].bos_token_id]
+    begin = str(tokenizers[0].bos_token) if begun else ""
+    spans = []
+    for name, part in ((name, part) for name, text in texts if text for part in _parts(text, tokenizers, most)):
+        given = begin + part
+        first = min(set.intersection(*(_boundaries(t, given) for t in tokenizers)))
+        if first < len(given):
+            spans.append(Span(name, given, first))
+    return spans
 
 
 def reference_spans(

@@ -1,0 +1,151 @@
+"""What `vocabx adapt` takes and gains: one measured call a file, and the tables of docs/adapt.md.
+
+    python tests/bench/adapt.py run smollm2-python-cpu --model smollm2-135m --from TEXTS --out OUT --n 64
+    python tests/bench/adapt.py run qwen-python-h200 --model MODEL --from TEXTS --out OUT --n 800 --strategy auto
+    python tests/bench/adapt.py page
+
+`run` starts the command in a process of its own, with the options that follow the name, and writes
+`results/adapt/NAME.json`: minutes, memory, the load of the machine, and the summary without its texts. An OUT that is
+there already is refused, because its parts would not be timed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_parts import fill_page
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, PAGE = ROOT / "results" / "adapt", ROOT / "docs" / "adapt.md"
+KEPT = ("model", "fingerprint", "device", "dtype", "texts", "settings", "sweep", "likelihood", "divergence", "packing",
+        "seconds", "warnings", "announced_bytes", "peak_bytes", "versions", "git", "finished")  # fmt: skip
+
+
+def main() -> None:
+    """Measure a call, or fill the page."""
+    if sys.argv[1:2] == ["page"]:
+        write_page(RESULTS, PAGE)
+    elif sys.argv[1:2] == ["run"] and len(sys.argv) > 3:
+        run(sys.argv[2], sys.argv[3:])
+    else:
+        raise SystemExit(__doc__)
+
+
+def run(name: str, options: list[str]) -> None:
+    """Time `vocabx adapt` and keep what it found."""
+    where = {option: options[options.index(option) + 1] for option in ("--model", "--out")}
+    if Path(where["--out"]).exists():
+        raise SystemExit(f"{where['--out']} exists; give another --out, so that every part is timed")
+    at = options.index("--model")
+    command = [sys.executable, "-m", "vocabx_utils", "adapt", where["--model"], *options[:at], *options[at + 2 :]]
+    before, start = os.getloadavg(), time.perf_counter()
+    subprocess.run(command, check=True)
+    minutes = (time.perf_counter() - start) / 60
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    summary = json.loads((Path(where["--out"]) / "summary.json").read_text(encoding="utf-8"))
+    row: dict[str, Any] = {
+        "minutes": minutes,
+        "cpu_minutes": (used.ru_utime + used.ru_stime) / 60,
+        "process_gb": used.ru_maxrss * 1024 / 1e9,
+        "load": {"before": before, "after": os.getloadavg()},
+        "cores": len(os.sched_getaffinity(0)),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU",
+        **{key: summary[key] for key in KEPT},
+        "strategy": summary["tokens"]["strategy"],
+        "gains": summary["tokens"]["gains"],
+        "changed": summary["tokens"]["changed"],
+        "metrics": summary["rows"]["metrics"],
+        "speed": summary["generation"]["speed"],
+        "new_in_continuations": sum(prompt["after"]["new"] for prompt in summary["generation"]["prompts"]),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    print(f"{minutes:.1f} min, {row['cpu_minutes']:.1f} min of CPU time, {row['process_gb']:.1f} GB")
+
+
+def write_page(results: Path, page: Path) -> None:
+    """Fill the tables of the page from the files that are there."""
+    runs = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(results.glob("*.json")) if p.stem != "serving"]
+    serving = results / "serving.json"
+    served = json.loads(serving.read_text(encoding="utf-8")) if serving.exists() else None
+    fill_page(page, {"runs": run_table(runs), "gains": gain_table(runs), "served": serving_table(served)})
+
+
+def run_table(runs: list[dict[str, Any]]) -> str:
+    """What each call took."""
+    if not runs:
+        return "not measured"
+    head = (
+        "| model, text, N | machine | minutes | CPU minutes | load before, after | memory, GB: announced | measured |"
+    )
+    lines = [head, "| --- | --- | ---: | ---: | --- | ---: | ---: |"]
+    for row in runs:
+        load = ", ".join(f"{row['load'][side][0]:.1f}" for side in ("before", "after"))
+        lines.append(
+            f"| {label(row)} | {row['machine']}, {row['cores']} cores | {row['minutes']:.1f} | "
+            f"{row['cpu_minutes']:.1f} | {load} | {row['announced_bytes'] / 1e9:.1f} | {row['peak_bytes'] / 1e9:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def gain_table(runs: list[dict[str, Any]]) -> str:
+    """What each call gained on held-out files."""
+    if not runs:
+        return "not measured"
+    head = (
+        "| model, text, N | tokens saved | bits per byte: base | untrained rows, difference | adapted, difference | KL "
+        "at new tokens: before | after | characters a second, of base (rounds) |"
+    )
+    lines = [head, "| --- | ---: | ---: | --- | --- | ---: | ---: | --- |"]
+    for row in runs:
+        found = {model["model"]: model for model in row["likelihood"]["rows"]}
+        gaps = [
+            f"{found[side]['difference']:+.4f} [{found[side]['low']:+.4f}, {found[side]['high']:+.4f}]"
+            for side in ("before", "after")
+        ]
+        low, *_, high = row["speed"]["ratios"]
+        kl = [f"{row['divergence'][side]['kl_last']:.3f}" for side in ("before", "after")]
+        speed = f"{row['speed']['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        cells = [
+            label(row),
+            f"{row['gains'][-1]['saved_per_1000'] / 10:.1f} %",
+            f"{found['base']['bits_per_byte']:.4f}",
+        ]
+        lines.append(f"| {' | '.join([*cells, *gaps, *kl, speed])} |")
+    return "\n".join(lines)
+
+
+def serving_table(found: dict[str, Any] | None) -> str:
+    """Which servers answered as `generate` does."""
+    if found is None:
+        return "not measured"
+    lines = ["| way | prompts | answers as `generate` gives them |", "| --- | ---: | ---: |"]
+    lines += [f"| {row['way']} | {row['prompts']} | {row['same']} |" for row in found["ways"]]
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    said = (
+        f"{found['new_in_prompts']} new tokens stood in the prompts, {found['new_in_answers']} in the answers of up to "
+        f"{found['tokens']} tokens ({versions}; CPU, float32)."
+    )
+    return "\n".join([*lines, "", said])
+
+
+def label(row: dict[str, Any]) -> str:
+    """Name a call."""
+    size = sum(part["bytes"] for part in row["texts"].values()) / 1e6
+    kinds = ", ".join(kind["type"] for kind in row["gains"] if kind["type"] != "all")
+    tuned = "" if row["settings"]["fine_tune"] == "none" else ", LoRA"
+    name, n = Path(row["model"]).name, row["settings"]["n"]
+    return f"{name}, {size:.1f} MB of {kinds}, {n} `{row['strategy']}`{tuned}"
+
+
+if __name__ == "__main__":
+    main()
