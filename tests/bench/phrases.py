@@ -41,6 +41,7 @@ from vocabx_utils.evaluation.decoding import generate
 from vocabx_utils.evaluation.evaluate import evaluate_answers
 from vocabx_utils.evaluation.generation import SampleSettings, generate_samples
 from vocabx_utils.evaluation.prompts import Prompt
+from vocabx_utils.healing import Healer
 from vocabx_utils.models import BaseModel, load_base_model
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.statistics import wilson_interval
@@ -54,6 +55,7 @@ from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "phrases", "both", "literal")
@@ -313,7 +315,8 @@ def answers(options: argparse.Namespace) -> None:
 
 def _answer(start: Start, name: str, problems: Sequence[Any], options: argparse.Namespace) -> None:
     began = time.perf_counter()
-    settings = SampleSettings(style="thesis", max_new_tokens=448, heal=options.heal)
+    healer = Healer(spelling_of(start.tokenizer).raws) if options.heal else None
+    settings = SampleSettings(style="thesis", max_new_tokens=448, heal=healer)
     rows = generate_samples(start.model, start.tokenizer, problems, options.out / f"{name}.jsonl", settings, desc=name)
     seconds, characters = time.perf_counter() - began, sum(len(row["raw_solution"]) for row in rows)
     print(json.dumps({"answers": name, "seconds": round(seconds, 1), "characters": characters}), flush=True)

@@ -40,7 +40,7 @@ def test_samples_of_other_settings_are_refused(gpt2_like: PreTrainedTokenizerFas
     with pytest.raises(ValueError, match="another file"):
         generate_samples(model, gpt2_like, PROBLEMS[:1], path, SampleSettings(max_new_tokens=4, style="thesis"))
     with pytest.raises(ValueError, match="another file"):
-        generate_samples(model, gpt2_like, PROBLEMS[:1], path, SampleSettings(max_new_tokens=4, heal=True))
+        generate_samples(model, gpt2_like, PROBLEMS[:1], path, SampleSettings(max_new_tokens=4, heal=Healer([b"a"])))
     with pytest.raises(ValueError, match="not among the problems"):
         generate_samples(model, gpt2_like, PROBLEMS[1:2], path, SampleSettings(max_new_tokens=4))
 
@@ -55,8 +55,8 @@ def test_answers_of_before_there_was_healing_are_known(gpt2_like: PreTrainedToke
 
 def test_healed_answers_are_those_of_a_healed_prompt(gpt2_like: PreTrainedTokenizerFast) -> None:
     model, prompts = tiny_model("llama", len(gpt2_like)), [build_prompt(p, gpt2_like, style="thesis") for p in PROBLEMS]
-    rows = sample_answers(model, gpt2_like, PROBLEMS, SampleSettings("thesis", max_new_tokens=6, heal=True))
     healer = Healer(spelling_of(gpt2_like).raws)
+    rows = sample_answers(model, gpt2_like, PROBLEMS, SampleSettings("thesis", max_new_tokens=6, heal=healer))
     expected = generate(model, gpt2_like, prompts, max_new_tokens=6, heal=healer)
     assert [row["raw_solution"] for row in rows] == [reply.text for reply in expected]
     assert all(row["healed"] for row in rows) and any(healer.cut(p.ids)[1] for p in prompts)

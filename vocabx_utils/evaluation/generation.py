@@ -19,7 +19,6 @@ from vocabx_utils.evaluation.decoding import Engine, generate
 from vocabx_utils.evaluation.prompts import build_prompt, prompt_settings
 from vocabx_utils.healing import Healer
 from vocabx_utils.progress import progress
-from vocabx_utils.vocabulary.spelling import spelling_of
 
 _SYNC_SECONDS = 2.0  # what a kill may cost
 
@@ -35,12 +34,12 @@ class SampleSettings:
     max_new_tokens: int = 448  # of the longest reply
     batch_size: int | None = None  # prompts in flight; None for as many as memory allows
     engine: Engine = "auto"
-    heal: bool = False  # take ends of prompts back, for tokens that cross words (see `healing`)
+    heal: Healer | None = None  # takes ends of prompts back, for tokens that cross words; see `decoding.generate`
 
     def written(self, problem: Problem) -> dict[str, object]:
         """Return what every sample of a problem records of these settings."""
         prompt = prompt_settings(problem.benchmark, self.style, self.prefill, self.wording)
-        return {"settings": prompt, "max_new_tokens": self.max_new_tokens, "healed": self.heal}
+        return {"settings": prompt, "max_new_tokens": self.max_new_tokens, "healed": self.heal is not None}
 
 
 def sample_answers(
@@ -81,7 +80,7 @@ def sample_answers(
             "prompt_tokens": len(prompt.ids),
             "max_new_tokens": settings.max_new_tokens,
             "settings": prompt.settings,
-            "healed": settings.heal,
+            "healed": settings.heal is not None,
         }
         on_row(rows[index])
 
@@ -92,7 +91,7 @@ def sample_answers(
         max_new_tokens=settings.max_new_tokens,
         batch_size=settings.batch_size,
         engine=settings.engine,
-        heal=Healer(spelling_of(tokenizer).raws) if settings.heal else None,
+        heal=settings.heal,
         on_done=store,
     )
     return [rows[index] for index in range(len(problems))]
