@@ -104,20 +104,17 @@ class AlignmentConfig(StageConfig):
 class Phase1Config(StageConfig):
     """Notebook 03: learning the new rows."""
 
-    later = frozenset({"teacher_storage", "phrase_dropout", "head_learning_rate", "quantization"})
+    later = frozenset({
+        "teacher_storage", "phrase_dropout", "head_learning_rate", "quantization", "average_last", "rate_after",
+        "ce_decay", "token_sampling", "head_fit",
+    })  # fmt: skip
 
     # `{input rows}_{objective}` or `{input rows}_untrained`, for example `mean_kl_last_ce0.3`; see
     # `vocabx_utils.training.objectives.parse_objective`
     variants: tuple[str, ...] = (
-        "mean_untrained",
-        "random_untrained",
-        "mean_ce",
-        "random_ce",
-        "mean_kl_first",
-        "random_kl_first",
-        "mean_kl_last",
-        "random_kl_last",
-    )
+        "mean_untrained", "random_untrained", "mean_ce", "random_ce", "mean_kl_first", "random_kl_first",
+        "mean_kl_last", "random_kl_last",
+    )  # fmt: skip
     # first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise
     head_init: Literal["auto", "random", "mean", "first"] = "auto"
     learning_rate: float = 1e-2  # peak of the schedule, for both optimisers (the thesis: 4.2e-4)
@@ -125,26 +122,29 @@ class Phase1Config(StageConfig):
     epochs: int = 2  # of the first cycle: linear warm-up, then linear decay
     restart_epochs: int = 0  # of a second cycle after a warm restart, 0 for none (the thesis: 8 and then 4)
     warmup: float = 0.1  # share of a cycle's steps that warm up
+    rate_after: Literal["linear", "constant"] = "linear"  # what the rates do after the warm-up: fall to 0, or stay
+    average_last: float = 0.0  # share of all steps, the last ones, over whose rows the final rows are averaged
+    head_fit: float = 0.0  # above 0: fit the head rows after the last step, pulled back as by so many positions
+    ce_decay: bool = False  # let the CE beside a match (lambda) fall linearly to 0 over all steps
+    # `each` reads every example once an epoch; `equal` draws as many, so that new tokens are seen about equally often
+    token_sampling: Literal["each", "equal"] = "each"
     batch_size: int = 16  # texts or windows in a step, over all processes
     token_budget: int = 8192  # tokens of one forward pass, padding included; a larger step is split and summed
     window: int = 48  # tokens around a new token that are kept, 0 for whole texts
-    # most windows
-    train_windows: int = 112
+    train_windows: int = 112  # at most
     validation_windows: int = 48
-    # most texts taken from each split, 0 for all
-    train_limit: int = 0
+    train_limit: int = 0  # most texts taken from a split, 0 for all
     validation_limit: int = 0
     max_length: int = 1024  # longest text in tokens; longer ones are cut
     checkpoint_steps: int = 50  # steps between checkpoints inside an epoch
     # fuse the small operations of each block: `auto` (on CUDA, where a measured pass says that it pays), `on` or `off`
     compile_blocks: Literal["auto", "on", "off"] = "auto"
-    # how the teacher's states are stored: `model` (the model's dtype), `bfloat16`, or `float8` with half of its size
+    # how the teacher's states are stored: `model` (in its dtype), `bfloat16`, or `float8` with half of its size
     teacher_storage: Literal["model", "bfloat16", "float8"] = "model"
     # share of the new tokens in training texts that stay apart as their original tokens, so that a prompt that ends
     # inside one leads to nothing unseen; the same in every epoch. Validation texts are never changed
     phrase_dropout: float = 0.0
-    # spread the blocks over the processes, for bases that one device cannot hold; see docs/performance.md
-    sharded: bool = False
+    sharded: bool = False  # spread the blocks over the processes, for bases that one device cannot hold
     gradient_checkpointing: Literal["never", "always"] = "never"  # compute blocks again in the backward pass
     # bits of the blocks' linear layers: `none` leaves them, `4bit` needs bitsandbytes
     quantization: Literal["none", "4bit"] = "none"
@@ -154,17 +154,17 @@ class Phase1Config(StageConfig):
         super().__post_init__()
         self.require("variants", bool(self.variants), "at least one variant")
         self.require("learning_rate", self.learning_rate > 0, "a positive number")
-        self.require_at_least(0, "head_learning_rate")
         self.require("epochs", self.epochs >= 1, "1 or more (untrained variants are named so)")
-        self.require("warmup", 0 <= self.warmup < 1, "a share from 0 to below 1")
-        self.require("phrase_dropout", 0 <= self.phrase_dropout < 1, "a share from 0 to below 1")
+        for name in ("warmup", "phrase_dropout"):
+            self.require(name, 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
+        self.require("average_last", 0 <= self.average_last <= 1, "a share from 0 to 1")
         self.require("window", self.window == 0 or self.window >= 4, "0 or at least 4 tokens")
         plain = self.quantization == "none" or not self.sharded
         self.require("quantization", plain, "'none' where sharded is true: a 4-bit base lies on each device whole")
         self.require_at_least(
             1, "batch_size", "token_budget", "train_windows", "validation_windows", "checkpoint_steps"
         )
-        self.require_at_least(0, "restart_epochs", "train_limit", "validation_limit")
+        self.require_at_least(0, "head_learning_rate", "head_fit", "restart_epochs", "train_limit", "validation_limit")
         self.require_at_least(8, "max_length")
 
 

@@ -1,4 +1,4 @@
-"""What the scripts in `tests/bench` measured at full size: `phase1`, `phrases` and `finetune` in `results`.
+"""What the scripts in `tests/bench` measured at full size: `phase1`, `phrases`, `recipes` and `finetune` in `results`.
 
 Nothing is there where the package was installed without a checkout; readers then find nothing, and say so.
 """
@@ -15,6 +15,16 @@ import pandas as pd
 from vocabx_utils import files
 
 _THESIS_TOKENS = 800  # N of every measurement that does not name another number
+RECIPES = {
+    "td": "Token Distillation", "hidden": "hidden MSE", "kl": "KL last", "ce": "CE", "kl_ce": "KL last + λ CE",
+    "r1": "R1: KL last + 0.03 CE, low rates", "r2": "R2: R1, ends weighed", "r3": "R3: R2, rows averaged",
+    "r4": "R4: head rows fitted at the end",
+    "kl_hidden": "KL last + hidden MSE", "equal": "tokens seen equally often", "fade": "λ fading",
+    "sampled": "ends written by the teacher", "texts": "whole texts",
+}  # fmt: skip
+"""What the families of runs in `results/recipes` are called."""
+REFERENCE_RECIPES = ("td", "hidden", "kl", "ce", "kl_ce")
+"""Those that a new recipe has to lead."""
 _CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
 
@@ -128,6 +138,17 @@ def _gain(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, float]:
         "kept": 1 - end["kl_last"] / start["kl_last"],
         "untaught": end.get("without_examples", 0) / end["n"],
     }
+
+
+def read_recipes(folder: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+    """Read what `tests/bench/recipes.py` measured: by setting the runs of its sweep, and the verdict on finalists.
+
+    A run holds `family`, `settings`, `kl_identical`, `kl_last`, `bpb`, `base_bpb` (absent where it failed, with an
+    `error`). The verdict holds by setting `rows`: estimate and limits of each column. Both are empty where nothing is.
+    """
+    sweeps = {path.stem: files.read_jsonl(path) for path in sorted(folder.glob("*.jsonl"))}
+    path = folder / "verdict.json"
+    return sweeps, files.read_json(path) if path.exists() else {}
 
 
 def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:

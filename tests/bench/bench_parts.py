@@ -151,6 +151,11 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
+def table_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+
+
 def fill_page(page: Path, parts: Mapping[str, str]) -> None:
     """Replace what stands between `<!-- name -->` and `<!-- end -->` on a page; SystemExit where a name is missing."""
     text = page.read_text(encoding="utf-8")

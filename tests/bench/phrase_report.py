@@ -16,18 +16,13 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
-from bench_parts import fill_page
+from bench_parts import fill_page, table_of
 from phrase_tokenizers import FORMS
 
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_phrases
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.measured import read_phrases
-
-
-def table_of(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
 
 
 def saved_table(rows: pd.DataFrame, told: int) -> str:

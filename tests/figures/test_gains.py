@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from vocabx_utils.figures.gains import draw_phrases, draw_token_gains, draw_tradeoff
+from vocabx_utils.figures.gains import draw_frontier, draw_phrases, draw_token_gains, draw_tradeoff
+from vocabx_utils.measured import RECIPES
 
 
 def test_tokens_stand_at_their_kl_before_and_after() -> None:
@@ -60,3 +61,32 @@ def test_saved_tokens_have_a_panel_for_each_tokenizer_and_corpus() -> None:
     assert [ax.get_title() for ax in axes] == [f"{t}, {c}" for t in "AB" for c in "xyz"]
     assert [line.get_xydata().tolist() for line in axes[0].lines] == [[[200, 2], [800, 8]], [[200, 3], [800, 9]]]
     assert "With 800 new tokens: A on x: 8.0 % (merges), 9.0 % (phrases)" in drawing.alt
+
+
+def test_the_frontier_shows_runs_and_marks_finalists() -> None:
+    def runs(shift: float) -> list[dict[str, object]]:
+        values = [("kl", 0.2, 0.80), ("kl", 0.3, 0.79), ("ce", 0.5, 0.77), ("r1", 0.19, 0.78), ("ce", 90.0, 0.9)]
+        found: list[dict[str, object]] = [
+            {"run": f"{name}:{k}", "family": name, "kl_last": kl + shift, "bpb": bits, "base_bpb": 0.75}
+            for k, (name, kl, bits) in enumerate(values)
+        ]
+        return [*found, {"run": "r1:9", "family": "r1", "error": "not finite"}]
+
+    rows = {
+        name: {"kl_last": [0.2, 0.19, 0.22], "above_base": [0.03, 0.02, 0.05]} for name in ("r1:3", "kl:0", "other:1")
+    }
+    verdict = {"settings": {"one": {"rows": rows, "finalists": {"r1:3": {}}}}}
+    drawing = draw_frontier({"one": runs(0), "two": runs(0.1), "three": runs(0)}, verdict)
+    one, two, three, empty = drawing.figure.axes
+    assert [ax.get_title() for ax in (one, two, three)] == ["one", "two", "three"] and not empty.axison
+    small = {line.get_markersize(): line for line in two.lines}
+    assert set(small) == {4.0}
+    points = sorted((round(x, 2), round(y, 2)) for line in two.lines for x, y in line.get_xydata())
+    assert points == [(0.29, 0.03), (0.3, 0.05), (0.4, 0.04), (0.6, 0.02)]  # without what lies far beyond
+    large = [container.lines[0] for container in one.containers]
+    assert [tuple(line.get_xydata()[0]) for line in large] == [(0.2, 0.03)] * 3
+    assert [line.get_markeredgecolor() for line in large].count("black") == 1
+    (legend,) = drawing.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [RECIPES[name] for name in ("kl", "ce", "r1")]
+    assert "3 runs lie far beyond" in drawing.alt
+    assert f"In one, {RECIPES['r1']} has the lowest KL and CE the fewest bits per byte" in drawing.alt

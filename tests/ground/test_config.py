@@ -53,3 +53,12 @@ def test_settings_of_phrases_leave_the_key_of_older_runs_as_it_was() -> None:
     assert not {"max_cut", "mix_words", "line_breaks", "max_phrase_bytes"} & usual.keys()
     assert changed == usual | {"max_cut": 0.1, "strategy": "phrases"}
     assert usual.keys() < TokenizerConfig().to_dict().keys()
+    steps = {
+        "average_last": 0.25,
+        "rate_after": "constant",
+        "ce_decay": True,
+        "token_sampling": "equal",
+        "head_fit": 3.0,
+    }
+    usual, changed = Phase1Config().key(), Phase1Config(**steps).key()
+    assert not steps.keys() & usual.keys() and changed == usual | steps

@@ -86,3 +86,12 @@ def test_phrases_are_swept_by_strategy_without_dropout(tmp_path: Path) -> None:
     line = swept["M, python, phrases"]
     assert line[800] == pytest.approx({"share": 0.25, "untrained": 2.0, "trained": 0.5, "kept": 0.75, "untaught": 0.0})
     assert line[200]["kept"] == pytest.approx(0.9) and line[200]["untaught"] == 0.1
+
+
+def test_recipes_are_their_sweeps_and_a_verdict(tmp_path: Path) -> None:
+    assert bench.read_recipes(tmp_path / "nothing") == ({}, {})
+    files.write_jsonl(tmp_path / "one.jsonl", [{"run": "ce:x"}])
+    files.write_jsonl(tmp_path / "final" / "one.jsonl", [{"run": "ce:x", "seed": 0}])
+    assert bench.read_recipes(tmp_path) == ({"one": [{"run": "ce:x"}]}, {})
+    files.write_json(tmp_path / "verdict.json", {"settings": {}})
+    assert bench.read_recipes(tmp_path)[1] == {"settings": {}}

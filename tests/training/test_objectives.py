@@ -20,6 +20,7 @@ from vocabx_utils.training.objectives import Objective, parse_objective
         ("kl_last_end4", Objective("kl", "last", end_weight=4.0)),
         ("kl_last_end4x2", Objective("kl", "last", end_weight=4.0, after=2)),
         ("kl_last_ce0.03_end8x2_t2", Objective("kl", "last", 0.03, 2.0, end_weight=8.0, after=2)),
+        ("kl_last_ce0.03_hidden0.5_end4", Objective("kl", "last", 0.03, end_weight=4.0, hidden_weight=0.5)),
         ("kl_last_endonly", Objective("kl", "last", end_only=True)),
         ("hidden_last_endonlyx3_l4", Objective("hidden", "last", layer=4, after=3, end_only=True)),
         ("ce_w3", Objective(None, ce_weight=1.0, new_target_weight=3.0)),
@@ -48,6 +49,10 @@ def test_names(name: str, objective: Objective) -> None:
         "kl_none_end4",
         "kl_first_endonly",
         "kl_last_end4_ce0.3",
+        "kl_last_hidden",
+        "kl_last_hidden0.5_ce0.3",
+        "hidden_last_hidden0.5",
+        "ce_hidden0.5",
     ],
 )
 def test_bad_names_are_refused(name: str) -> None:

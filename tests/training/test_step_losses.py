@@ -62,6 +62,7 @@ def written_out(base: Any, student: Student, examples: Any, objective: Objective
             if objective.match == "kl":
                 log_p, log_q = (torch.log_softmax(x @ head.T / objective.temperature, -1) for x in (theirs[i], mine[j]))
                 apart = objective.temperature**2 * (log_p.exp() * (log_p - log_q)).sum()
+                apart = apart + objective.hidden_weight * (theirs[i] - mine[j]).square().mean()
             elif objective.match == "hidden":
                 apart = (theirs[i] - mine[j]).square().mean()
             else:
@@ -85,6 +86,8 @@ NAMES = (
     "kl_last_ce0.3_end0.5x3_t2",
     "kl_last_endonly",
     "kl_last_ce0.1_endonlyx2_t1.5",
+    "kl_last_hidden2",
+    "kl_last_ce0.3_hidden0.5_end4x2",
     "hidden_last_end4x2",
     "hidden_last_endonlyx1",
     "cosine_last_ce0.2_end3",
@@ -144,3 +147,31 @@ def test_rates_of_both_sides() -> None:
     assert all(torch.equal(a, b) for a, b in zip(moved[0.0], moved[2e-2], strict=True))
     assert torch.equal(moved[0.0][0], moved[1e-3][0])
     torch.testing.assert_close(moved[1e-3][1], moved[0.0][1] / 20)
+
+
+def test_lambda_falls_to_zero_and_the_rate_stays_where_asked() -> None:
+    """Each step of a decaying lambda is that of an objective with what is left of it."""
+    base, examples = tiny_model(), example_set()
+    teacher = ask_teacher(base, examples)
+    data = Phase1Data(examples, examples, teacher, teacher)
+
+    def begun(name: str, done: int, **changes: Any) -> tuple[Tensor, Phase1Training]:
+        student = Student(base.model, V, torch.zeros(N, WIDTH), torch.zeros(N, WIDTH))
+        training = Phase1Training(parse_variant(f"mean_{name}"), student, data, settings(**changes))
+        training.done = done
+        training.step([0, 1, 2])
+        assert student.input_rows.grad is not None
+        return student.input_rows.grad.clone(), training
+
+    half = begun("kl_last_ce0.4", 0)[1].total // 2
+    for done, share in ((0, 1.0), (half, 0.5)):
+        decayed, _ = begun("kl_last_ce0.4", done, ce_decay=True)
+        plain, _ = begun(f"kl_last_ce{0.4 * share}", done)
+        torch.testing.assert_close(decayed, plain, rtol=1e-5, atol=1e-8)
+    alone = begun("ce", half)[0]
+    assert torch.equal(alone, begun("ce", half, ce_decay=True)[0])  # a CE that stands alone does not fade
+    rates = {
+        after: [group["lr"] for o in begun("kl_last", half, rate_after=after)[1].optimisers for group in o.param_groups]
+        for after in ("linear", "constant")
+    }
+    assert rates["constant"] == [2e-2, 2e-2] and max(rates["linear"]) < 1.3e-2

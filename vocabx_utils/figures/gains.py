@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,13 +10,15 @@ import numpy as np
 import pandas as pd
 
 from vocabx_utils.figures.looks import drawable
-from vocabx_utils.figures.theme import PALETTE, Drawing, cycle_style, note, variant_style
+from vocabx_utils.figures.theme import FAINT, PALETTE, WIDEST, Drawing, cycle_style, note, variant_style
 from vocabx_utils.glyphs import visible
-from vocabx_utils.measured import ce_line
+from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, ce_line
 from vocabx_utils.names import variant_label
 
 _FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 _NAMED = 5  # tokens whose text stands beside their point
+_FAR = 3.0  # runs further from the best than so many times the median run are not drawn
+_TICKS = [digit * power for power in (1e-3, 1e-2, 0.1, 1.0, 10.0) for digit in (1, 1.5, 2, 3, 5, 7)]
 
 
 def draw_phrases(table: pd.DataFrame, told: int = 800) -> Drawing:
@@ -124,6 +126,71 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
     note(axes[0, 0], "Down and left is better. One run for each point; the untrained start lies far above.")
     words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
     return Drawing(fig, f"{words} {' '.join(told)}")
+
+
+def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Mapping[str, Any]) -> Drawing:
+    """Draw KL at merged spans against bits per byte above the base's, a panel a setting: one small point a run.
+
+    Large points with limits are rows of the report split, finalists with a black edge. They are of other texts than the
+    small points, so that a row may stand a little apart from its run. References, which are to be led, are hollow. Runs
+    far behind the others are left out.
+
+    Args:
+        sweeps, verdict: see `measured.read_recipes`.
+    """
+    columns = min(len(sweeps), 2)
+    lines = -(-len(sweeps) // columns)
+    size = (min(3.4 * columns + 3.0, WIDEST), 3.3 * lines + 0.4)
+    fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
+    families = [name for name in RECIPES if any(row["family"] == name for rows in sweeps.values() for row in rows)]
+    looks = {
+        name: {"color": style["color"], "marker": style["marker"], "linestyle": "none"}
+        | ({"markerfacecolor": "none"} if name in REFERENCE_RECIPES else {})
+        for name, style in ((name, cycle_style(k)) for k, name in enumerate(families))
+    }
+    drawn, told, left_out = {}, [], 0
+    for ax, (setting, rows) in zip(axes.flat, sweeps.items(), strict=False):
+        whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
+        places = np.array([(row["kl_last"], row["bpb"] - row["base_bpb"]) for row in whole]).reshape(-1, 2)
+        limits = _FAR * np.median(places, 0) + (1 - _FAR) * places.min(0, initial=np.inf) if whole else [np.inf] * 2
+        near = (places <= limits).all(1)
+        left_out += int((~near).sum())
+        for name in families:
+            own = places[np.array([row["family"] == name for row in whole], bool) & near]
+            if len(own):
+                (drawn[RECIPES[name]],) = ax.plot(*own.T, markersize=4, **looks[name])
+        found = verdict.get("settings", {}).get(setting, {"rows": {}, "finalists": {}})
+        for name, row in found["rows"].items():
+            if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
+                edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {}
+                (x, left, right), (y, low, high) = row["kl_last"], row["above_base"]
+                bars = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
+                look = looks.get(name.split(":")[0], {"color": FAINT, "marker": "o", "linestyle": "none"})
+                ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
+        ax.set(title=setting, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte above base", xscale="log")
+        low, high = ax.get_xlim()
+        ticks = [tick for tick in _TICKS if low <= tick <= high]
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        told += _best_families(setting, whole)
+    for ax in axes.flat[len(sweeps) :]:
+        ax.set_axis_off()
+    fig.legend(list(drawn.values()), list(drawn), loc="outside right center", fontsize="small")
+    beyond = f" {left_out} runs lie far beyond." if left_out else ""
+    said = "Down and left is better. Small: one run each. Large: 95 % intervals over seeds and texts."
+    note(axes[0, 0], said + beyond)
+    alt = (
+        "KL at the last subtoken (horizontal, logarithmic) against bits per byte above those of the base model, a "
+        f"panel for each setting, a point for each run, families by colour and marker.{beyond} {' '.join(told)}"
+    )
+    return Drawing(fig, alt)
+
+
+def _best_families(setting: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    best = {key: RECIPES[min(rows, key=lambda row: row[key])["family"]] for key in ("kl_last", "bpb")}
+    return [f"In {setting}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."]
 
 
 def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -110,7 +111,15 @@ class Step:
     targets: int
 
 
-def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: int, buckets: int = 8) -> list[list[int]]:
+def epoch_batches(
+    examples: ExampleSet,
+    batch_size: int,
+    *,
+    seed: int,
+    epoch: int,
+    buckets: int = 8,
+    shares: npt.NDArray[np.float64] | None = None,
+) -> list[list[int]]:
     """Split one epoch into steps of examples of like length.
 
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
@@ -119,9 +128,14 @@ def epoch_batches(examples: ExampleSet, batch_size: int, *, seed: int, epoch: in
         batch_size: examples in a step.
         epoch: counted from 1.
         buckets: steps whose examples are sorted by length together; 1 switches sorting off.
+        shares: (E,) shares of the examples in as many draws as there are examples; each comes once unless given.
     """
     generator = np.random.default_rng([seed, epoch])
     order = np.asarray(generator.permutation(len(examples)), np.int64)
+    if shares is not None:  # systematic: each comes as often as its share says, rounded up or down
+        ends = np.cumsum(shares[order]) * len(order)
+        places = np.searchsorted(ends, generator.random() + np.arange(len(order)), side="right")
+        order = generator.permutation(order[np.minimum(places, len(order) - 1)])
     lengths = np.array([len(e.ids) for e in examples.examples])
     pool = batch_size * max(1, buckets)
     steps: list[list[int]] = []

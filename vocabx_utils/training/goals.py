@@ -89,6 +89,6 @@ def sum_up(states: Tensor, head: Tensor, chunk: int | None = None) -> Goals:
 
 
 def serve(objective: Objective, transform: LogitTransform) -> bool:
-    """Tell whether goals are enough: a KL at temperature 1, of logits that are plain products with the head."""
+    """Tell whether goals are enough: a KL at temperature 1 alone, of logits that are plain products with the head."""
     plain = transform.scale == 1.0 and transform.softcap is None
-    return objective.match == "kl" and objective.temperature == 1 and plain
+    return objective.match == "kl" and objective.temperature == 1 and not objective.hidden_weight and plain

@@ -18,7 +18,7 @@ ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _NAME = re.compile(
     rf"(?:ce|(?P<match>kl|hidden|cosine)_(?P<anchor>first|last|none)(?:_ce(?P<ce>{_NUMBER}))?"
-    rf"(?:_end(?P<end>only|{_NUMBER})(?:x(?P<after>[0-9]+))?)?)"
+    rf"(?:_hidden(?P<hidden>{_NUMBER}))?(?:_end(?P<end>only|{_NUMBER})(?:x(?P<after>[0-9]+))?)?)"
     rf"(?:_t(?P<temperature>{_NUMBER}))?(?:_l(?P<layer>[0-9]+))?(?:_w(?P<new>{_NUMBER}))?"
 )
 
@@ -41,6 +41,7 @@ class Objective:
             new, and of the `after` positions behind it; the others weigh 1, and the loss stays a weighted mean.
         after: positions behind such an end, in the student's tokens, that count as the end does.
         end_only: compare at those places only, and at no other.
+        hidden_weight: weight beside a KL of the mean squared error of the last hidden states, at the same places.
     """
 
     match: Literal["kl", "hidden", "cosine"] | None = "kl"
@@ -52,6 +53,7 @@ class Objective:
     end_weight: float = 1.0
     after: int = 0
     end_only: bool = False
+    hidden_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if self.anchor not in ANCHORS:
@@ -64,6 +66,8 @@ class Objective:
             raise ValueError(f"the weight of an end must be positive and what follows it not negative: {self}")
         if self.by_place and (self.match is None or self.anchor != "last"):
             raise ValueError(f"the end of a span is the anchor `last` of a match, not {self.match} at {self.anchor!r}")
+        if self.hidden_weight < 0 or (self.hidden_weight and self.match != "kl"):
+            raise ValueError(f"a weight of hidden states, not negative, stands beside KL, not beside {self.match!r}")
         if self.temperature != 1 and self.match != "kl":
             raise ValueError(f"a temperature belongs to KL, not to {self.match!r}")
         if self.layer != -1 and self.match not in ("hidden", "cosine"):
@@ -118,10 +122,11 @@ def parse_variant(name: str) -> Recipe:
 
 
 def parse_objective(name: str) -> Objective:
-    """Read an objective from its name: `[kl|hidden|cosine_<anchor>][_ce<lambda>][_end<weight>][_t<tau>]…`.
+    """Read an objective from its name: `[kl|hidden|cosine_<anchor>][_ce<lambda>][_hidden<weight>]…`.
 
-    In this order: `_ce<lambda>`; `_end<weight>`, or `_end<weight>x<positions after it>`, with `only` in place of the
-    weight where nothing else is to be compared; `_t<tau>`; `_l<layer>`; `_w<weight of new targets>`.
+    In this order: `_ce<lambda>`; `_hidden<weight>` of the squared error of hidden states beside a KL; `_end<weight>`,
+    or `_end<weight>x<positions after it>`, with `only` in place of the weight where nothing else is to be compared;
+    `_t<tau>`; `_l<layer>`; `_w<weight of new targets>`.
 
     Raises:
         ValueError: the name does not follow the grammar.
@@ -137,8 +142,8 @@ def parse_objective(name: str) -> Objective:
     if found is None:
         raise ValueError(
             f"objective {name!r}: expected ce, kl_<anchor>, hidden_<anchor> or cosine_<anchor> with anchor first, last "
-            "or none, and then, in this order, _ce<lambda>, _end<weight or only>x<positions after it>, _t<tau>, "
-            "_l<layer>, _w<weight of new targets>"
+            "or none, and then, in this order, _ce<lambda>, _hidden<weight>, _end<weight or only>x<places after it>, "
+            "_t<tau>, _l<layer>, _w<weight of new targets>"
         )
     match: Any = found["match"]
     anchor: Any = found["anchor"] or "last"
@@ -152,4 +157,5 @@ def parse_objective(name: str) -> Objective:
         end_weight=1.0 if found["end"] in (None, "only") else float(found["end"]),
         after=int(found["after"] or 0),
         end_only=found["end"] == "only",
+        hidden_weight=float(found["hidden"] or 0.0),
     )

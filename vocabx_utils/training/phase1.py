@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torch.optim import AdamW
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
+from vocabx_utils.training.averaging import Average
 from vocabx_utils.training.batches import align_batch, epoch_batches
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
@@ -33,9 +34,11 @@ from vocabx_utils.training.dropout import drop_phrases
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse_where_it_pays
 from vocabx_utils.training.goals import Goals, serve
+from vocabx_utils.training.head_fit import fit_head, head_states
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
 from vocabx_utils.training.processes import sum_over
+from vocabx_utils.training.sampling import equal_shares
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.step_losses import batch_losses
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
@@ -195,6 +198,9 @@ class Phase1Training:
         self.cycles = [n * per_epoch for n in (config.epochs, config.restart_epochs) if n]
         self.epoch, self.step_of_epoch, self.done, self.skipped = 0, 0, 0, 0
         self.totals = self._zeros()  # (3,) of this epoch: loss of the input side, of the head side, summed KL
+        self.shares = equal_shares(data.train) if self.epochs and config.token_sampling == "equal" else None
+        averaged = round(config.average_last * self.total)
+        self.average = Average(self.parameters, self.total - averaged + 1) if averaged else None
         self.log = LossLog(recipe.name, config.learning_rate, every=1 if student.device.type == "cpu" else 8)
 
     def _zeros(self) -> Tensor:
@@ -213,7 +219,9 @@ class Phase1Training:
             yield from self._epoch()
 
     def _epoch(self) -> Iterator[StepDone | EpochDone]:
-        steps = epoch_batches(self.data.train, self.config.batch_size, seed=self.config.seed, epoch=self.epoch)
+        steps = epoch_batches(
+            self.data.train, self.config.batch_size, seed=self.config.seed, epoch=self.epoch, shares=self.shares
+        )
         began, tokens, note = time.perf_counter(), 0, ""
         for number in range(self.step_of_epoch, len(steps)):
             indices = steps[number]
@@ -223,13 +231,26 @@ class Phase1Training:
             else:
                 losses = self.step(indices)
             self.step_of_epoch, self.done = number + 1, self.done + 1
+            if self.average is not None:
+                self.average.add(self.done)
             tokens += int(self.facts.tokens[indices].sum())
             last = self.step_of_epoch == len(steps)
             if self.log.add(losses, f"step {number + 1} of epoch {self.epoch}, examples {indices}", last):
                 rate = tokens / (time.perf_counter() - began)
                 note = f"loss {self.log.values[-1, 0]:.4f}, {rate:,.0f} tokens/s"
             yield StepDone(self.done, note, checkpoint=not last)
+        if self.done == self.total:
+            self._finish()
         yield self.close_epoch(time.perf_counter() - began)
+
+    def _finish(self) -> None:
+        """Take the mean of the rows and fit those of the head, where that is asked for."""
+        if self.average is not None:
+            self.average.settle()
+        if self.config.head_fit:
+            train, teacher, budget = self.data.train, self.data.train_teacher, self.config.token_budget
+            known = head_states(self.student, train, teacher, token_budget=budget)
+            fit_head(self.student, known, strength=self.config.head_fit)
 
     def step(self, indices: Sequence[int]) -> Tensor:
         """Update both sides once, from the training examples of a step (over all processes).
@@ -237,12 +258,14 @@ class Phase1Training:
         Returns:
             (3,) loss of the input side, of the head side, and the summed KL, float64, still on the device.
         """
-        share = learning_rate(self.done, self.cycles, self.config.warmup)
+        share = learning_rate(self.done, self.cycles, self.config.warmup, after=self.config.rate_after)
         for optimiser, peak in zip(self.optimisers, self.rates, strict=True):
             optimiser.zero_grad(set_to_none=False)
             optimiser.param_groups[0]["lr"] = peak * share
         objective = self.recipe.objective
         assert objective is not None
+        if self.config.ce_decay and objective.match is not None:
+            objective = replace(objective, ce_weight=objective.ce_weight * (1 - self.done / self.total))
         # Means run over the whole step, whatever part of it this process and this micro-batch hold.
         kl_scale, ce_scale = self.facts.scales(indices, objective.new_target_weight)
         losses = self._zeros()
@@ -308,10 +331,13 @@ class Phase1Training:
         if not all(bool(torch.isfinite(rows).all()) for rows in self.parameters.values()):
             raise NonFiniteLossError(f"{self.recipe.name}: a new row is not finite after step {self.done}")
         place = torch.tensor([self.epoch, self.step_of_epoch, self.done, self.skipped])
-        return {"place": place, "totals": self.totals, "losses": self.log.values}
+        averages = {} if self.average is None else self.average.state()
+        return {"place": place, "totals": self.totals, "losses": self.log.values, **averages}
 
     def resume(self, counters: dict[str, Tensor], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Go on from there; return the validations that lie before that place."""
         self.epoch, self.step_of_epoch, self.done, self.skipped = counters["place"].tolist()
         self.totals, self.log.values = counters["totals"].to(self.student.device), counters["losses"]
+        if self.average is not None:
+            self.average.load(counters)
         return [record for record in records if record["epoch"] < self.epoch]

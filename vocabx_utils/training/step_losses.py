@@ -92,4 +92,8 @@ def batch_losses(
         mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
         distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale, weights)
         input_loss = input_loss + distance
+    elif isinstance(teacher, Tensor) and objective.hidden_weight:
+        mine = final.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
+        distance, _ = hidden_distance(mine, teacher, "hidden", kl_scale * objective.hidden_weight, weights)
+        input_loss = input_loss + distance
     return input_loss, terms.head_loss, terms.kl.sum()

@@ -10,20 +10,24 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from accelerate import PartialState
 from torch import Tensor
 
 from vocabx_utils.student import Student
-from vocabx_utils.training.batches import Batch, align_batch
+from vocabx_utils.training.batches import Batch, align_batch, micro_batches
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.losses import phase1_loss
+from vocabx_utils.training.objectives import Anchor
 from vocabx_utils.training.processes import sum_over
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.teacher import TeacherStates
 
 _PLACES = ("old", "new", "identical", "last", "first")
+_ANCHORS: tuple[Anchor, Anchor] = ("last", "first")
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,7 @@ def evaluate(
         if not part:
             idle_pass(model)
             continue
-        last, first = (align_batch(examples, part, anchor, teacher.rows).to(device) for anchor in ("last", "first"))
-        hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
-        ce, kl, kl_first = _losses(model, teacher, hidden.flatten(0, 1), last, first)
+        last, (ce, kl, kl_first) = _read(model, examples, teacher, part)
         old, new = (last.targets >= 0) & (last.targets < model.vocab_size), last.targets >= model.vocab_size
         found = (ce[old], ce[new], kl[~last.merged], kl[last.merged], kl_first)
         for name, values in zip(_PLACES, found, strict=True):
@@ -97,6 +99,55 @@ def evaluate(
     prefix = sum(e.prefix_pairs for e in examples.examples)
     n_bytes = sum(e.n_bytes for e in examples.examples)
     return _means({name: tuple(values.tolist()) for name, values in sums.items()}, prefix, n_bytes), scores
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """Sums of each example of a split, each (E,) float64, for intervals over texts.
+
+    Attributes:
+        nats: summed CE of all targets.
+        kl_identical, kl_last: summed KL at identical places after the first divergence and at merged spans, in nats.
+        n_identical, n_last: how many such places there are.
+        n_bytes: UTF-8 bytes of the targets.
+    """
+
+    nats: FloatArray
+    kl_identical: FloatArray
+    kl_last: FloatArray
+    n_identical: FloatArray
+    n_last: FloatArray
+    n_bytes: FloatArray
+
+
+@torch.no_grad()
+def evaluate_texts(
+    model: Student, examples: AlignedSet, teacher: TeacherStates, *, token_budget: int = 8192
+) -> TextScores:
+    """Measure a model on each example of a split: sums whose totals are behind the means of `evaluate`."""
+    sums = torch.zeros(5, len(examples), dtype=torch.float64, device=model.device)
+    lengths = [len(e.ids) for e in examples.examples]
+    for part in micro_batches(lengths, range(len(lengths)), token_budget):
+        last, (ce, kl, _) = _read(model, examples, teacher, part)
+        text = torch.tensor(part, device=model.device)[last.positions // last.ids.shape[1]]  # (P,)
+        sums[0].index_add_(0, text, ce)
+        for merged, at in ((False, 1), (True, 2)):
+            chosen = last.merged == merged
+            of_pairs = text[: len(kl)][chosen]
+            sums[at].index_add_(0, of_pairs, kl[chosen])
+            sums[at + 2].index_add_(0, of_pairs, torch.ones_like(kl[chosen]))
+    n_bytes = np.array([e.n_bytes for e in examples.examples], np.float64)
+    nats, kl_identical, kl_last, n_identical, n_last = sums.cpu().numpy()
+    return TextScores(nats, kl_identical, kl_last, n_identical, n_last, n_bytes)
+
+
+def _read(
+    model: Student, examples: AlignedSet, teacher: TeacherStates, part: list[int]
+) -> tuple[Batch, tuple[Tensor, Tensor, Tensor]]:
+    """Run a model over some examples: their batch with the anchor `last`, and what `_losses` gives."""
+    last, first = (align_batch(examples, part, anchor, teacher.rows).to(model.device) for anchor in _ANCHORS)
+    hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
+    return last, _losses(model, teacher, hidden.flatten(0, 1), last, first)
 
 
 def _losses(

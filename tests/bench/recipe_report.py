@@ -1,0 +1,138 @@
+"""Fill docs/recipes.md, and draw docs/figures/recipes.svg, from what is in results/recipes/.
+
+    python tests/bench/recipe_report.py [--results results/recipes] [--docs docs]
+
+Only text between `<!-- name -->` and `<!-- end -->` is replaced, so no number of that page is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from bench_parts import fill_page, table_of
+from recipe_runs import GRID
+from recipe_verdict import MARGINS, distances
+
+from vocabx_utils.figures.gains import draw_frontier
+from vocabx_utils.figures.theme import save_figure, theme
+from vocabx_utils.measured import RECIPES, read_recipes
+
+NOTHING = "not measured"
+
+
+def sweep_table(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The best run of each family in each setting, by its mean distance from the best of each column."""
+    header = [
+        "setting", "family", "runs", "best run", "KL identical", "KL last", "bits per byte above the base's",
+        "CE of new tokens", "seconds", "distance in margins",
+    ]  # fmt: skip
+    lines = []
+    for setting, rows in sweeps.items():
+        apart, by_name = distances(rows), {row["run"]: row for row in rows}
+        for family in (name for name in GRID if any(row["family"] == name for row in rows)):
+            own = [row for row in rows if row["family"] == family]
+            failed = sum("error" in row for row in own)
+            best = min((row["run"] for row in own if row["run"] in apart), key=lambda n: (apart[n], n), default=None)
+            if best is None:
+                lines.append([setting, RECIPES[family], f"{len(own)}, {failed} failed", *[""] * 7])
+                continue
+            row = by_name[best]
+            lines.append(
+                [
+                    setting,
+                    RECIPES[family],
+                    str(len(own)) + (f", {failed} failed" if failed else ""),
+                    f"`{row['settings']}`",
+                    f"{row['kl_identical']:.4f}",
+                    f"{row['kl_last']:.4f}",
+                    f"{row['bpb'] - row['base_bpb']:+.4f}",
+                    f"{row['ce_new']:.2f}",
+                    f"{row['seconds']:.1f}",
+                    f"{apart[best]:.1f}",
+                ]
+            )
+    return table_of(header, lines) if lines else NOTHING
+
+
+def final_table(content: Mapping[str, Any]) -> str:
+    """Finalists and references on the report split, with 95 % intervals over seeds and texts."""
+    header = [
+        "setting", "row", "KL identical", "KL last", "bits per byte above the base's", "sd over seeds", "seconds",
+    ]  # fmt: skip
+    lines = []
+    for setting, found in content["settings"].items():
+        for name, row in found["rows"].items():
+            mark = "**finalist** " if name in found["finalists"] else ""
+            above = row.get("above_base") or row["bpb"]
+            spread = row["sd_over_seeds"]
+            told = " / ".join("" if spread[c] is None else f"{spread[c]:.4f}" for c in MARGINS)
+            cells = [_interval(row["kl_identical"], 4), _interval(row["kl_last"], 4), _interval(above, 4)]
+            lines.append([setting, f"{mark}`{name}`", *cells, told, f"{row['seconds']:.1f}"])
+    return table_of(header, lines) if lines else NOTHING
+
+
+def comparison_table(content: Mapping[str, Any]) -> str:
+    """Each finalist against the best reference of each column."""
+    header = ["setting", "finalist", "column", "best reference", "difference", "not worse", "better", "leads"]
+    lines = []
+    for setting, found in content["settings"].items():
+        for name, judged in found["finalists"].items():
+            for column, part in judged["columns"].items():
+                values = [part["estimate"], part["low"], part["high"]]
+                told = _interval(values, 4) if column == "bpb" else f"{_interval([100 * v for v in values], 1)} %"
+                words = ["yes" if part[key] else "no" for key in ("not_worse", "better")]
+                leads = "yes" if judged["leads"] else "no"
+                lines.append([setting, f"`{name}`", column, f"`{part['reference']}`", told, *words, leads])
+    return table_of(header, lines) if lines else NOTHING
+
+
+def answer(content: Mapping[str, Any]) -> str:
+    """What the rule says, a line for each finalist."""
+    lines = [
+        f"* `{name}` {found['answer']}: in {len(found['leads_in'])} of {len(found['measured_in'])} settings"
+        + (f" ({', '.join(found['leads_in'])})." if found["leads_in"] else ".")
+        for name, found in content["finalists"].items()
+    ]
+    return "\n".join(lines) or NOTHING
+
+
+def _interval(values: Sequence[float | None], digits: int) -> str:
+    middle, *limits = values
+    told = ", ".join("∞" if value is None else f"{value:.{digits}f}" for value in limits)
+    return f"{middle:.{digits}f} [{told}]"
+
+
+def write(results: Path, docs: Path) -> None:
+    """Fill the page, and draw its figure, from what is there."""
+    theme()
+    sweeps, content = read_recipes(results)
+    parts = {"sweep": sweep_table(sweeps), "final": NOTHING, "comparison": NOTHING, "answer": NOTHING}
+    if content:
+        parts |= {"final": final_table(content), "comparison": comparison_table(content), "answer": answer(content)}
+    parts["figure"] = NOTHING
+    if sweeps:
+        drawing = draw_frontier(sweeps, content)
+        save_figure(drawing.figure, "recipes", drawing.alt, docs / "figures", ("svg",))
+        plt.close(drawing.figure)
+        parts["figure"] = f"![{drawing.alt}](figures/recipes.svg)"
+    fill_page(docs / "recipes.md", parts)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results/recipes"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    options = parser.parse_args()
+    write(options.results, options.docs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Who goes to the report split, and what its texts say: which recipe leads, by the rule that was set before.
+
+A row **leads** in a setting if it is not worse than the best reference on KL at identical places and KL at merged spans
+by more than 3 %, nor on bits per byte by more than 0.001, and better on two of the three. It leads if it does so in
+three settings at least. The best reference of each column is the one with the lowest mean there, on these very texts:
+a finalist has to keep up with whichever is best at what it is best at. "Not by more" and "better" are read off the
+upper limit of a 95 % interval over seeds and texts, drawn together and paired (`resampling.crossed_bootstrap`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from recipe_runs import NEW, PUBLISHED
+
+from vocabx_utils import files
+from vocabx_utils.intervals import Interval
+from vocabx_utils.measured import REFERENCE_RECIPES
+from vocabx_utils.resampling import crossed_bootstrap
+
+MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
+BASE = "base"  # the row of the model under its original tokenizer
+_LEAST_SETTINGS, _FINALISTS = 3, 2
+Row = Mapping[str, Any]
+
+
+# --- who goes on ----------------------------------------------------------------------------------------------------
+
+
+def distances(rows: Sequence[Row]) -> dict[str, float]:
+    """How far each run of a sweep is from the best of each column: the mean of the three, in units of its margin."""
+    whole = [row for row in rows if all(row.get(column) is not None for column in MARGINS)]
+    best = {column: min((row[column] for row in whole), default=0.0) for column in MARGINS}
+
+    def apart(row: Row, column: str) -> float:
+        gap = row[column] - best[column]
+        return float(gap / MARGINS[column] if column == "bpb" else gap / best[column] / MARGINS[column])
+
+    return {row["run"]: float(np.mean([apart(row, column) for column in MARGINS])) for row in whole}
+
+
+def choose_finalists(
+    sweeps: Mapping[str, Sequence[Row]], settings: Sequence[str], by: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Name two finalists of different new families, and the references of each setting.
+
+    A finalist is a recipe that a user would take, so it is the same in every setting: the run with the lowest mean
+    distance over the sweeps `by` (all unless given), each of which has to have tried it. References are Token
+    Distillation as published, the nearest run of each family, and the best one of each column, chosen anew in each
+    setting; where there is no sweep, by all the others.
+    """
+    apart = {setting: distances(rows) for setting, rows in sweeps.items()}
+    named_by = [found for setting, found in apart.items() if found and (not by or setting in by)]
+    everywhere = set.intersection(*map(set, named_by)) if named_by else set()
+    mean = {name: float(np.mean([found[name] for found in named_by])) for name in everywhere}
+    finalists: list[str] = []
+    for name in sorted(mean, key=lambda n: (mean[n], n)):
+        families = {n.split(":")[0] for n in finalists}
+        if name.split(":")[0] in NEW and name.split(":")[0] not in families and len(finalists) < _FINALISTS:
+            finalists.append(name)
+    runs = {}
+    for setting in settings:
+        found = apart.get(setting) or mean
+        names = [PUBLISHED] + [
+            min((n for n in found if n.split(":")[0] == family), key=lambda n: (found[n], n), default="")
+            for family in REFERENCE_RECIPES
+        ]
+        rows = [row for row in sweeps.get(setting, ()) if row["family"] in REFERENCE_RECIPES and row["run"] in found]
+        names += [min(rows, key=lambda row: row[column])["run"] for column in MARGINS if rows]
+        runs[setting] = [name for name in dict.fromkeys([*finalists, *names]) if name]
+    return {"finalists": finalists, "mean_distance": {n: round(mean[n], 3) for n in finalists}, "runs": runs}
+
+
+def choose(options: argparse.Namespace) -> None:
+    """Write RESULTS/chosen.json by the lines of all sweeps."""
+    sweeps = {path.stem: files.read_jsonl(path) for path in sorted(options.results.glob("*.jsonl"))}
+    chosen = choose_finalists(sweeps, options.settings or list(sweeps), options.by or ())
+    files.write_json(options.results / "chosen.json", chosen)
+    for setting, names in chosen["runs"].items():
+        print(setting, *names, sep="\n    ")
+
+
+# --- what their texts say -------------------------------------------------------------------------------------------
+
+
+def gather(rows: Sequence[Row]) -> tuple[list[int], dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Put the lines of a setting together.
+
+    Returns:
+        The seeds that every run has; by run and column, (S, T) sums over these seeds and all texts, in bits for `bpb`;
+        by column, (T,) what each text counts.
+
+    Raises:
+        SystemExit: lines were measured on different texts, or no seed is there for all runs.
+    """
+    trained = [row for row in rows if row["run"] != BASE]
+    names = list(dict.fromkeys(row["run"] for row in trained))
+    seeds = sorted(set.intersection(*({r["seed"] for r in trained if r["run"] == name} for name in names)))
+    if not seeds:
+        raise SystemExit(f"no seed was trained for all of {', '.join(names)}: let `final` go on")
+    by_place = {(row["run"], row["seed"]): row for row in trained}
+    first = trained[0]
+    counts = {"kl_identical": "n_identical", "kl_last": "n_last", "bpb": "n_bytes"}
+    for row in trained:
+        if any(row[count] != first[count] for count in counts.values()):
+            raise SystemExit(f"{row['run']}, seed {row['seed']}: other texts than {first['run']}; measure both again")
+    sums: dict[str, dict[str, np.ndarray]] = {}
+    for name in names:
+        of_run = [by_place[name, seed] for seed in seeds]
+        sums[name] = {
+            "kl_identical": np.array([row["kl_identical"] for row in of_run]),
+            "kl_last": np.array([row["kl_last"] for row in of_run]),
+            "bpb": np.array([row["nats"] for row in of_run]) / np.log(2),
+        }
+    return seeds, sums, {column: np.array(first[count], float) for column, count in counts.items()}
+
+
+def compare(one: np.ndarray, other: np.ndarray, counts: np.ndarray, column: str) -> dict[str, Any]:
+    """Compare (S, T) sums of two rows in a column: an interval, and what it says."""
+    found = crossed_bootstrap(one, other, counts, relative=column != "bpb")
+    return asdict(found) | {"not_worse": found.high <= MARGINS[column], "better": found.high < 0}
+
+
+def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, Any]:
+    """Compare the finalists of a setting with the best reference of each column."""
+    seeds, sums, counts = gather(rows)
+    means = {
+        name: {column: float((of_run[column].sum(1) / counts[column].sum()).mean()) for column in MARGINS}
+        for name, of_run in sums.items()
+    }
+    base = next((row for row in rows if row["run"] == BASE), None)
+    told: dict[str, Any] = {}
+    for name, of_run in sums.items():
+        intervals = {c: crossed_bootstrap(of_run[c], np.zeros_like(of_run[c]), counts[c]) for c in MARGINS}
+        if base is not None:  # on as many bytes: a first token that is longer leaves fewer of them
+            bits = np.array(base["nats"]) / np.log(2) * counts["bpb"] / np.array(base["n_bytes"], float)
+            intervals["above_base"] = crossed_bootstrap(of_run["bpb"], np.tile(bits, (len(seeds), 1)), counts["bpb"])
+        spread = {
+            column: float((of_run[column].sum(1) / counts[column].sum()).std(ddof=1)) if len(seeds) > 1 else None
+            for column in MARGINS
+        }
+        seconds = [row["seconds"] for row in rows if row["run"] == name]
+        told[name] = {c: _finite(i) for c, i in intervals.items()} | {
+            "sd_over_seeds": spread, "seconds": float(np.median(seconds)),
+        }  # fmt: skip
+    references = [name for name in sums if name not in finalists]
+    judged = {}
+    for finalist in [name for name in finalists if name in sums and references]:
+        parts = {}
+        for column in MARGINS:
+            best = min(references, key=lambda name: means[name][column])
+            parts[column] = {"reference": best} | compare(
+                sums[finalist][column], sums[best][column], counts[column], column
+            )
+        leads = all(p["not_worse"] for p in parts.values()) and sum(p["better"] for p in parts.values()) >= 2
+        judged[finalist] = {"columns": parts, "leads": leads}
+    return {"seeds": len(seeds), "texts": len(counts["bpb"]), "rows": told, "finalists": judged}
+
+
+def _finite(interval: Interval) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in (interval.estimate, interval.low, interval.high)]
+
+
+def verdict(settings: Mapping[str, Mapping[str, Any]], finalists: Sequence[str]) -> dict[str, Any]:
+    """Say which finalist leads: in at least three settings, and in how many it was measured."""
+    answers = {}
+    for name in finalists:
+        measured = [setting for setting, found in settings.items() if name in found["finalists"]]
+        leads = [setting for setting in measured if settings[setting]["finalists"][name]["leads"]]
+        open_ones = len(measured) < _LEAST_SETTINGS
+        answer = "leads" if len(leads) >= _LEAST_SETTINGS else "not measured" if open_ones else "does not lead"
+        answers[name] = {"answer": answer, "leads_in": leads, "measured_in": measured}
+    return answers
+
+
+def judge(options: argparse.Namespace) -> None:
+    """Write RESULTS/verdict.json, print what it says, and fill the page."""
+    from recipe_report import comparison_table, final_table, write
+
+    paths = sorted((options.results / "final").glob("*.jsonl"))
+    chosen = options.results / "chosen.json"
+    finalists = files.read_json(chosen)["finalists"] if chosen.exists() else []
+    settings = {path.stem: judge_setting(files.read_jsonl(path), finalists) for path in paths}
+    if settings:
+        content = {"rule": " ".join((__doc__ or "").split()), "settings": settings}
+        content |= {"finalists": verdict(settings, finalists)}
+        files.write_json(options.results / "verdict.json", content)
+        print(final_table(content), comparison_table(content), sep="\n\n")
+        for name, answer in content["finalists"].items():
+            print(f"{name}: {answer['answer']}; leads in {answer['leads_in']} of {answer['measured_in']}")
+    else:
+        print("nothing was measured on the report split yet")
+    write(options.results, options.docs)

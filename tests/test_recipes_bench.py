@@ -1,0 +1,251 @@
+"""The test bed of recipes: examples that travel, runs with equal budgets, verdicts on numbers with a known answer."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import N, V
+from training.phase1_parts import example_set
+
+from vocabx_utils import files
+from vocabx_utils.figures.gains import draw_frontier
+from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
+from vocabx_utils.training.phase1 import Phase1Training
+
+BENCH = Path(__file__).parent / "bench"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+def bench(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+# --- examples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [0, 12])
+def test_examples_come_back_as_they_were(window: int) -> None:
+    data, examples = bench("recipe_data"), example_set(window=window)
+    found = data.unpack(data.pack(examples))
+    assert (found.vocab_size, found.n_new, len(found)) == (V, N, len(examples))
+    for one, other in zip(examples.examples, found.examples, strict=True):
+        assert np.array_equal(one.ids, other.ids) and np.array_equal(one.original_ids, other.original_ids)
+        for anchor in one.pairs:
+            assert np.array_equal(one.pairs[anchor], other.pairs[anchor])
+            assert np.array_equal(one.merged[anchor], other.merged[anchor])
+        for name in ("prefix_pairs", "n_bytes", "n_original_bytes", "source"):
+            assert getattr(one, name) == getattr(other, name)
+
+
+def test_tokens_take_turns_and_seeds_draw_others() -> None:
+    data, pool = bench("recipe_data"), example_set(window=8)
+    drawn = [data.draw(pool, pool.tokens // 3, seed) for seed in (0, 0, 1)]
+    assert drawn[0].fingerprint() == drawn[1].fingerprint() != drawn[2].fingerprint()
+    counts, offered = data.examples_of_each(drawn[0]), data.examples_of_each(pool)
+    turns = max(1, int(counts.min()))
+    assert ((counts >= turns) | (counts == offered)).all()
+    assert pool.tokens // 3 <= drawn[0].tokens < pool.tokens // 3 + 40
+    texts = data.draw(example_set(), 200, 0, by_token=False)
+    assert 200 <= texts.tokens < 280
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_family_has_the_same_budget_and_names_are_read_back() -> None:
+    runs = bench("recipe_runs")
+    assert {len({run.name for run in grid}) for grid in runs.GRID.values()} == {12}
+    assert {*REFERENCE_RECIPES, *runs.NEW, "texts"} == set(RECIPES) == set(runs.GRID)
+    assert all(runs.parse_run(run.name) == run for grid in runs.GRID.values() for run in grid)
+    assert runs.GRID["td"][0].name == runs.PUBLISHED
+    first = runs.choose_runs(["*"])[: len(runs.GRID)]
+    assert [run.family for run in first] == list(runs.GRID)  # where time runs out, all had as many
+    assert len(runs.choose_runs(["td", "r1"], rounds=3)) == 6
+    assert runs.choose_runs(["*:first:wu0.5"], rounds=1) == []  # a pattern of the grid whose run comes later
+    own = runs.choose_runs(["r1:*:0.001:*", "kl:kl_first:1e-3:1e-4:mean:b32"])
+    assert len(own) == 4 and own[-1].objective == "kl_first" and own[-1].batch == 32
+    for wrong in ("kl:kl_last:1e-3", "kl:kl_lst:1e-3:1e-4:mean", "kl:kl_last:1e-3:1e-4:zero", "kl:ce:1:1:mean:wide"):
+        with pytest.raises(SystemExit, match="run '"):
+            runs.parse_run(wrong)
+
+
+# --- end to end -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(tmp_path: Path, tiny_folder: Path) -> list[str]:
+    """A small setting of the tiny model, and what its commands take."""
+    rng = np.random.default_rng(0)
+    for k in range(90):
+        words = ["".join(rng.choice(list("qzxjkwv"), rng.integers(2, 5))) for _ in range(60)]
+        folder = tmp_path / "root" / f"package{k}"
+        folder.mkdir(parents=True)
+        (folder / "a.py").write_text(" ".join(words) + "\n", encoding="utf-8")
+    sizes = "--n 6 --least 5 --window 24 --tokens 700 --characters 200 --judged 8 --min-count 3 --min-files 2"
+    common = ["--setting", "smollm2-python", "--model", str(tiny_folder)]
+    out = tmp_path / "data" / "smollm2-python"
+    asked = ["prepare", *common, "--root", str(tmp_path / "root"), "--out", str(out), *sizes.split()]
+    bench("recipes").main(asked)
+    return [*common, "--data", str(tmp_path / "data"), "--results", str(tmp_path / "results"), "--token-budget", "512"]
+
+
+def test_from_texts_to_the_page(
+    tmp_path: Path, made: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes, runs = bench("recipes"), bench("recipe_runs")
+    monkeypatch.setattr(bench("recipe_samples"), "_BEFORE", 8)
+    step = Phase1Training.step
+
+    def diverges(self: Phase1Training, indices: list[int]) -> Any:
+        return step(self, indices) * (float("nan") if self.config.learning_rate > 1e9 else 1)
+
+    monkeypatch.setattr(Phase1Training, "step", diverges)
+    content = files.read_json(tmp_path / "data" / "smollm2-python" / "setting.json")
+    assert content["N"] == 6 and content["fewest_examples"] >= 5
+    assert sum(path.stat().st_size for path in (tmp_path / "data").rglob("*")) < 100_000
+    firsts = [grid[0].name for grid in runs.GRID.values()]
+    diverging = "r1:kl_last_ce0.03:1e+30:1e-4:mean"
+    recipes.main(["sweep", *made, "--runs", *firsts, "kl_ce:kl_last_ce0.03:0.0007:0.0001:mean", diverging])
+    path = tmp_path / "results" / "smollm2-python.jsonl"
+    rows = {row["run"]: row for row in files.read_jsonl(path)}
+    failed = [row["run"] for row in rows.values() if "error" in row]
+    assert len(rows) == 16 and failed == ["r1:kl_last_ce0.03:1e+30:0.0001:mean"]
+    whole = {name: row for name, row in rows.items() if "error" not in row}
+    assert all(0.6 * 700 < row["tokens"] + row["sampled"] < 1.4 * 700 for row in whole.values())
+    assert whole[firsts[list(runs.GRID).index("sampled")]]["sampled"] > 100
+    same = [row for row in whole.values() if row["settings"] == rows[runs.GRID["r1"][0].name]["settings"]]
+    assert len(same) == 2 and same[1]["copied"] and same[0]["kl_last"] == same[1]["kl_last"]
+    assert len({row["start"]["kl_last"] for row in whole.values()}) == 1
+    assert len({(row["kl_last"], row["bpb"]) for row in whole.values()}) == len(whole) - 1
+    before = path.read_bytes()
+    recipes.main(["sweep", *made, "--runs", *firsts])
+    recipes.main(["sweep", *made, "--runs", "td", "--minutes", "0"])
+    assert path.read_bytes() == before and "no time" in capsys.readouterr().out
+
+    recipes.main(["choose", "--results", str(tmp_path / "results")])
+    chosen = files.read_json(tmp_path / "results" / "chosen.json")
+    assert len(chosen["finalists"]) == 2 and runs.PUBLISHED in chosen["runs"]["smollm2-python"]
+    names = [*chosen["finalists"], runs.PUBLISHED, runs.GRID["ce"][0].name]
+    recipes.main(["final", *made, "--seeds", "2", "--runs", *names])
+    final = files.read_jsonl(tmp_path / "results" / "final" / "smollm2-python.jsonl")
+    assert sorted((row["run"], row["seed"]) for row in final) == sorted(
+        [("base", 0), *((name, seed) for name in names for seed in (0, 1))]
+    )
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "recipes.md").write_text((BENCH.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8"))
+    recipes.main(["judge", "--results", str(tmp_path / "results"), "--docs", str(docs)])
+    judged = files.read_json(tmp_path / "results" / "verdict.json")
+    assert {found["answer"] for found in judged["finalists"].values()} == {"not measured"}  # of one setting
+    rows_of = judged["settings"]["smollm2-python"]["rows"]
+    line = next(row for row in final if row["run"] == names[0] and row["seed"] == 1)
+    assert line["n_last"] == final[1]["n_last"] and len(line["nats"]) == judged["settings"]["smollm2-python"]["texts"]
+    means = [sum(row["kl_last"]) / sum(row["n_last"]) for row in final if row["run"] == names[0]]
+    assert rows_of[names[0]]["kl_last"][0] == pytest.approx(np.mean(means))
+    page = (docs / "recipes.md").read_text(encoding="utf-8")
+    assert "-->\nnot measured" not in page and (docs / "figures" / "recipes.svg").exists()
+    sweeps, verdict = read_recipes(tmp_path / "results")
+    drawing = draw_frontier(sweeps, verdict)
+    ax = drawing.figure.axes[0]
+    beyond = re.search(r"(\d+) runs lie far beyond", drawing.alt)
+    assert sum(len(points.get_xdata()) for points in ax.lines if points.get_markersize() == 4) == len(whole) - int(
+        beyond[1] if beyond else 0
+    )
+    assert len(ax.containers) == len(names) and "smollm2-python" in drawing.alt
+
+
+# --- verdicts on invented numbers -----------------------------------------------------------------------------------
+
+
+def lines(changes: dict[str, tuple[float, float, float]], seeds: int = 5, texts: int = 80) -> list[dict[str, Any]]:
+    """Report lines of runs whose KLs are so many times those of a reference, and bits per byte so much more."""
+    rng = np.random.default_rng(0)
+    n_bytes, places = rng.integers(1000, 4000, texts), rng.integers(20, 60, texts)
+    level, bits = rng.gamma(4, 0.01, texts), rng.normal(0.7, 0.1, texts)
+    rows: list[dict[str, Any]] = []
+    for name, (identical, last, more) in changes.items():
+        for seed in range(seeds):
+            noise = rng.normal(1, 0.01, (2, texts)) * rng.normal(1, 0.002)
+            nats = (bits + more + rng.normal(0, 0.002, texts)) * n_bytes * np.log(2)
+            rows.append({
+                "run": name, "seed": seed, "n_identical": (20 * places).tolist(), "n_last": places.tolist(),
+                "n_bytes": n_bytes.tolist(), "nats": nats.tolist(), "seconds": 1.0,
+                "kl_identical": (level * identical * noise[0] * 20 * places).tolist(),
+                "kl_last": (8 * level * last * noise[1] * places).tolist(),
+            })  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "leads"),
+    [
+        ((0.9, 0.9, 0.0), {"a": (1, 1, 0)}, True),  # better on two, equal on the third
+        ((0.9, 1.0, -0.003), {"a": (1, 1, 0)}, True),
+        ((0.9, 0.9, 0.003), {"a": (1, 1, 0)}, False),  # worse on bits per byte
+        ((0.9, 1.06, -0.003), {"a": (1, 1, 0)}, False),  # worse at merged spans
+        ((0.9, 1.0, 0.0), {"a": (1, 1, 0)}, False),  # better on one alone
+        ((1.0, 1.0, 0.0), {"a": (1, 1, 0)}, False),  # the same
+        ((0.9, 0.9, 0.0), {"a": (1, 1, 0), "b": (2, 2, -0.01)}, False),  # one reference is ahead on one column
+    ],
+)
+def test_the_rule_on_invented_numbers(own: tuple[float, float, float], others: dict[str, Any], leads: bool) -> None:
+    verdicts = bench("recipe_verdict")
+    found = verdicts.judge_setting(lines({"r1:own": own, **others}), ["r1:own"])
+    (judged,) = found["finalists"].values()
+    assert judged["leads"] is leads
+    assert judged["columns"]["bpb"]["reference"] == ("b" if "b" in others else "a")
+    for at, (column, truth) in enumerate(zip(verdicts.MARGINS, own, strict=True)):
+        best = min(values[at] for values in others.values())
+        wanted = truth - best if column == "bpb" else truth / best - 1
+        assert judged["columns"][column]["estimate"] == pytest.approx(wanted, abs=6e-3)
+
+
+def test_a_recipe_leads_in_three_settings_or_not_at_all() -> None:
+    verdicts = bench("recipe_verdict")
+    ahead, behind = (
+        verdicts.judge_setting(lines({"r1:own": (share, share, 0.0), "a": (1, 1, 0)}), ["r1:own"])
+        for share in (0.9, 1.1)
+    )
+    for settings, answer in (
+        ([ahead, ahead, ahead, behind], "leads"),
+        ([ahead, ahead, behind, behind], "does not lead"),
+        ([ahead, ahead], "not measured"),
+    ):
+        named = {f"s{k}": found for k, found in enumerate(settings)}
+        assert verdicts.verdict(named, ["r1:own"])["r1:own"]["answer"] == answer
+
+
+def test_lines_of_other_texts_are_refused() -> None:
+    rows = lines({"r1:own": (1, 1, 0), "a": (1, 1, 0)}, seeds=2)
+    with pytest.raises(SystemExit, match="no seed was trained for all of r1:own, a"):
+        bench("recipe_verdict").judge_setting([rows[0], rows[-1]], ["r1:own"])
+    rows[-1]["n_last"] = [1] * 80
+    with pytest.raises(SystemExit, match="a, seed 1: other texts than r1:own"):
+        bench("recipe_verdict").judge_setting(rows, ["r1:own"])
+
+
+def test_finalists_are_the_nearest_of_two_new_families() -> None:
+    verdicts = bench("recipe_verdict")
+    values = {
+        "td:x": (1.2, 0.9, 0.01), "ce:x": (2, 2, -0.002), "kl:x": (1, 1, 0.0), "kl:y": (1.5, 1, 0.0),
+        "r1:x": (0.95, 1, 0.0), "r1:y": (0.94, 1, 0.0), "r2:x": (0.99, 1, 0.0), "r3:x": (5, 5, 1),
+    }  # fmt: skip
+    sweep = [
+        {"run": name, "family": name.split(":")[0], "kl_identical": 0.01 * a, "kl_last": 0.1 * b, "bpb": 0.7 + c}
+        for name, (a, b, c) in values.items()
+    ] + [{"run": "r2:z", "family": "r2", "error": "loss is nan"}]
+    other = [dict(row) for row in sweep if row["run"] != "r1:y"]
+    chosen = verdicts.choose_finalists({"one": sweep, "two": other}, ["one", "two", "three"])
+    assert chosen["finalists"] == ["r1:x", "r2:x"]
+    assert chosen["runs"]["one"][2:] == ["td:hidden_last:0.0001:0.0001:mean:wu0.5", "td:x", "kl:x", "ce:x"]
+    assert set(chosen["runs"]) == {"one", "two", "three"} and "kl:x" in chosen["runs"]["three"]
+    assert verdicts.choose_finalists({"one": sweep, "two": other}, ["one"], ["one"])["finalists"] == ["r1:y", "r2:x"]
