@@ -1,0 +1,99 @@
+"""Fill the tables of README.md from results/, and draw docs/figures/before_after.svg.
+
+    python tests/bench/readme_page.py [--without-figure]
+
+The figure shows a passage of this package's own source under a tokenizer that was extended on the package's other files.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from bench_parts import fill_page
+from phrase_report import table_of
+
+from vocabx_utils.figures.strip_pictures import draw_strip
+from vocabx_utils.figures.strips import token_strip
+from vocabx_utils.figures.theme import save_figure, theme
+from vocabx_utils.measured import read_phrases
+from vocabx_utils.models import load_tokenizer
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.extend import extend_tokenizer
+from vocabx_utils.vocabulary.options import TokenOptions
+from vocabx_utils.vocabulary.tokens import Extension
+
+ROOT = Path(__file__).resolve().parents[2]
+N = 800
+TEXTS = {"german": "German manual pages", "headers": "C headers", "python": "Python packages"}
+KINDS = {"merges": "words", "both": "words and phrases"}
+SHOWN = "locks.py"  # held out for the figure
+
+
+def gains_table(rows: list[dict[str, Any]]) -> str:
+    """For each model and text, what N new tokens save and what the model makes of them after the longest training."""
+    best: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        place = row["text"], row["model"], row["strategy"]
+        if row["n"] == N and row["strategy"] in KINDS and row["objective"] != "untrained" and not row["dropout"]:
+            best[place] = max(best.get(place, row), row, key=lambda r: r["train_tokens"] * r["epochs"])
+    lines = [
+        [
+            TEXTS[text], model.removesuffix("-Instruct"), KINDS[strategy], f"{100 * row['saved']:.1f} %",
+            f"{row['base_bpb']:.3f}", "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["bpb_difference"]),
+        ]
+        for (text, model, strategy), row in sorted(best.items(), key=lambda item: (*item[0][:2], item[1]["saved"]))
+    ]  # fmt: skip
+    header = ["text", "model", "new tokens", "tokens saved", "bits per byte: base", "with learned rows, difference"]
+    return table_of(header, lines)
+
+
+def own_extension() -> tuple[Extension, str]:
+    """SmolLM2's tokenizer with 400 tokens of this package's source, and the source of the file that was left out."""
+    files = sorted((ROOT / "vocabx_utils").rglob("*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in files if path.name != SHOWN]
+    [held] = [path.read_text(encoding="utf-8") for path in files if path.name == SHOWN]
+    options = TokenOptions(min_count=6, min_files=4)
+    return extend_tokenizer(load_tokenizer("smollm2-135m"), texts, 400, "phrases", options), held
+
+
+def draw_before_after(docs: Path) -> str:
+    """Draw the passage; returns the line of Markdown that shows it."""
+    extension, held = own_extension()
+    passage = held[held.index("def _try") : held.index("    except BlockingIOError")].strip("\n")
+    before, after = (len(encode_all(t, [passage])[0]) for t in (extension.original, extension.extended))
+    all_before, all_after = (len(encode_all(t, [held])[0]) for t in (extension.original, extension.extended))
+    alt = (
+        f"A passage of this package's source as tokens, twice. Original: {before} tokens. Extended: {after}, some of "
+        f"which cross words, such as a line break with its indentation. In the whole file {all_before} tokens become "
+        f"{all_after}."
+    )
+    theme()
+    axes = draw_strip(token_strip(extension, passage), width=88)
+    save_figure(axes.figure, "before_after", alt, docs / "figures")
+    plt.close(axes.figure)
+    return (
+        f"![{alt}](docs/figures/before_after.svg)\n\n"
+        f"*400 tokens learned from the other files of this package, on `{SHOWN}`: {all_before:,} tokens become "
+        f"{all_after:,} ({100 * (1 - all_after / all_before):.0f} % fewer).*"
+    )
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--without-figure", action="store_true")
+    options = parser.parse_args()
+    parts = {"gains": gains_table(read_phrases(ROOT / "results" / "phrases"))}
+    if not options.without_figure:
+        parts["before-after"] = draw_before_after(ROOT / "docs")
+    fill_page(ROOT / "README.md", parts)
+
+
+if __name__ == "__main__":
+    main()
