@@ -102,6 +102,24 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
     return table_of(header, lines)
 
 
+def answers_table(rows: list[dict[str, Any]]) -> str:
+    """What passed of the answers that `phrases.py answers` wrote."""
+    header = ["model", "benchmark", "prompts healed", "passed", "pass@1", "cut off", "tokens an answer"]
+    lines = [
+        [
+            f"`{r['model']}`",
+            r["benchmark"],
+            "yes" if r["healed"] else "no",
+            f"{r['passed']} of {r['answers']}",
+            _interval([100 * r[key] for key in ("pass_at_1", "low", "high")], 1) + " %",
+            str(r["cut_off"]),
+            f"{r['tokens_per_answer']:.0f}",
+        ]
+        for r in rows
+    ]
+    return table_of(header, lines)
+
+
 def _interval(values: list[float], digits: int) -> str:
     middle, low, high = (f"{value:.{digits}f}" for value in values)
     return f"{middle} [{low}, {high}]"
@@ -111,6 +129,8 @@ def write(results: Path, docs: Path, told: int = 800) -> None:
     """Fill the page, and draw its figure, from what is there."""
     theme()
     parts = {"learned": learned_table(read_phrases(results.parent))}
+    if (answered := results.parent / "answers.json").exists():
+        parts["answers"] = answers_table(files.read_json(answered))
     if results.exists():
         content = files.read_json(results)
         rows = pd.DataFrame(content["rows"])

@@ -2,7 +2,7 @@
 
     python tests/bench/readme_page.py [--without-figure]
 
-The figure shows a passage of this package's own source under a tokenizer that was extended on the package's other files.
+The figure shows a passage of this package's own source, under a tokenizer that was extended on the other files.
 """
 
 from __future__ import annotations
