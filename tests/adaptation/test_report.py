@@ -34,6 +34,13 @@ def test_the_numbers_are_those_of_the_summary(finished: Finished) -> None:
     assert str(finished.made) == lead(summary)
 
 
+def test_a_change_of_speed_is_told_where_all_rounds_agree(finished: Finished) -> None:
+    summary = copy.deepcopy(finished.made.summary)
+    for ratios, told in (([0.7, 1.0, 1.2], "no clear change of speed"), ([1.1, 1.2, 1.3], "1.20 times the characters")):
+        summary["generation"]["speed"] |= {"ratio": 1.2, "ratios": ratios}
+        assert told in lead(summary)
+
+
 def test_text_is_shown_and_not_obeyed(finished: Finished, tmp_path: Path) -> None:
     summary = copy.deepcopy(finished.made.summary)
     summary["generation"]["prompts"][0]["after"]["text"] = "<script>alert(1)</script>"

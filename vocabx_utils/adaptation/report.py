@@ -44,12 +44,12 @@ def lead(summary: Summary) -> str:
     saved = total(summary["tokens"]["gains"])["saved_per_1000"] / 10
     speed, packing = summary["generation"]["speed"], summary["packing"]
     low, *_, high = speed["ratios"]
-    said = (
-        f"Held-out text takes {saved:.1f} % fewer tokens, and generation gives {speed['ratio']:.2f} times the "
-        f"characters (single rounds: {low:.2f} to {high:.2f})"
-    )
-    said += " a second." if packing.get("context") is None else (
-        f" a second; a context of {packing['context']:,} tokens holds {packing['after']['context_characters']:,} "
+    rate = f"{speed['ratio']:.2f} times the characters a second (single rounds: {low:.2f} to {high:.2f})"
+    if low <= 1 <= high:  # the rounds do not agree which is quicker
+        rate = f"no clear change of speed (single rounds: {low:.2f} to {high:.2f} times the characters a second)"
+    said = f"Held-out text takes {saved:.1f} % fewer tokens, and generation shows {rate}"
+    said += "." if packing.get("context") is None else (
+        f"; a context of {packing['context']:,} tokens holds {packing['after']['context_characters']:,} "
         f"characters instead of {packing['base']['context_characters']:,}."
     )  # fmt: skip
     row = _row(summary, "after")
