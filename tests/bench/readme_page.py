@@ -21,6 +21,7 @@ from phrase_report import table_of
 from vocabx_utils.figures.strip_pictures import draw_strip
 from vocabx_utils.figures.strips import token_strip
 from vocabx_utils.figures.theme import save_figure, theme
+from vocabx_utils.files import read_json
 from vocabx_utils.measured import read_phrases
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_all
@@ -90,6 +91,8 @@ def main() -> None:
     parser.add_argument("--without-figure", action="store_true")
     options = parser.parse_args()
     parts = {"gains": gains_table(read_phrases(ROOT / "results" / "phrases"))}
+    alt = read_json(ROOT / "docs" / "figures" / "alt.json")["phrases"]
+    parts["saved"] = f"![{alt}](docs/figures/phrases.svg)"
     if not options.without_figure:
         parts["before-after"] = draw_before_after(ROOT / "docs")
     fill_page(ROOT / "README.md", parts)
