@@ -131,7 +131,7 @@ def over_http(address: str, folder: Path, prompt: str, tokens: int) -> str:
 
 def by_llama_cpp(path: Path, tokens: int) -> Answer:
     """Load a GGUF file with llama.cpp, which cuts the prompt into tokens itself."""
-    import xllamacpp  # type: ignore[import-not-found]
+    xllamacpp = importlib.import_module("xllamacpp")  # no dependency: whoever has it may ask it
 
     params = xllamacpp.CommonParams()
     params.model.path, params.n_ctx, params.n_parallel, params.warmup = str(path), 1024, 1, False
