@@ -1,0 +1,66 @@
+"""The pilot of the reproduction: how may LoRA train on this data without unlearning what the benchmarks ask?
+
+The base model is tuned in each way of a sweep and answers HumanEval and MBPP; `choose` (in `reproduction_score`)
+takes the way with the fewest bits per byte on validation pairs among those that lose at most 3 points on each.
+RESULTS/pilot.jsonl holds a line a way, and answers/pilot/ their answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from typing import Any
+
+from bench_parts import facts, free, seconds_left
+from reproduction_arms import Arm, Settings, parse_arm
+from reproduction_run import Bench, known_lines
+
+from vocabx_utils import files
+
+SWEEP = (
+    "completion:answer:5e-5:1", "functions:answer:5e-5:1", "completion:answer:1e-4:2", "pairs:answer:2.2e-4:2",
+    "completion:answer:2.2e-4:2", "completion:answer:2e-5:1", "functions:answer:1e-4:2", "pairs:all:5e-5:1",
+    "completion:answer:5e-5:2:a1e-4", "completion:answer:5e-5:2:a3e-5", "completion:answer:5e-5:4",
+)  # fmt: skip
+
+
+def pilot_settings(name: str, settings: Settings) -> tuple[Arm, Settings]:
+    """Read `<kind>:<loss on>:<rate>:<epochs>[:a<rate of stage a>]`, or `base`."""
+    if name == "base":
+        return parse_arm("base"), settings
+    kind, loss, rate, epochs, *more = name.split(":")
+    changed = dict(kind=kind, loss_on=loss, lora_rate=float(rate), b_epochs=int(epochs), a_epochs=0)
+    if more:
+        changed |= {"a_rate": float(more[0].removeprefix("a")), "a_epochs": settings.a_epochs}
+    return parse_arm("base_a_lora" if more else "base_lora"), dataclasses.replace(settings, **changed)
+
+
+def pilot(options: argparse.Namespace) -> None:
+    """Tune the base model in each way, and let it answer HumanEval and MBPP."""
+    options.results.mkdir(parents=True, exist_ok=True)
+    done = {row["setting"] for row in known_lines(options.results / "pilot.jsonl")}
+    left = [name for name in ("base", *options.sweep) if name not in done]
+    if not left:
+        return
+    bench = Bench(options)
+    for name in left:
+        if seconds_left(options.started, options.minutes) < 1.2 * bench.longest:
+            print(f"{name} and what follows is left out: no time", flush=True)
+            return
+        began = time.perf_counter()
+        arm, settings = pilot_settings(name, bench.settings)
+        tuned, did = bench.tuned(arm, settings, 0)
+        row: dict[str, Any] = {"setting": name, "held_out_bpb": bench.bits(tuned, ("pairs",))["pairs"]["bpb"]}
+        row |= {"epochs": did["epochs"], "steps": {stage["stage"]: stage["steps"] for stage in did["stages"]}}
+        row["bpb"] = {b: found["bpb"] for b, found in bench.bits(tuned, options.answer).items()}
+        place = options.results / "answers" / "pilot" / name.replace(":", "_")
+        row["answers"] = [bench.answers(tuned, f"pilot {name}", benchmark, place) for benchmark in options.answer]
+        if None in row["answers"]:
+            return
+        row["settings"] = settings.tuning()
+        files.append_jsonl(options.results / "pilot.jsonl", row | {"seconds": time.perf_counter() - began} | facts())
+        bench.longest = max(bench.longest, time.perf_counter() - began)
+        told = {k: round(v, 4) for k, v in row["bpb"].items()}
+        print(f"{name}: held out {row['held_out_bpb']:.4f}, {told}, {time.perf_counter() - began:.0f} s", flush=True)
+        free()

@@ -1,0 +1,216 @@
+"""The reproduction from end to end on a tiny model: what is found is on disk at once and never done again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vocabx_utils import files
+from vocabx_utils.models import load_tokenizer
+from vocabx_utils.training.batches import Step
+from vocabx_utils.training.examples import Example, ExampleSet
+
+ROOT = Path(__file__).parents[1]
+BENCH = ROOT / "tests" / "bench"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+def bench(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+# --- arms -----------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_arms_say_start_and_stages() -> None:
+    arms = bench("reproduction_arms")
+    settings = arms.Settings()
+    told = {name: arms.parse_arm(name) for name in (*arms.CORE, *arms.DESCRIPTIVE, "base")}
+    assert told["base"].stages == () and told["base_lora"].stages == ("b",) and told["base"].start == "base"
+    assert told["mean_kl_last_a_full"].stages == ("a", "c") and told["mean_kl_last_a_full"].start == "mean_kl_last"
+    assert told["phrases_recipe_a_lora"].extension(settings) == "phrases-800"
+    assert told["base_a_lora"].extension(settings) is None
+    with pytest.raises(SystemExit, match="mean_kl_lst"):
+        arms.parse_arm("mean_kl_lst_a_lora")
+
+
+def test_arms_without_stage_a_have_its_updates_too() -> None:
+    arms = bench("reproduction_arms")
+    settings = arms.Settings(a_epochs=2, b_epochs=2)
+    with_a, without = (arms.tuning_config(arms.parse_arm(n), settings, 0) for n in ("base_a_lora", "base_lora"))
+    assert with_a.a_epochs + with_a.b_epochs == without.b_epochs
+    assert with_a.b_warmup * with_a.b_epochs == pytest.approx(without.b_warmup * without.b_epochs)
+    full = arms.tuning_config(arms.parse_arm("mean_ce_a_full"), settings, 0)
+    assert 2 * full.c_epochs == with_a.b_epochs
+
+
+def test_steps_hold_the_same_texts_under_another_tokenizer() -> None:
+    arms = bench("reproduction_arms")
+    shorter = ExampleSet(tuple(Example(np.arange(n), 2) for n in (4, 6, 9)), 0, 0)
+    plan = [Step(((0, 2),), 99), Step(((1,),), 99)]
+    found = arms.same_steps(plan, shorter)
+    assert [step.batches for step in found] == [step.batches for step in plan]
+    assert [step.targets for step in found] == [(4 - 2) + (9 - 2), 6 - 2]
+
+
+def test_settings_are_read_and_changed(tmp_path: Path) -> None:
+    arms = bench("reproduction_arms")
+    files.write_json(tmp_path / "settings.json", {"settings": {"lora_rate": 2e-5}})
+    found = arms.Settings.read(tmp_path, ["b_epochs=3"])
+    assert (found.lora_rate, found.b_epochs) == (2e-5, 3)
+    with pytest.raises(SystemExit, match="lora_rat"):
+        arms.Settings.read(tmp_path, ["lora_rat=1"])
+
+
+# --- contrasts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_clear_difference_is_found_and_none_is_not() -> None:
+    contrasts = bench("reproduction_contrasts")
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(20, 200, 300).astype(float)
+    base = rng.normal(1, 0.2, (3, 300)) * sizes
+    noise = rng.normal(0, 0.02, (3, 300)) * sizes
+    assert contrasts.p_value(base + noise - 0.02 * sizes, base, sizes, 1000) < 0.01
+    assert contrasts.p_value(base + noise, base, sizes, 1000) > 0.05
+    assert contrasts.p_value(base[:1] - sizes, base[:1], sizes, 1000) == 1.0  # one seed bounds nothing
+
+
+def test_more_problems_show_smaller_gains() -> None:
+    contrasts = bench("reproduction_contrasts")
+    few, many = (contrasts.smallest_gain(np.random.default_rng(0), 0.2, 0.1, 3, n, 12) for n in (300, 3000))
+    assert many is not None and (few is None or many < few)
+
+
+def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> None:
+    known = bench("reproduction_arms").Settings().tuning()
+    ways = {
+        "base": (50, 0.9),
+        "pairs:all:1e-3:2": (40, 0.6),
+        "completion:answer:5e-5:1": (48, 0.8),
+        "x:y:1:1": (50, 0.85),
+    }
+    rows = [
+        {"setting": name, "held_out_bpb": bpb, "settings": known | {"lora_rate": bpb, "a_epochs": 0}}
+        for name, (_, bpb) in ways.items()
+    ]
+    ids = [str(k) for k in range(100)]
+    verdicts = [
+        {
+            "place": f"pilot/{name.replace(':', '_')}",
+            "arm": "",
+            "benchmark": "mbpp",
+            "ids": ids,
+            "passed_ids": ids[:passed],
+        }
+        for name, (passed, _) in ways.items()
+    ]
+    files.write_jsonl(tmp_path / "pilot.jsonl", rows)
+    files.write_jsonl(tmp_path / "verdicts.jsonl", verdicts)
+    bench("reproduction").main(["choose", "--results", str(tmp_path)])
+    found = files.read_json(tmp_path / "settings.json")
+    assert found["from"]["setting"] == "completion:answer:5e-5:1" and found["settings"]["lora_rate"] == 0.8
+    assert "a_epochs" not in found["settings"]
+    files.write_jsonl(tmp_path / "pilot.jsonl", rows[:2])
+    with pytest.raises(SystemExit, match="loses at most 3 points"):
+        bench("reproduction").main(["choose", "--results", str(tmp_path)])
+
+
+# --- from end to end ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Data of a few pairs, and the folder of results."""
+    data = bench("reproduction_data")
+    monkeypatch.setattr(data, "PACKAGES", dict(tokenizer=("formulaic",), train=("seaborn",), validation=("patsy",)))
+    monkeypatch.setattr(data, "SIZES", {"tokenizer": 12, "further": 0, "train": 24, "validation": 6})
+    run = bench("reproduction").main
+    words = f"prepare --model {tiny_folder} --label Tiny --out {tmp_path / 'data'} --results {tmp_path / 'gpu'}"
+    run([*words.split(), "--benchmarks", "humaneval", "--n", "8", "12", "--phrases", "0"])
+    return tmp_path / "data", tmp_path / "gpu"
+
+
+def test_the_whole_experiment_in_small(
+    prepared: tuple[Path, Path], tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, results = prepared
+    run = bench("reproduction").main
+    about = files.read_json(results / "data.json")["extensions"]
+    assert about["merges-12"]["trained 4 times"] == 12 and about["rare-12"]["tokens"] == 12
+    rows = bench("reproduction_data").Data(data, "Tiny")
+    tokenizer = load_tokenizer(str(tiny_folder))
+    assert len(rows.render("train", "pairs", tokenizer)) == 24 >= len(rows.render("train", "functions", tokenizer))
+    for text in rows.render("train", "completion", tokenizer):
+        assert '"""' in text.text[: text.answer_start] and text.text[text.answer_start :].startswith("    ")
+
+    run(f"contrasts --results {results} --extension merges-12 --trials 2".split())
+    small = ["extension=merges-12", "rare=rare-12", "epochs=1", "a_epochs=1", "b_epochs=1", "lora_rank=2", "kind=pairs"]
+    given = f"--model {tiny_folder} --data {data} --label Tiny --results {results} --rows {tmp_path / 'rows'}".split()
+    given += ["--limit", "2", "--pairs", "6", "--max-new-tokens", "4", "--benchmarks", "humaneval", "--set", *small]
+    answer = ["--answer", "humaneval"]
+    arms = ["--arms", "base", "base_a_lora", "base_lora", "mean_kl_last_a_lora", "recipe_a_lora", "--seeds", "0", "1"]
+    run(["run", *given, "--answer", *arms])
+    metrics = (results / "metrics.jsonl").read_text()
+    found = {(row["arm"], row["seed"]): row for row in map(json.loads, metrics.splitlines())}
+    assert len(found) == 10
+    steps = {name: sum(found[name, 0]["steps"].values()) for name in ("base_a_lora", "base_lora", "recipe_a_lora")}
+    assert len(set(steps.values())) == 1 and found["base", 0]["steps"] == {}
+    assert found["base", 0]["bpb"] == found["base", 1]["bpb"]
+    run(["run", *given, *answer, "--arms", "base", "mean_kl_last_a_lora"])
+    assert (results / "metrics.jsonl").read_text() == metrics
+    answers = files.read_jsonl(results / "answers.jsonl")
+    assert [(row["arm"], row["tuned_again"]) for row in answers] == [("base", True), ("mean_kl_last_a_lora", True)]
+    assert len(files.read_jsonl(results / "rows.jsonl")) == 4  # found again, not trained again
+    with pytest.raises(SystemExit, match="lora_rank"):
+        run(["run", *given, "lora_rank=3", "--answer", "--arms", "mean_ce_a_lora"])
+
+    run(["pilot", *given, *answer, "--sweep", "pairs:all:1e-3:1"])
+    run(["causal", *given, "--variants", "mean_kl_last", "--windows", "4"])
+    [tested] = files.read_jsonl(results / "causal.jsonl")
+    assert {row["k"] for row in tested["table"]} >= {1, 3, 10} and len(tested["cosines"]["end"]["first"]) == 12
+
+    grid = [*given[: given.index("--rows")], "--pairs", "6", "--n", "12", "--epochs", "1", "--thesis-epochs", "1", "1"]
+    few = [
+        "--variants",
+        "mean_untrained",
+        "mean_kl_last",
+        "--once",
+        "mean_ce@thesis",
+        "mean_untrained@n8",
+        "mean_kl_last@n8",
+    ]
+    run(["phase1", *grid, *few, "--seeds", "0", "1"])
+    [lines] = (results / "phase1" / "s0").glob("*.jsonl")
+    assert len(files.read_jsonl(lines)) == 5
+
+    verdicts = [
+        {"place": f"{arm}-s0", "arm": arm, "seed": 0, "benchmark": "humaneval", "ids": ["HumanEval/0", "HumanEval/1"],
+         "passed_ids": ["HumanEval/0"] if arm != "base" else [], "failures": {"wrong answer": 1}}
+        for arm in ("base", "base_a_lora", "recipe_a_lora", "base_lora")
+    ]  # fmt: skip
+    files.write_jsonl(results / "verdicts.jsonl", verdicts)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "reproduction.md").write_text((ROOT / "docs" / "reproduction.md").read_text())
+    run(f"judge --results {results} --docs {tmp_path / 'docs'} --stored {tmp_path}".split())
+    judged = files.read_json(results / "verdict.json")["contrasts"]
+    assert judged["leading recipe"]["bpb"]["seeds"] == [0, 1] and judged["leading recipe"]["bpb"]["problems"] == 2
+    told = {row["claim"].split()[0]: row["reason"] for row in files.read_json(results / "verdict.json")["claims"]}
+    assert "N = 8" in told["C12"] and "mean_kl_last" in told["C5"] and len(told) == 17
+    assert judged["leading recipe"]["pass"]["estimate"] == 0.0 and judged["KL or CE"]["bpb"] is None
+    table = (results / "table.csv").read_text()
+    assert table.startswith("variant,seed,benchmark,passed,kept,total,p_value,bpb")
+    assert "base_lora,0,humaneval,1,2,164,1.0," in table
+    page = (tmp_path / "docs" / "reproduction.md").read_text()
+    assert "`recipe_a_lora`" in page and "not measured" in page
+    with pytest.raises(SystemExit, match="not written again"):
+        run(f"contrasts --results {results} --extension merges-12 --trials 2".split())
