@@ -28,10 +28,11 @@ import json
 import re
 import sys
 import tarfile
+import tempfile
 import textwrap
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def read_pairs(
         share = max(1, round(1.6 * sum(wanted.values()) / len(names)))
         drawn = [corpus.pairs_from_packages([name], limit=None, max_chars=_MOST_CHARS) for name in names]
         pairs = [pair for some in drawn for pair in _fewer(some, share)]
-        fresh = [pair for pair in pairs if _body(pair) not in seen]
-        seen |= {_body(pair) for pair in fresh}
+        fresh = [pair for pair in pairs if corpus._body(pair) not in seen]
+        seen |= {corpus._body(pair) for pair in fresh}
         clean, reports = decontaminate(fresh, problems)
         room = len(clean)
         for name, size in wanted.items():
@@ -93,10 +94,6 @@ def read_pairs(
             "contamination": [report.row() for report in reports],
         }  # fmt: skip
     return splits, told
-
-
-def _body(pair: Pair) -> str:
-    return " ".join(pair.answer.split())
 
 
 def _fewer(pairs: Sequence[Pair], limit: int) -> list[Pair]:
@@ -164,19 +161,22 @@ def render_kind(
 
 
 def make_extensions(
-    tokenizer: Any, texts: Mapping[str, Sequence[str]], sizes: Sequence[int], phrases: int
-) -> Iterable[tuple[str, Extension]]:
-    """Yield name and extension; a size that the texts do not offer is told and left out."""
-    for n in sizes:
-        made = _extended(tokenizer, texts, n, "merges")
-        if made is not None:
-            yield f"merges-{n}", made
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        n = N if N in sizes else max(sizes)
-        yield f"rare-{n}", add_tokens(tokenizer, select_tokens(texts["tokenizer"], tokenizer, n), "merges")
-    if phrases and (made := _extended(tokenizer, texts, phrases, "phrases")) is not None:
-        yield f"phrases-{phrases}", made
+    tokenizer: Any, texts: Mapping[str, Sequence[str]], sizes: Sequence[int], phrases: int, beginning: Path
+) -> Iterator[tuple[str, Extension]]:
+    """Yield name and extension, each kept at once in a folder whose path begins so, and read back where it is there.
+
+    A size that the texts do not offer is told and left out.
+    """
+    rare = N if N in sizes else max(sizes)
+    wanted = [*(f"merges-{n}" for n in sizes), f"rare-{rare}", *([f"phrases-{phrases}"] if phrases else [])]
+    for name in wanted:
+        folder = beginning.with_name(beginning.name + name)
+        if not (folder / "tokens.json").exists():
+            made = _extended(tokenizer, texts, name)
+            if made is None:
+                continue
+            made.save(folder)
+        yield name, load_extension(folder)
 
 
 _CHOSEN_ON = {
@@ -185,14 +185,20 @@ _CHOSEN_ON = {
 }  # fmt: skip
 
 
-def _extended(tokenizer: Any, texts: Mapping[str, Sequence[str]], n: int, strategy: Strategy) -> Extension | None:
-    for names, count in _CHOSEN_ON[strategy]:
+def _extended(tokenizer: Any, texts: Mapping[str, Sequence[str]], name: str) -> Extension | None:
+    kind, _, n = name.partition("-")
+    if kind == "rare":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return add_tokens(tokenizer, select_tokens(texts["tokenizer"], tokenizer, int(n)), "merges")
+    strategy: Strategy = "merges" if kind == "merges" else "phrases"
+    for names, count in _CHOSEN_ON[kind]:
         chosen = [text for name in names.split(", ") for text in texts[name]]
         options = TokenOptions(min_count=count, min_files=1 if strategy == "merges" else 3)
         try:
-            made = extend_tokenizer(tokenizer, chosen, n, strategy, options, training_texts=texts["train"])
+            made = extend_tokenizer(tokenizer, chosen, int(n), strategy, options, training_texts=texts["train"])
         except ValueError as error:
-            print(f"{strategy} {n}, {names} pairs: {error}", flush=True)
+            print(f"{name}, {names} pairs: {error}", flush=True)
             continue
         return dataclasses.replace(made, report={**made.report, "chosen_on": f"{names} pairs"})
     return None
@@ -202,8 +208,10 @@ def unpack(folder: Path) -> Path:
     """Lay the extensions out beside their archive, once; return their folder."""
     target = folder / "extensions"
     if not target.exists():
-        with tarfile.open(folder / "extensions.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
+        with tempfile.TemporaryDirectory(dir=folder) as place:  # whole or not at all
+            with tarfile.open(folder / "extensions.tar.xz") as archive:
+                archive.extractall(place, filter="data")
+            (Path(place) / "extensions").rename(target)
     return target
 
 
@@ -225,12 +233,12 @@ def prepare(options: argparse.Namespace) -> None:
     # rendered without a tokenizer: begin and end marks spelled out must not become parts of new tokens
     texts = {name: [corpus.render(pair, "thesis").text for pair in pairs] for name, pairs in splits.items()}
     about: dict[str, Any] = {"label": options.label, "splits": told, "versions": _versions(), "extensions": {}}
-    for name, made in make_extensions(tokenizer, texts, options.n, options.phrases):
-        made.save(options.out / "extensions" / f"{options.label}-packages-{name}")
+    beginning = options.out / "extensions" / f"{options.label}-packages-"
+    for name, made in make_extensions(tokenizer, texts, options.n, options.phrases, beginning):
         about["extensions"][name] = _facts(made, texts, problems)
         shown = {k: v for k, v in about["extensions"][name].items() if k not in ("problems", "density")}
         print(name, shown, _passed(began), flush=True)
-    with tarfile.open(options.out / "extensions.tar.xz", "w:xz", preset=6) as archive:
+    with tarfile.open(options.out / "extensions.tar.xz", "w:xz", preset=9) as archive:
         archive.add(options.out / "extensions", "extensions")
     sets = forgetting_texts(texts["validation"], max_texts=200, max_chars=1200)
     files.write_json(options.out / "forgetting.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
