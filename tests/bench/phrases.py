@@ -307,7 +307,7 @@ def answers(options: argparse.Namespace) -> None:
     for name, start in starts.items():
         _answer(start, name, problems, options)
         tuned = fine_tune(
-            start, tuned_on, "b", validation_texts=tuned_on[:50], b_epochs=options.lora_epochs,
+            start, tuned_on, "b", validation_texts=tuned_on[:50], b_epochs=options.lora_epochs, b_rate=options.lora_rate,
             tokens_per_step=16_384, tokens_per_batch=16_384, loss_on="answer",
         )  # fmt: skip
         _answer(tuned, f"{name}_lora", problems, options)
@@ -379,6 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
         command.add_argument("--limit", type=int, help="problems of each benchmark")
         command.add_argument("--lora-epochs", type=int, default=2)
+        command.add_argument("--lora-rate", type=float, default=2.2e-4)
         command.add_argument("--heal", action="store_true", help="take ends of prompts back before answering")
     scoring = commands.add_parser("score")
     scoring.set_defaults(action=score)
