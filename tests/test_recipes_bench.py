@@ -134,7 +134,8 @@ def test_from_texts_to_the_page(
     recipes.main(["choose", "--results", str(tmp_path / "results")])
     chosen = files.read_json(tmp_path / "results" / "chosen.json")
     assert len(chosen["finalists"]) == 2 and runs.PUBLISHED in chosen["runs"]["smollm2-python"]
-    names = [*chosen["finalists"], runs.PUBLISHED, runs.GRID["ce"][0].name]
+    names = [*chosen["runs"]["smollm2-python"][:2], runs.PUBLISHED, runs.GRID["ce"][0].name]
+    assert [name.split(":")[0] for name in names[:2]] == chosen["finalists"]
     recipes.main(["final", *made, "--seeds", "2", "--runs", *names])
     final = files.read_jsonl(tmp_path / "results" / "final" / "smollm2-python.jsonl")
     assert sorted((row["run"], row["seed"]) for row in final) == sorted(
@@ -199,7 +200,7 @@ def lines(changes: dict[str, tuple[float, float, float]], seeds: int = 5, texts:
 )
 def test_the_rule_on_invented_numbers(own: tuple[float, float, float], others: dict[str, Any], leads: bool) -> None:
     verdicts = bench("recipe_verdict")
-    found = verdicts.judge_setting(lines({"r1:own": own, **others}), ["r1:own"])
+    found = verdicts.judge_setting(lines({"r1:own": own, **others}), ["r1"])
     (judged,) = found["finalists"].values()
     assert judged["leads"] is leads
     assert judged["columns"]["bpb"]["reference"] == ("b" if "b" in others else "a")
@@ -212,8 +213,7 @@ def test_the_rule_on_invented_numbers(own: tuple[float, float, float], others: d
 def test_a_recipe_leads_in_three_settings_or_not_at_all() -> None:
     verdicts = bench("recipe_verdict")
     ahead, behind = (
-        verdicts.judge_setting(lines({"r1:own": (share, share, 0.0), "a": (1, 1, 0)}), ["r1:own"])
-        for share in (0.9, 1.1)
+        verdicts.judge_setting(lines({"r1:own": (share, share, 0.0), "a": (1, 1, 0)}), ["r1"]) for share in (0.9, 1.1)
     )
     for settings, answer in (
         ([ahead, ahead, ahead, behind], "leads"),
@@ -221,16 +221,16 @@ def test_a_recipe_leads_in_three_settings_or_not_at_all() -> None:
         ([ahead, ahead], "not measured"),
     ):
         named = {f"s{k}": found for k, found in enumerate(settings)}
-        assert verdicts.verdict(named, ["r1:own"])["r1:own"]["answer"] == answer
+        assert verdicts.verdict(named, ["r1"])["r1"]["answer"] == answer
 
 
 def test_lines_of_other_texts_are_refused() -> None:
     rows = lines({"r1:own": (1, 1, 0), "a": (1, 1, 0)}, seeds=2)
     with pytest.raises(SystemExit, match="no seed was trained for all of r1:own, a"):
-        bench("recipe_verdict").judge_setting([rows[0], rows[-1]], ["r1:own"])
+        bench("recipe_verdict").judge_setting([rows[0], rows[-1]], ["r1"])
     rows[-1]["n_last"] = [1] * 80
     with pytest.raises(SystemExit, match="a, seed 1: other texts than r1:own"):
-        bench("recipe_verdict").judge_setting(rows, ["r1:own"])
+        bench("recipe_verdict").judge_setting(rows, ["r1"])
 
 
 def test_finalists_are_the_nearest_of_two_new_families() -> None:
@@ -245,7 +245,11 @@ def test_finalists_are_the_nearest_of_two_new_families() -> None:
     ] + [{"run": "r2:z", "family": "r2", "error": "loss is nan"}]
     other = [dict(row) for row in sweep if row["run"] != "r1:y"]
     chosen = verdicts.choose_finalists({"one": sweep, "two": other}, ["one", "two", "three"])
-    assert chosen["finalists"] == ["r1:x", "r2:x"]
-    assert chosen["runs"]["one"][2:] == ["td:hidden_last:0.0001:0.0001:mean:wu0.5", "td:x", "kl:x", "ce:x"]
+    assert chosen["finalists"] == ["r1", "r2"]
+    published = "td:hidden_last:0.0001:0.0001:mean:wu0.5"
+    assert chosen["runs"]["one"] == ["r1:y", "r2:x", "td:x", "kl:x", "ce:x", published]  # each at its own best
+    assert chosen["runs"]["two"][:2] == ["r1:x", "r2:x"] and chosen["runs"]["three"][:2] == ["r1:x", "r2:x"]
     assert set(chosen["runs"]) == {"one", "two", "three"} and "kl:x" in chosen["runs"]["three"]
-    assert verdicts.choose_finalists({"one": sweep, "two": other}, ["one"], ["one"])["finalists"] == ["r1:y", "r2:x"]
+    without = [row for row in other if row["family"] != "r1"]  # a family that a sweep has not tried is no finalist
+    assert verdicts.choose_finalists({"one": sweep, "two": without}, ["one"])["finalists"] == ["r2", "r3"]
+    assert verdicts.choose_finalists({"one": sweep, "two": without}, ["one"], ["one"])["finalists"] == ["r1", "r2"]

@@ -151,6 +151,27 @@ def read_recipes(folder: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[st
     return sweeps, files.read_json(path) if path.exists() else {}
 
 
+def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
+    """Tabulate the best value that any run of a family reached in each setting, failures left out.
+
+    Args:
+        sweeps: see `read_recipes`.
+
+    Returns:
+        A line a family; columns by measure and setting: KL at the last subtoken in nats, and bits per byte above those
+        of the base model. The two of a line need not be of one run.
+    """
+    lines = [
+        {"family": RECIPES[row["family"]], "setting": setting, "KL last": row["kl_last"],
+         "bits above base": row["bpb"] - row["base_bpb"]}
+        for setting, rows in sweeps.items()
+        for row in rows
+        if row.get("kl_last") is not None
+    ]  # fmt: skip
+    best = pd.DataFrame(lines).groupby(["family", "setting"]).min().unstack("setting")
+    return best.reindex(name for name in RECIPES.values() if name in best.index)
+
+
 def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
     """Read what `tests/bench/finetune.py` measured: finished variants by model; empty where there is nothing."""
     found: dict[str, dict[str, Any]] = {}

@@ -4,9 +4,9 @@
     python tests/bench/adapt.py run qwen-python-h200 --model MODEL --from TEXTS --out OUT --n 800 --strategy auto
     python tests/bench/adapt.py page
 
-`run` starts the command in a process of its own, with the options that follow the name, and writes
-`results/adapt/NAME.json`: minutes, memory, the load of the machine, and the summary without its texts. An OUT that is
-there already is refused, because its parts would not be timed again.
+`run` starts the command in a process of its own, with the options that follow the name (and `--label`, the model's name
+in the tables, where MODEL is a folder), and writes `results/adapt/NAME.json`: minutes, memory, the load of the machine,
+and the summary without its texts. An OUT that is there already is refused, because its parts would not be timed again.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def run(name: str, options: list[str]) -> None:
     where = {option: options[options.index(option) + 1] for option in ("--model", "--out")}
     if Path(where["--out"]).exists():
         raise SystemExit(f"{where['--out']} exists; give another --out, so that every part is timed")
+    named = _take(options, "--label")
     at = options.index("--model")
     command = [sys.executable, "-m", "vocabx_utils", "adapt", where["--model"], *options[:at], *options[at + 2 :]]
     before, start = os.getloadavg(), time.perf_counter()
@@ -60,6 +61,7 @@ def run(name: str, options: list[str]) -> None:
         "cores": len(os.sched_getaffinity(0)),
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU",
         **{key: summary[key] for key in KEPT},
+        **({"model": named} if named else {}),
         "strategy": summary["tokens"]["strategy"],
         "gains": summary["tokens"]["gains"],
         "changed": summary["tokens"]["changed"],
@@ -70,6 +72,16 @@ def run(name: str, options: list[str]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     print(f"{minutes:.1f} min, {row['cpu_minutes']:.1f} min of CPU time, {row['process_gb']:.1f} GB")
+
+
+def _take(options: list[str], name: str) -> str | None:
+    """Take an option and its value out."""
+    if name not in options:
+        return None
+    at = options.index(name)
+    value = options[at + 1]
+    del options[at : at + 2]
+    return value
 
 
 def write_page(results: Path, page: Path) -> None:
@@ -85,16 +97,24 @@ def run_table(runs: list[dict[str, Any]]) -> str:
     if not runs:
         return "not measured"
     head = (
-        "| model, text, N | machine | minutes | CPU minutes | load before, after | memory, GB: announced | measured |"
+        "| model, text, N | machine | minutes | CPU minutes | load before, after | memory, GB: announced | measured | "
+        "rows: tokens a second | hours for 800 tokens |"
     )
-    lines = [head, "| --- | --- | ---: | ---: | --- | ---: | ---: |"]
+    lines = [head, "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
     for row in runs:
         load = ", ".join(f"{row['load'][side][0]:.1f}" for side in ("before", "after"))
         lines.append(
             f"| {label(row)} | {row['machine']}, {row['cores']} cores | {row['minutes']:.1f} | "
-            f"{row['cpu_minutes']:.1f} | {load} | {row['announced_bytes'] / 1e9:.1f} | {row['peak_bytes'] / 1e9:.1f} |"
+            f"{row['cpu_minutes']:.1f} | {load} | {row['announced_bytes'] / 1e9:.1f} | {row['peak_bytes'] / 1e9:.1f} | "
+            f"{row['sweep']['tokens_per_second']:,.0f} | {projected_hours(row):.2f} |"
         )
     return "\n".join(lines)
+
+
+def projected_hours(row: dict[str, Any]) -> float:
+    """Hours that 800 rows take at most at the measured rate, by the defaults of such a device (docs/adapt.md)."""
+    windows, epochs = (32, 4) if "NVIDIA" in row["machine"] else (8, 2)
+    return 800 * windows * 48 * epochs / float(row["sweep"]["tokens_per_second"]) / 3600
 
 
 def gain_table(runs: list[dict[str, Any]]) -> str:

@@ -104,16 +104,22 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
 
 def answers_table(rows: list[dict[str, Any]]) -> str:
     """What passed of the answers that `phrases.py answers` wrote."""
-    header = ["model", "benchmark", "prompts healed", "passed", "pass@1", "cut off", "tokens an answer"]
+    header = [
+        "model", "LoRA: rate, epochs", "benchmark", "prompts healed", "passed", "pass@1", "cut off", "tokens an answer",
+        "does not compile", "begins with a docstring",
+    ]  # fmt: skip
     lines = [
         [
-            f"`{r['model']}`",
+            f"`{r['model'].removesuffix('_lora')}`",
+            f"{r['lora_rate']:g}, {r['lora_epochs']}" if "lora_rate" in r else "",
             r["benchmark"],
             "yes" if r["healed"] else "no",
             f"{r['passed']} of {r['answers']}",
             _interval([100 * r[key] for key in ("pass_at_1", "low", "high")], 1) + " %",
             str(r["cut_off"]),
             f"{r['tokens_per_answer']:.0f}",
+            str(r["failures"].get("syntax", 0)),
+            str(r["docstring_again"]),
         ]
         for r in rows
     ]

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -59,6 +60,7 @@ from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "phrases", "both", "literal")
+DOCSTRING = re.compile(r"""\s*(\"{3}|'{3}|>>>)""")
 _BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
 
@@ -307,8 +309,8 @@ def answers(options: argparse.Namespace) -> None:
     for name, start in starts.items():
         _answer(start, name, problems, options)
         tuned = fine_tune(
-            start, tuned_on, "b", validation_texts=tuned_on[:50], b_epochs=options.lora_epochs, b_rate=options.lora_rate,
-            tokens_per_step=16_384, tokens_per_batch=16_384, loss_on="answer",
+            start, tuned_on, "b", validation_texts=tuned_on[:50], b_epochs=options.lora_epochs,
+            b_rate=options.lora_rate, tokens_per_step=16_384, tokens_per_batch=16_384, loss_on="answer",
         )  # fmt: skip
         _answer(tuned, f"{name}_lora", problems, options)
 
@@ -326,6 +328,7 @@ def score(options: argparse.Namespace) -> None:
     """Execute the answers of `answers`."""
     found = files.read_json(options.out) if options.out.exists() else []
     for path in sorted(options.answers.glob("*.jsonl")):
+        lora = {"lora_rate": options.lora_rate, "lora_epochs": options.lora_epochs}
         for benchmark, beginning in (("humaneval", "HumanEval/"), ("mbpp", "Mbpp/")):
             rows = [row for row in files.read_jsonl(path) if row["task_id"].startswith(beginning)]
             table = evaluate_answers(benchmark, rows, fast=True)
@@ -336,6 +339,10 @@ def score(options: argparse.Namespace) -> None:
                 "pass_at_1": float(table["passed"].mean()), "low": interval.low, "high": interval.high,
                 "healed": any(row.get("healed") for row in rows), "cut_off": finishes.count("length"),
                 "tokens_per_answer": float(np.mean([row["new_tokens"] for row in rows])),
+                "failures": {k: int(n) for k, n in table.loc[~table["passed"], "failure"].value_counts().items()},
+                # the prompt ends behind the docstring, so nothing of one belongs into the answer
+                "docstring_again": sum(DOCSTRING.match(row["raw_solution"]) is not None for row in rows),
+                **(lora if path.stem.endswith("_lora") else {}),
                 "passed_ids": table.loc[table["passed"], "task_id"].tolist(),
             })  # fmt: skip
             print({k: v for k, v in found[-1].items() if k != "passed_ids"}, flush=True)
@@ -378,13 +385,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
         command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
         command.add_argument("--limit", type=int, help="problems of each benchmark")
-        command.add_argument("--lora-epochs", type=int, default=2)
-        command.add_argument("--lora-rate", type=float, default=2.2e-4)
         command.add_argument("--heal", action="store_true", help="take ends of prompts back before answering")
     scoring = commands.add_parser("score")
     scoring.set_defaults(action=score)
     scoring.add_argument("--answers", type=Path, required=True)
     scoring.add_argument("--out", type=Path, default=Path("results/phrases/answers.json"))
+    for command in (commands.choices["answers"], scoring):  # of the LoRA that the answers come from
+        command.add_argument("--lora-epochs", type=int, default=2)
+        command.add_argument("--lora-rate", type=float, default=2.2e-4)
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

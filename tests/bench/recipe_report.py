@@ -96,7 +96,7 @@ def comparison_table(content: Mapping[str, Any]) -> str:
 def answer(content: Mapping[str, Any]) -> str:
     """What the rule says, a line for each finalist."""
     lines = [
-        f"* `{name}` {found['answer']}: in {len(found['leads_in'])} of {len(found['measured_in'])} settings"
+        f"* {RECIPES[name]} {found['answer']}: in {len(found['leads_in'])} of {len(found['measured_in'])} settings"
         + (f" ({', '.join(found['leads_in'])})." if found["leads_in"] else ".")
         for name, found in content["finalists"].items()
     ]

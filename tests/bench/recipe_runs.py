@@ -129,11 +129,12 @@ def _grid() -> dict[str, list[Run]]:
     ]
     fitted = (
         ("kl_last", 1e-3, 0.3), ("kl_last_ce0.03", 7e-4, 0.3), ("kl_last", 2e-3, 0.3), ("kl_last", 1e-3, 1),
-        ("kl_last", 1e-3, 0.1), ("kl_last_ce0.03_end4x2", 1e-3, 0.3), ("hidden_last", 1e-3, 0.3), ("kl_last", 1e-3, 3),
-        ("kl_last", 2e-3, 0.1), ("kl_last_end4x2", 1e-3, 0.3), ("kl_last", 5e-4, 0.3),
+        ("kl_last", 1e-3, 0.1), ("kl_last_ce0.03_end4x2", 1e-3, 0.3), ("hidden_last", 1e-3, 0.3),
+        # set after these, on the sweep split: less weight and the rates between them were better in all settings
+        ("kl_last", 2e-3, 0.1), ("kl_last", 7e-4, 0.1), ("kl_last", 2e-3, 0.03), ("kl_last_ce0.1", 2e-3, 0.1),
     )  # fmt: skip
     r4 = [Run("r4", objective, rate, 1e-4, fit=fit) for objective, rate, fit in fitted]
-    r4.append(Run("r4", "kl_last", 1e-3, 1e-4, after="constant", average=0.5, fit=0.3))
+    r4.append(Run("r4", "kl_last", 1e-3, 1e-4, after="constant", average=0.5, fit=0.1))
     beside = [
         Run("kl_hidden", f"kl_last_ce0.03_hidden{weight:g}", rate, 1e-4)
         for rate in (1e-3, 7e-4, 2e-3)

@@ -46,33 +46,39 @@ def distances(rows: Sequence[Row]) -> dict[str, float]:
 def choose_finalists(
     sweeps: Mapping[str, Sequence[Row]], settings: Sequence[str], by: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Name two finalists of different new families, and the references of each setting.
+    """Name two finalists, which are families of new recipes, and the runs of each setting.
 
-    A finalist is a recipe that a user would take, so it is the same in every setting: the run with the lowest mean
-    distance over the sweeps `by` (all unless given), each of which has to have tried it. References are Token
-    Distillation as published, the nearest run of each family, and the best one of each column, chosen anew in each
-    setting; where there is no sweep, by all the others.
+    Rates have to fit a model, so each family stands in a setting with the run that was nearest there, finalists like
+    references: neither side is tuned more finely than the other. Finalists are the two new families whose nearest runs
+    have the lowest mean distance over the sweeps `by` (all unless given), each of which has to have tried them.
+    References are Token Distillation as published, the nearest run of each family, and the best one of each column;
+    where there is no sweep, what is nearest in the mean over the others.
     """
     apart = {setting: distances(rows) for setting, rows in sweeps.items()}
     named_by = [found for setting, found in apart.items() if found and (not by or setting in by)]
+    mean = {
+        family: float(np.mean([min(of_family) for of_family in tried]))
+        for family in NEW
+        if (tried := [[d for n, d in found.items() if _family(n) == family] for found in named_by]) and all(tried)
+    }
+    finalists = sorted(mean, key=lambda family: (mean[family], family))[:_FINALISTS]
     everywhere = set.intersection(*map(set, named_by)) if named_by else set()
-    mean = {name: float(np.mean([found[name] for found in named_by])) for name in everywhere}
-    finalists: list[str] = []
-    for name in sorted(mean, key=lambda n: (mean[n], n)):
-        families = {n.split(":")[0] for n in finalists}
-        if name.split(":")[0] in NEW and name.split(":")[0] not in families and len(finalists) < _FINALISTS:
-            finalists.append(name)
+    over_all = {name: float(np.mean([found[name] for found in named_by])) for name in everywhere}
     runs = {}
     for setting in settings:
-        found = apart.get(setting) or mean
-        names = [PUBLISHED] + [
-            min((n for n in found if n.split(":")[0] == family), key=lambda n: (found[n], n), default="")
-            for family in REFERENCE_RECIPES
+        found = apart.get(setting) or over_all
+        nearest = [
+            min((n for n in found if _family(n) == family), key=lambda n: (found[n], n), default="")
+            for family in (*finalists, *REFERENCE_RECIPES)
         ]
         rows = [row for row in sweeps.get(setting, ()) if row["family"] in REFERENCE_RECIPES and row["run"] in found]
-        names += [min(rows, key=lambda row: row[column])["run"] for column in MARGINS if rows]
-        runs[setting] = [name for name in dict.fromkeys([*finalists, *names]) if name]
+        best = [min(rows, key=lambda row: row[column])["run"] for column in MARGINS if rows]
+        runs[setting] = [name for name in dict.fromkeys([*nearest, PUBLISHED, *best]) if name]
     return {"finalists": finalists, "mean_distance": {n: round(mean[n], 3) for n in finalists}, "runs": runs}
+
+
+def _family(run: str) -> str:
+    return run.split(":")[0]
 
 
 def choose(options: argparse.Namespace) -> None:
@@ -126,7 +132,7 @@ def compare(one: np.ndarray, other: np.ndarray, counts: np.ndarray, column: str)
 
 
 def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, Any]:
-    """Compare the finalists of a setting with the best reference of each column."""
+    """Compare the runs of the families that are finalists with the best reference of each column."""
     seeds, sums, counts = gather(rows)
     means = {
         name: {column: float((of_run[column].sum(1) / counts[column].sum()).mean()) for column in MARGINS}
@@ -147,9 +153,9 @@ def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, An
         told[name] = {c: _finite(i) for c, i in intervals.items()} | {
             "sd_over_seeds": spread, "seconds": float(np.median(seconds)),
         }  # fmt: skip
-    references = [name for name in sums if name not in finalists]
+    references = [name for name in sums if _family(name) not in finalists]
     judged = {}
-    for finalist in [name for name in finalists if name in sums and references]:
+    for finalist in [name for name in sums if name not in references and references]:
         parts = {}
         for column in MARGINS:
             best = min(references, key=lambda name: means[name][column])
@@ -169,8 +175,11 @@ def verdict(settings: Mapping[str, Mapping[str, Any]], finalists: Sequence[str])
     """Say which finalist leads: in at least three settings, and in how many it was measured."""
     answers = {}
     for name in finalists:
-        measured = [setting for setting, found in settings.items() if name in found["finalists"]]
-        leads = [setting for setting in measured if settings[setting]["finalists"][name]["leads"]]
+        own = {
+            s: [part["leads"] for n, part in f["finalists"].items() if _family(n) == name] for s, f in settings.items()
+        }
+        measured = [setting for setting, found in own.items() if found]
+        leads = [setting for setting in measured if any(own[setting])]
         open_ones = len(measured) < _LEAST_SETTINGS
         answer = "leads" if len(leads) >= _LEAST_SETTINGS else "not measured" if open_ones else "does not lead"
         answers[name] = {"answer": answer, "leads_in": leads, "measured_in": measured}
