@@ -168,8 +168,8 @@ def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.Da
         for row in rows
         if row.get("kl_last") is not None
     ]  # fmt: skip
-    best = pd.DataFrame(lines).groupby(["family", "setting"]).min().unstack("setting")
-    return best.reindex(name for name in RECIPES.values() if name in best.index)
+    best = pd.DataFrame(lines).pivot_table(index="family", columns="setting", aggfunc="min")
+    return best.loc[[name for name in RECIPES.values() if name in best.index]]
 
 
 def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
