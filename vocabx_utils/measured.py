@@ -1,4 +1,4 @@
-"""What the scripts in `tests/bench` measured at full size: `phase1`, `phrases`, `recipes` and `finetune` in `results`.
+"""What the scripts in `tests/bench` measured at full size: folders of `results`.
 
 Nothing is there where the package was installed without a checkout; readers then find nothing, and say so.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from vocabx_utils import files
+from vocabx_utils.resampling import paired_bootstrap
 
 _THESIS_TOKENS = 800  # N of every measurement that does not name another number
 RECIPES = {
@@ -25,6 +26,17 @@ RECIPES = {
 """What the families of runs in `results/recipes` are called."""
 REFERENCE_RECIPES = ("td", "hidden", "kl", "ce", "kl_ce")
 """Those that a new recipe has to lead."""
+DOMAIN_ARMS = {
+    "base": "base", "base_lora": "base + LoRA", "words": "words", "words_lora": "words + LoRA",
+    "both": "words and phrases", "both_lora": "words and phrases + LoRA", "words_untrained": "words, untrained",
+    "words_thesis": "words, thesis's objective",
+}  # fmt: skip
+"""What the arms in `results/domains` are called, in the order in which they are measured."""
+DOMAIN_TEXTS = {
+    "german": "German manual pages", "swedish": "Swedish manual pages", "headers": "C headers",
+    "python": "Python packages",
+}  # fmt: skip
+"""What the texts of measurements are called."""
 _CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
 
@@ -170,6 +182,35 @@ def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.Da
     ]  # fmt: skip
     best = pd.DataFrame(lines).pivot_table(index="family", columns="setting", aggfunc="min")
     return best.loc[[name for name in RECIPES.values() if name in best.index]]
+
+
+def read_domains(folder: Path) -> list[dict[str, Any]]:
+    """Read what `tests/bench/domains.py` measured, `results/domains/*.jsonl`: a record for each arm and N, in order.
+
+    A record holds `arm` (a name of `DOMAIN_ARMS`), `n` (0 where there are no new tokens), `model`, `text`, `saved`,
+    `tokens_per_1000_bytes`, `bpb`, KL from the frozen base in nats (`kl_identical`, `kl_last`), `phase1` and `lora`
+    (what each training took, or null), and `speed_gain` where speed was measured. Added here: `above_base` and
+    `above_lora`, the differences in bits per byte to these arms on the same documents, as estimate, low and high, or
+    null where that arm is not there.
+    """
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        rows = [row for row in files.read_jsonl(path) if row["seed"] == 0]
+        arms = {row["arm"]: row for row in rows if row["n"] == 0}
+        for row in sorted(rows, key=lambda row: (row["n"], list(DOMAIN_ARMS).index(row["arm"]))):
+            gaps = {
+                name: _above(row, arms.get(arm)) for name, arm in (("above_base", "base"), ("above_lora", "base_lora"))
+            }
+            found.append(row | gaps)
+    return found
+
+
+def _above(row: Mapping[str, Any], other: Mapping[str, Any] | None) -> list[float] | None:
+    """Bits per byte of a row above those of another one, with the paired interval over documents."""
+    if other is None:
+        return None
+    gap = paired_bootstrap(row["bits"], other["bits"], weights=row["bytes"])
+    return [gap.estimate, gap.low, gap.high]
 
 
 def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:

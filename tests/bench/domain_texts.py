@@ -1,8 +1,11 @@
-"""Texts of three domains, grouped so that no group stands in two splits; nothing of them is committed.
+"""Texts of four domains, grouped so that no group stands in two splits; nothing of them is committed.
 
     python     source of the packages that are installed here; a group is a package
     headers    C headers below /usr/include; a group is a file
     german     manual pages of Debian's package manpages-de, rendered by groff; a group is a page
+    swedish    Swedish manual pages of manpages-sv, dpkg, man-db and other packages, likewise
+
+Debian's package of Swedish pages alone holds half a megabyte, so that `swedish` reads those of other packages too.
 
 `documents` cuts a text at line ends into parts that a model reads at once.
 """
@@ -17,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-KINDS = ("python", "headers", "german")
+KINDS = ("python", "headers", "german", "swedish")
+_PAGES = {"german": ("de", "manpages-de"), "swedish": ("sv", "manpages-sv")}  # language, and a package with pages
 _SHARES = {"tokenizer": 0.4, "train": 0.4, "validation": 0.1, "report": 0.1}
 _PACKAGE_BYTES = 2_000_000  # of one package: no package speaks for all
 
@@ -33,12 +37,21 @@ def read_texts(kind: str, root: Path | None = None) -> list[Text]:
     """Read a domain, in an order that does not depend on the disk; texts that stand there twice are read once.
 
     Args:
-        root: another folder than the usual one; for `german` the unpacked package, which has no usual one.
+        root: another folder than the usual one; for `german` and `swedish` that of unpacked packages, which have none.
+
+    Raises:
+        SystemExit: a package of manual pages is wanted, and no folder of it is given.
     """
-    read = {"python": _python, "headers": _headers, "german": _manual_pages}[kind]
+    if kind in _PAGES:
+        language, package = _PAGES[kind]
+        if root is None:
+            raise SystemExit(f"{kind} needs --root: the folder that `dpkg-deb -x {package}_*.deb FOLDER` made")
+        found_texts = _manual_pages(root, language)
+    else:
+        found_texts = {"python": _python, "headers": _headers}[kind](root)
     seen: set[str] = set()
     found = []
-    for text in read(root):
+    for text in found_texts:
         digest = _digest(text.text)
         if text.text.strip() and digest not in seen:
             seen.add(digest)
@@ -110,10 +123,8 @@ def _read(path: Path, group: str) -> Iterator[Text]:
         return
 
 
-def _manual_pages(root: Path | None) -> Iterator[Text]:
-    if root is None:
-        raise SystemExit("german needs --root: the folder that `dpkg-deb -x manpages-de_*.deb FOLDER` made")
-    paths = sorted(path for path in root.rglob("*.gz") if "/man/" in path.as_posix())
+def _manual_pages(root: Path, language: str) -> Iterator[Text]:
+    paths = sorted(path for path in root.rglob("*.gz") if f"/man/{language}/" in path.as_posix())
     with ThreadPoolExecutor(2) as pool:
         for path, text in zip(paths, pool.map(_rendered, paths), strict=True):
             yield Text(path.name, text)

@@ -72,8 +72,8 @@ def prepare_data(options: argparse.Namespace) -> None:
     splits = split_texts(read_texts(options.texts, options.root), _BYTES | {"validation": options.validation_bytes})
     tokenizer = models.load_tokenizer(options.model)
     texts = {
-        "train": documents(splits["train"], limit=options.documents),
-        "validation": documents(splits["validation"], limit=options.validation),
+        "train": documents(splits["train"], options.characters, options.documents),
+        "validation": documents(splits["validation"], options.characters, options.validation),
     }
     options.out.mkdir(parents=True, exist_ok=True)
     files.write_json(options.out / "texts.json", {"kind": options.texts, **texts})
@@ -92,8 +92,10 @@ def prepare_data(options: argparse.Namespace) -> None:
 
 def _extended(options: argparse.Namespace, tokenizer: Any, texts: list[str], n: int, strategy: str) -> Extension:
     if strategy == "merges":
-        return extend_tokenizer(tokenizer, texts, n, "merges", TokenOptions(min_count=4, min_files=3))
-    least = max(8, 24_000 // n)
+        return extend_tokenizer(
+            tokenizer, texts, n, "merges", TokenOptions(min_count=options.min_count or 4, min_files=3)
+        )
+    least = options.min_count or max(8, 24_000 // n)  # of 5 MB; smaller domains ask for fewer
     chosen = TokenOptions(
         min_count=least, min_files=3, mix_words=strategy != "phrases", across_digits=options.digits,
         phrase_form="literal" if strategy == "literal" else "patterns",
@@ -179,11 +181,8 @@ class Bench:
         run = parse_run(name, self.options.rate)
         extension, data, student, records, prepared = self.rows(run)
         last = records[-1]
-        sizes = [len(text.encode()) for text in self.validation]
+        sizes, counted = self.sizes(), self.counted(extension.original, extension.extended)
         n_bytes = sum(sizes)
-        before, after = (
-            sum(map(len, encode_all(t, self.validation))) for t in (extension.original, extension.extended)
-        )
         bits = self.bits(student, extension.extended)
         if self.base_bits is None:
             self.base_bits = self.bits(Student(self.base.model, self.base.vocab_size), extension.original)
@@ -193,9 +192,7 @@ class Bench:
             "run": name, "model": self.label, "text": self.kind, "strategy": run.strategy, "n": run.n,
             "objective": run.objective, "rate": run.rate, "head_rate": run.head_rate, "dropout": run.dropout,
             "epochs": len(records) - 1, "train_tokens": data.train.tokens, "train_documents": len(self.train),
-            "documents": len(self.validation),
-            "tokens_per_1000_bytes": round(1000 * after / n_bytes, 2),
-            "base_tokens_per_1000_bytes": round(1000 * before / n_bytes, 2), "saved": round(1 - after / before, 4),
+            "documents": len(self.validation), **counted,
             "new_share": round(last["n_new_targets"] / (last["n_new_targets"] + last["n_old_targets"]), 4),
             "kl_identical": last["kl_identical"], "kl_identical_all": last["kl_identical_all"],
             "kl_last": last["kl_last"], "ce_new": last["ce_new"],
@@ -230,6 +227,19 @@ class Bench:
         own = replace(self.base, tokenizer=extension.original)  # as another release of transformers reads it
         return from_rows(own, extension, kept["input"], kept["head"])
 
+    def sizes(self) -> list[int]:
+        """UTF-8 bytes of each validation document."""
+        return [len(text.encode()) for text in self.validation]
+
+    def counted(self, original: Any, extended: Any) -> dict[str, float]:
+        """Tokens per 1,000 bytes of the validation documents under both tokenizers, and the share saved."""
+        before, after = (sum(map(len, encode_all(t, self.validation))) for t in (original, extended))
+        n_bytes = sum(self.sizes())
+        return {
+            "tokens_per_1000_bytes": round(1000 * after / n_bytes, 2),
+            "base_tokens_per_1000_bytes": round(1000 * before / n_bytes, 2), "saved": round(1 - after / before, 4),
+        }  # fmt: skip
+
     def bits(self, student: Student, tokenizer: Any) -> np.ndarray:
         """Bits of each validation document behind a begin token, which leaves no byte out under any tokenizer."""
         ids = [[self.begin, *found] for found in encode_all(tokenizer, self.validation)]
@@ -248,10 +258,14 @@ class Bench:
         """Characters a second, greedy, of base and student, with as many prompts and about as much text."""
         base = replace(self.base, tokenizer=extension.original)  # as another release of transformers reads it
         start = from_rows(base, extension, student.input_rows.detach(), student.head_rows.detach())
+        return self.speed_of(start.model, start.tokenizer, extension.original, saved)
+
+    def speed_of(self, model: Any, tokenizer: Any, original: Any, saved: float) -> dict[str, Any]:
+        """The same of any model that is not fused; the base under its tokenizer `original` is timed once."""
         if not self.base_speed:
             plain = copy.deepcopy(self.base.model)  # without fused blocks, as the student's copy
-            self.base_speed = self._speed(plain, extension.original, self.options.reply)
-        own = self._speed(start.model, start.tokenizer, round(self.options.reply * (1 - saved)))
+            self.base_speed = self._speed(plain, original, self.options.reply)
+        own = self._speed(model, tokenizer, round(self.options.reply * (1 - saved)))
         gain = own["characters_per_s"] / self.base_speed["characters_per_s"]
         return {"speed": own, "base_speed": self.base_speed, "speed_gain": round(gain, 4)}
 
@@ -365,6 +379,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--root", type=Path, help="another folder of texts")
             command.add_argument("--n", type=int, nargs="+", default=[200, 800, 3200])
             command.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+            command.add_argument(
+                "--min-count", type=int, default=0, help="places of each token; 0 for the usual number"
+            )
+            command.add_argument("--characters", type=int, default=3000, help="of a document")
             command.add_argument("--digits", action="store_true", help="let phrases hold digits")
             command.add_argument("--pairs", type=int, default=2000, help="for LoRA, where texts are python")
             command.add_argument("--validation-bytes", type=int, default=_BYTES["validation"])

@@ -22,7 +22,7 @@ from vocabx_utils.figures.strip_pictures import draw_strip
 from vocabx_utils.figures.strips import token_strip
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.files import read_json
-from vocabx_utils.measured import read_phrases
+from vocabx_utils.measured import DOMAIN_TEXTS, read_domains, read_phrases
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import extend_tokenizer
@@ -31,27 +31,42 @@ from vocabx_utils.vocabulary.tokens import Extension
 
 ROOT = Path(__file__).resolve().parents[2]
 N = 800
-TEXTS = {"german": "German manual pages", "headers": "C headers", "python": "Python packages"}
 KINDS = {"merges": "words", "both": "words and phrases"}
 SHOWN = "locks.py"  # held out for the figure
 
 
-def gains_table(rows: list[dict[str, Any]]) -> str:
-    """For each model and text, what N new tokens save and what the model makes of them after the longest training."""
+def gains_table(rows: list[dict[str, Any]], domains: list[dict[str, Any]]) -> str:
+    """For each model and text, what N new tokens save and what the model makes of them after the longest training.
+
+    Where the comparison in domains was measured, its rows are shown, and what LoRA on the same texts does with and
+    without the new tokens.
+    """
     best: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
         place = row["text"], row["model"], row["strategy"]
         if row["n"] == N and row["strategy"] in KINDS and row["objective"] != "untrained" and not row["dropout"]:
             best[place] = max(best.get(place, row), row, key=lambda r: r["train_tokens"] * r["epochs"])
+    tuned = {(r["text"], r["model"], r["strategy"]): r["above_lora"] for r in domains if r["n"] == N and r["lora"]}
+    bases = {(r["text"], r["model"]): r["bpb"] for r in domains if r["arm"] == "base"}
+    for row in domains:
+        if row["n"] == N and row["arm"] in ("words", "both") and row["above_base"]:
+            shown = {"base_bpb": bases[row["text"], row["model"]], "bpb_difference": row["above_base"]}
+            best[row["text"], row["model"], row["strategy"]] = row | shown
+    compared = any(tuned.values())
     lines = [
         [
-            TEXTS[text], model.removesuffix("-Instruct"), KINDS[strategy], f"{100 * row['saved']:.1f} %",
-            f"{row['base_bpb']:.3f}", "{:+.3f} [{:+.3f}, {:+.3f}]".format(*row["bpb_difference"]),
+            DOMAIN_TEXTS[text], model.removesuffix("-Instruct"), KINDS[strategy], f"{100 * row['saved']:.1f} %",
+            f"{row['base_bpb']:.3f}", _interval(row["bpb_difference"]),
+            *([_interval(tuned.get((text, model, strategy)))] if compared else []),
         ]
         for (text, model, strategy), row in sorted(best.items(), key=lambda item: (*item[0][:2], item[1]["saved"]))
     ]  # fmt: skip
     header = ["text", "model", "new tokens", "tokens saved", "bits per byte: base", "with learned rows, difference"]
-    return table_of(header, lines)
+    return table_of(header + ["with LoRA, against LoRA alone"] * compared, lines)
+
+
+def _interval(gap: list[float] | None) -> str:
+    return "" if gap is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*gap)
 
 
 def own_extension() -> tuple[Extension, str]:
@@ -90,7 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--without-figure", action="store_true")
     options = parser.parse_args()
-    parts = {"gains": gains_table(read_phrases(ROOT / "results" / "phrases"))}
+    parts = {
+        "gains": gains_table(read_phrases(ROOT / "results" / "phrases"), read_domains(ROOT / "results" / "domains"))
+    }
     alt = read_json(ROOT / "docs" / "figures" / "alt.json")["phrases"]
     parts["saved"] = f"![{alt}](docs/figures/phrases.svg)"
     if not options.without_figure:

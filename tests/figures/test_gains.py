@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from vocabx_utils.figures.gains import draw_frontier, draw_phrases, draw_token_gains, draw_tradeoff
+from vocabx_utils.figures.gains import draw_domains, draw_frontier, draw_phrases, draw_token_gains, draw_tradeoff
 from vocabx_utils.measured import RECIPES
 
 
@@ -90,3 +90,30 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     assert [text.get_text() for text in legend.get_texts()] == [RECIPES[name] for name in ("kl", "ce", "r1")]
     assert "3 runs lie far beyond" in drawing.alt
     assert f"In one, {RECIPES['r1']} has the lowest KL and CE the fewest bits per byte" in drawing.alt
+
+
+def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm() -> None:
+    def rows(text: str, model: str) -> list[dict[str, object]]:
+        values = {
+            ("base", 0): (400, 1.5), ("base_lora", 0): (400, 1.2), ("words", 800): (320, 1.4),
+            ("words_lora", 800): (320, 1.15), ("words", 3200): (280, 1.35), ("words_untrained", 800): (320, 2.4),
+        }  # fmt: skip
+        return [
+            {"text": text, "model": model, "arm": arm, "n": n, "tokens_per_1000_bytes": tokens, "bpb": bits,
+             "saved": 1 - tokens / 400, "above_base": [bits - 1.5, bits - 1.52, bits - 1.45]}
+            for (arm, n), (tokens, bits) in values.items()
+        ]  # fmt: skip
+
+    without_base = {"text": "swedish", "model": "B", "arm": "words", "n": 800, "above_base": None}
+    drawing = draw_domains([*rows("headers", "A"), *rows("german", "A"), *rows("german", "B"), without_base])
+    one, two, three, empty = drawing.figure.axes
+    assert [ax.get_title().split("\n") for ax in (one, two, three)] == [
+        ["German manual pages", "A"], ["C headers", "A"], ["German manual pages", "B"],
+    ]  # fmt: skip
+    assert not empty.axison
+    points = [(float(c[0].get_xdata()[0]), float(c[0].get_ydata()[0]), c[0].get_markersize()) for c in one.containers]
+    assert points == [(400, 1.5, 5), (400, 1.2, 5), (320, 1.4, 5), (320, 1.15, 5), (280, 1.35, 8)]
+    [bar] = one.containers[2][2][0].get_segments()
+    assert np.allclose(bar[:, 1], [1.38, 1.45])  # around its own bits per byte
+    assert "3 untrained points lie above" in drawing.alt
+    assert "C headers, A: base 1.500 bits, base + LoRA 1.200, lowest of those with new tokens 1.150" in drawing.alt

@@ -111,3 +111,22 @@ def test_the_best_of_families_is_taken_column_by_column() -> None:
     assert best.loc[bench.RECIPES["r4"], ("bits above base", "one")] == pytest.approx(0.01)
     assert best.loc[bench.RECIPES["td"], ("bits above base", "two")] == pytest.approx(0.1)
     assert best.isna().loc[bench.RECIPES["r4"], ("KL last", "two")]
+
+
+def test_arms_of_a_domain_are_compared_on_the_same_documents(tmp_path: Path) -> None:
+    def line(arm: str, n: int, bits: list[float], seed: int = 0) -> dict[str, Any]:
+        return {"arm": arm, "n": n, "bits": bits, "bytes": [10, 20, 40, 30, 25, 15, 35, 12], "seed": seed}
+
+    base = [12.0, 22.0, 50.0, 31.0, 27.0, 17.0, 36.0, 14.0]
+    tuned, ours = [8.0, 15, 33, 25, 20, 11, 29, 9], [9.0, 19, 30, 28, 19, 14, 30, 11]
+    lines = [line("words", 800, ours), line("base_lora", 0, tuned), line("words", 800, base, seed=1)]
+    files.write_jsonl(tmp_path / "M-german.jsonl", [*lines, line("base", 0, base)])
+    files.write_jsonl(tmp_path / "N-german.jsonl", [line("words", 800, ours)])
+    found = bench.read_domains(tmp_path)
+    assert [(row["arm"], row["n"]) for row in found] == [("base", 0), ("base_lora", 0), ("words", 800), ("words", 800)]
+    assert found[2]["above_base"][0] == pytest.approx((sum(ours) - sum(base)) / 187)
+    assert found[2]["above_lora"][0] == pytest.approx((sum(ours) - sum(tuned)) / 187)
+    low, high = found[2]["above_base"][1:]
+    assert low < found[2]["above_base"][0] < high
+    assert found[0]["above_base"] == [0, 0, 0] and found[3]["above_base"] is found[3]["above_lora"] is None
+    assert bench.read_domains(tmp_path / "none") == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -42,6 +44,20 @@ def test_states_and_gradients_equal_a_whole_pass(kind: str) -> None:
     assert beginnings.kept
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_student_with_blocks_of_its_own_does_not_take_the_base_models_beginnings() -> None:
+    base, examples = tiny_model(), SETS["whole texts"]
+    beginnings, indices = SharedBeginnings(base, examples), [5, 0, 3]
+    ids = align_batch(examples, indices, None).ids
+    tuned = student(dataclasses.replace(base, model=copy.deepcopy(base.model)))
+    with torch.no_grad():
+        for parameter in tuned.model.base_model.layers[0].parameters():
+            parameter.mul_(1.2)
+        expected = tuned.hidden(ids)[0]
+        beginnings.hidden(student(base), ids, indices)  # now they are kept
+        assert beginnings.kept
+        assert torch.equal(beginnings.hidden(tuned, ids, indices)[0], expected)
 
 
 def test_a_group_starts_where_all_its_rows_still_agree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from vocabx_utils.figures.looks import drawable
-from vocabx_utils.figures.theme import FAINT, PALETTE, WIDEST, Drawing, cycle_style, note, variant_style
+from vocabx_utils.figures.theme import BASE_COLOR, FAINT, PALETTE, WIDEST, Drawing, cycle_style, note, variant_style
 from vocabx_utils.glyphs import visible
-from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, ce_line
+from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPES, REFERENCE_RECIPES, ce_line
 from vocabx_utils.names import variant_label
 
 _FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
@@ -196,3 +196,68 @@ def _best_families(setting: str, rows: Sequence[Mapping[str, Any]]) -> list[str]
 def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     best = {key: variant_label(min(rows, key=lambda name: rows[name][key])) for key in ("kl_last", "bpb")}
     return f"In {title}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."
+
+
+def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Draw bits per byte against tokens per 1,000 bytes, a column for each text, a row for each model, a point an arm.
+
+    Bars are the paired 95 % intervals of the difference to the base, put at its bits per byte. Points with more new
+    tokens are larger. An untrained arm that lies above all others is left out, and the note says so.
+
+    Args:
+        rows: see `measured.read_domains`; those of a model and text without a base are left out.
+    """
+    known = [row for row in rows if row["above_base"]]
+    known.sort(key=lambda row: [*DOMAIN_TEXTS, row["text"]].index(row["text"]))
+    models, texts = (list(dict.fromkeys(row[name] for row in known)) for name in ("model", "text"))
+    size = (min(3.3 * len(texts) + 2.6, WIDEST), 3.1 * len(models) + 0.5)
+    fig, axes = plt.subplots(len(models), len(texts), figsize=size, squeeze=False)
+    smallest = min((row["n"] for row in known if row["n"]), default=0)
+    drawn: dict[str, Any] = {}
+    told, beyond = [], 0
+    for ax, (model, text) in zip(axes.flat, ((m, t) for m in models for t in texts), strict=True):
+        own = [row for row in known if (row["model"], row["text"]) == (model, text)]
+        if not own:
+            ax.set_axis_off()
+            continue
+        highest = max(row["bpb"] for row in own if row["arm"] != "words_untrained")
+        for row in own:
+            if row["bpb"] > highest:
+                beyond += 1
+                continue
+            gap, low, high = row["above_base"]
+            bars = [[min(gap - low, 9.0)], [min(high - gap, 9.0)]]  # a few documents bound nothing
+            look = _arm_style(row["arm"]) | {"markersize": 8 if row["n"] > smallest else 5}
+            point = ax.errorbar(row["tokens_per_1000_bytes"], row["bpb"], yerr=bars, elinewidth=1, **look)
+            drawn.setdefault(DOMAIN_ARMS[row["arm"]], point)
+        ax.set(title=f"{DOMAIN_TEXTS.get(text, text)}\n{model.removesuffix('-Instruct')}")
+        ax.set(xlabel="tokens per 1,000 bytes", ylabel="bits per byte")
+        told.append(_told_domain(own))
+    fig.legend(list(drawn.values()), list(drawn), loc="outside right center", fontsize="small")
+    left_out = f" {beyond} untrained points lie above." if beyond else ""
+    note(axes[-1, 0], f"Down and left is better. Large: more new tokens. Bars: 95 %, against the base.{left_out}")
+    words = "Bits per byte of held-out documents against tokens per 1,000 bytes, a panel for each text and model."
+    return Drawing(fig, f"{words}{left_out} {' '.join(told)}")
+
+
+def _arm_style(arm: str) -> dict[str, Any]:
+    """Colour by tokens and how their rows were made, filled and another marker after LoRA."""
+    stem, tuned = arm.removesuffix("_lora"), arm.endswith("_lora")
+    kinds = [name for name in DOMAIN_ARMS if not name.endswith("_lora")]
+    color = BASE_COLOR if stem == "base" else PALETTE[kinds.index(stem) - 1]
+    return {"color": color, "marker": "D" if tuned else "o", "linestyle": "none", "mfc": color if tuned else "white"}
+
+
+def _told_domain(rows: Sequence[Mapping[str, Any]]) -> str:
+    arms = {(row["arm"], row["n"]): row for row in rows}
+    place = f"{DOMAIN_TEXTS.get(rows[0]['text'], rows[0]['text'])}, {rows[0]['model'].removesuffix('-Instruct')}"
+    listed = [f"base {arms['base', 0]['bpb']:.3f} bits"]
+    if ("base_lora", 0) in arms:
+        listed.append(f"base + LoRA {arms['base_lora', 0]['bpb']:.3f}")
+    if extended := [row for row in rows if row["n"]]:
+        best = min(extended, key=lambda row: row["bpb"])
+        name = f"{DOMAIN_ARMS[best['arm']]} with N = {best['n']:,}"
+        listed.append(
+            f"lowest of those with new tokens {best['bpb']:.3f} ({name}, {best['saved']:.0%} of tokens saved)"
+        )
+    return f"{place}: {', '.join(listed)}."

@@ -62,7 +62,8 @@ class SharedBeginnings:
         """Run the blocks over a batch, from a little before the first divergence on.
 
         Args:
-            model: student of the same base model.
+            model: a student. What is kept is the base model's, so a student with blocks of its own (after LoRA, say, or
+                loaded again) is run from the first token.
             ids: (B, T) right-padded ids of the examples.
             indices: which examples.
             layer: see `Student.hidden`.
@@ -71,6 +72,8 @@ class SharedBeginnings:
         Returns:
             What `Student.hidden` returns; of another layer than the last, positions that were kept are 0.
         """
+        if model.model is not self.base.model:
+            return model.hidden(ids, layer=layer, new_at=new_at)
         if self.kept is None:
             self.kept = self._read()
         if not self.kept:  # nothing to put in order: a list of rows would make a GPU wait

@@ -1,0 +1,238 @@
+"""One model and one domain: learn rows, tune by LoRA, and measure an arm of `domain_arms`. `domains.py` is the command.
+
+LoRA reads every document in each arm, whole, the same ones in each step and so in as many steps: the base's own tokens
+plan them. Bits per byte and LoRA count every byte, behind a begin token. KL is always that from the frozen base, also
+after LoRA, at the places where both tokenizers have a token border behind the first new token of a document; the base
+with LoRA, which has no new tokens, is read at the borders of the first words arm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import phrases
+import torch
+from bench_parts import free
+from domain_arms import Arm, lora_config, rows_config, settings_of, told_settings
+from reproduction_arms import tune
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from vocabx_utils import files
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.student import Student
+from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, whole_texts
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.starts import Start, from_rows
+from vocabx_utils.training.teacher import TeacherStates, ask_teacher
+from vocabx_utils.training.validation import evaluate
+from vocabx_utils.vocabulary.alignment import align_texts
+from vocabx_utils.vocabulary.encoding import encode_all
+from vocabx_utils.vocabulary.tokens import Extension, load_extension
+
+_WATCHED = 16  # validation documents that a training's own losses are of; nothing is chosen by them
+
+
+class Bench(phrases.Bench):
+    """A model and a domain, and what arms with the same tokens share."""
+
+    def __init__(self, options: argparse.Namespace, lora_rate: float = 0.0) -> None:
+        super().__init__(options)
+        self.settings = settings_of(options, lora_rate)
+        self.places = f"merges-{min(options.n)}"  # where KL is read without new tokens
+        self.extensions: dict[str, Extension] = {}
+        # as another release of transformers reads a GGUF file's tokenizer
+        self.base = dataclasses.replace(self.base, tokenizer=self.extension(self.places).original)
+        self.planned = self.examples(self.train, self.base.tokenizer)
+        self.learned: dict[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
+        self.aligned: tuple[Any, Phase1Data] | None = None
+        self.judged: tuple[Any, AlignedSet, TeacherStates] | None = None
+
+    def extension(self, name: str) -> Extension:
+        """An extension by name, loaded once."""
+        if name not in self.extensions:
+            self.extensions[name] = load_extension(self.options.data / "extensions" / name)
+        return self.extensions[name]
+
+    def examples(self, texts: Sequence[str], tokenizer: Any) -> ExampleSet:
+        """Whole documents behind a begin token, as they are measured; SystemExit where one would have to be cut."""
+        coded = [np.array([self.begin, *ids], np.int64) for ids in encode_all(tokenizer, texts)]
+        limit = min(self.options.max_length, getattr(self.base.model.config, "max_position_embeddings", 10**9))
+        if (longest := max(map(len, coded))) > limit:
+            raise SystemExit(
+                f"a document has {longest} tokens, more than {limit}, and all arms have to read all of it: raise "
+                "--max-length as far as the model reads, or prepare shorter documents"
+            )
+        return ExampleSet(tuple(Example(ids) for ids in coded))
+
+    # --- phase 1
+
+    def rows_of(self, arm: Arm) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Input and head rows of an arm and what learning them took: found, or learned now."""
+        tokens = self.planned.tokens - len(self.planned)
+        variant, config = rows_config(arm, self.settings, self.options.thesis, self.options.seed, tokens)
+        extension, recipe = self.extension(arm.extension), parse_variant(variant)
+        if recipe.objective is None:
+            return _rows(new_student(recipe, self.base, extension.tokens, config)), {}
+        key = f"{self.label}-{self.kind}-{arm.extension}-{files.digest([variant, _recipe_facts(config), self._read()])}"
+        path = self.options.keep / f"{key}.safetensors" if self.options.keep else None
+        if key not in self.learned and path is not None and path.exists():
+            with safe_open(path, "pt") as file:
+                self.learned[key] = (
+                    {name: file.get_tensor(name) for name in ("input", "head")},
+                    json.loads(file.metadata()["told"]),
+                )
+        if key not in self.learned:
+            self.learned = {key: self._learn(arm, variant, config)}  # of the last arm only
+            if path is not None:
+                rows, told = self.learned[key]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with files.atomic_path(path) as target:
+                    save_file(rows, target, {"told": json.dumps(told)})
+        return self.learned[key]
+
+    def _read(self) -> list[Any]:
+        return [len(self.train), self.base.fingerprint]
+
+    def _learn(self, arm: Arm, variant: str, config: Phase1Config) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        began = time.perf_counter()
+        extension, data = self.extension(arm.extension), self._examples_of(arm, config)
+        prepared = time.perf_counter() - began
+        recipe = parse_variant(variant)
+        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
+        training = Phase1Training(recipe, student, data, config)
+        records = [event.record for event in training.run() if event.record is not None]
+        counts = data.train.counts()
+        told = {
+            "variant": variant, **_recipe_facts(config), "steps": training.total,
+            "tokens": data.train.tokens * config.epochs, "seconds": round(sum(r["seconds"] for r in records), 2),
+            "prepared_s": round(prepared, 1), "without_examples": int((counts == 0).sum()),
+            "median_examples": float(np.median(counts)),
+        }  # fmt: skip
+        return _rows(student), told
+
+    def _examples_of(self, arm: Arm, config: Phase1Config) -> Phase1Data:
+        """Examples and teacher, kept while arms with the same tokens and texts follow each other."""
+        key = (arm.extension, config.window, config.train_windows, config.seed if config.window else 0)
+        if self.aligned is None or self.aligned[0] != key:
+            self.aligned = None
+            free()
+            few = self.validation[:_WATCHED]
+            self.aligned = key, prepare(self.base, self.extension(arm.extension), self.train, few, config)
+        return self.aligned[1]
+
+    def start_of(self, arm: Arm) -> tuple[Start, dict[str, Any]]:
+        """An arm's model before LoRA, and what phase 1 took."""
+        if not arm.strategy:
+            none = range(self.base.vocab_size, self.base.vocab_size)
+            return Start(copy.deepcopy(self.base.model), self.base.tokenizer, none, self.base), {}
+        rows, told = self.rows_of(arm)
+        return from_rows(self.base, self.extension(arm.extension), rows["input"], rows["head"]), told
+
+    # --- LoRA
+
+    def tuned(self, start: Start) -> tuple[Start, dict[str, Any]]:
+        """Tune an arm with the steps that the base's own tokens plan."""
+        train = self.examples(self.train, start.tokenizer)
+        watched = self.examples(self.validation[:_WATCHED], start.tokenizer)
+        tuned, told = tune(start, train, watched, self.planned, lora_config(self.settings, self.options.seed))
+        (stage,) = told["stages"]
+        names = ("steps", "texts", "tokens", "seconds", "trainable", "padding", "validation_loss")
+        return tuned, {name: _rounded(stage[name]) for name in names}
+
+    # --- measuring
+
+    def measure_arm(self, arm: Arm) -> dict[str, Any]:
+        """Train and measure an arm."""
+        start, phase1 = self.start_of(arm)
+        start, lora = self.tuned(start) if arm.lora else (start, {})
+        student, counted = student_of(start), self.counted(self.base.tokenizer, start.tokenizer)
+        bits, sizes = self.bits(student, start.tokenizer), self.sizes()
+        row = {
+            "arm": arm.name, "n": arm.n, "seed": self.options.seed, "strategy": arm.strategy, "model": self.label,
+            "text": self.kind, "settings": told_settings(self.settings, self.options), "documents": len(sizes),
+            "train_documents": len(self.train), **counted, "bpb": float(sum(bits) / sum(sizes)),
+            **self.divergence(arm, student), "phase1": phase1 or None, "lora": lora or None,
+        }  # fmt: skip
+        if self.options.speed and self.base.device.type == "cuda":
+            row |= self.speed_readings(start, counted["saved"])
+        return row | {"bits": [round(float(value), 2) for value in bits], "bytes": sizes}
+
+    def divergence(self, arm: Arm, student: Student) -> dict[str, Any]:
+        """KL from the frozen base at shared borders, in nats a place, and which borders they are."""
+        name = arm.extension if arm.strategy else self.places
+        examples, teacher = self._judged(name, plain=not arm.strategy)
+        scores, _ = evaluate(student, examples, teacher, token_budget=self.options.token_budget)
+        targets = scores["n_old_targets"] + scores["n_new_targets"]
+        told = {key: _rounded(scores[key]) for key in ("kl_identical", "kl_last")}
+        return told | {"kl_places": name, "new_share": round(scores["n_new_targets"] / targets, 4)}
+
+    def _judged(self, name: str, plain: bool) -> tuple[AlignedSet, TeacherStates]:
+        if self.judged is None or self.judged[0] != (name, plain):
+            self.judged = None
+            free()
+            extension = self.extension(name)
+            aligned = align_texts(extension, self.validation)
+            examples = whole_texts(aligned, extension.V, extension.N, max_length=self.options.max_length)
+            examples = without_new_tokens(examples) if plain else examples
+            teacher = ask_teacher(self.base, examples, token_budget=self.options.token_budget)
+            self.judged = (name, plain), examples, teacher
+        return self.judged[1], self.judged[2]
+
+    def speed_readings(self, start: Start, saved: float) -> dict[str, Any]:
+        """Read the speed of greedy generation as often as --speed says: median characters a second, of base, range."""
+        read = [
+            self.speed_of(start.model, start.tokenizer, self.base.tokenizer, saved) for _ in range(self.options.speed)
+        ]
+        gains = [found["speed_gain"] for found in read]
+        return {
+            "characters_per_s": statistics.median(found["speed"]["characters_per_s"] for found in read),
+            "speed_gain": round(statistics.median(gains), 4), "speed_range": [min(gains), max(gains)],
+        }  # fmt: skip
+
+
+def student_of(start: Start) -> Student:
+    """A model with its new rows as validation takes it, whether the blocks are the base's or not."""
+    new = slice(start.new_ids.start, start.new_ids.stop)
+    model: Any = start.model
+    rows = [side.weight[new] for side in (model.get_input_embeddings(), model.get_output_embeddings())]
+    return Student(model, start.new_ids.start, *rows) if len(start.new_ids) else Student(model, start.new_ids.start)
+
+
+def without_new_tokens(examples: AlignedSet) -> AlignedSet:
+    """The same texts and the same places, read by the original tokenizer on both sides."""
+
+    def read_as_before(example: AlignedExample) -> AlignedExample:
+        pairs = {anchor: found[:, [0, 0]] for anchor, found in example.pairs.items()}
+        return dataclasses.replace(
+            example, ids=example.original_ids, pairs=pairs, n_bytes=example.n_original_bytes,
+            unmerged=np.zeros(0, np.int64),
+        )  # fmt: skip
+
+    return dataclasses.replace(examples, examples=tuple(map(read_as_before, examples.examples)), n_new=0)
+
+
+def _rows(student: Student) -> dict[str, torch.Tensor]:
+    rows = {"input": student.input_rows, "head": student.head_rows}
+    return {name: values.detach().cpu().contiguous() for name, values in rows.items()}
+
+
+def _recipe_facts(config: Phase1Config) -> dict[str, Any]:
+    names = (
+        "learning_rate", "head_learning_rate", "head_init", "epochs", "warmup", "rate_after", "average_last",
+        "head_fit", "ce_decay", "token_sampling", "batch_size", "window", "train_windows", "max_length", "seed",
+    )  # fmt: skip
+    return {name: getattr(config, name) for name in names}
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")

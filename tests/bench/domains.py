@@ -1,0 +1,154 @@
+"""Where does extending pay? New tokens against plain LoRA on the same documents, in one domain and one model a call.
+
+    python tests/bench/phrases.py prepare --model MODEL --texts german --root FOLDER --out DATA …          (no GPU)
+    python tests/bench/domains.py pilot   --model MODEL --data DATA --label NAME                           (LoRA's rate)
+    python tests/bench/domains.py measure --model MODEL --data DATA --label NAME [--n 800 3200] [--arms ARM …]
+    python tests/bench/domains.py page                                                                     (no GPU)
+
+`measure` writes one line an arm (see `domain_arms`) to OUT/<label>-<text>.jsonl at once and skips arms that are there.
+LoRA's rate is the one that suited the base best in `pilot`, on training documents that were left out there, or that of
+--lora-rate.
+
+Rows that phase 1 learned stay in --keep, with what they took, so that a later call finds them for the arm with LoRA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import domain_report
+from bench_parts import facts, free, seconds_left
+from domain_arms import RECIPE, THESIS, Arm, arms_of, recipe_of, settings_of, told_settings
+from domain_bench import Bench, student_of
+
+from vocabx_utils import files
+from vocabx_utils.measured import DOMAIN_ARMS
+from vocabx_utils.training.loop import NonFiniteLossError
+
+_LEFT_OUT = 64  # training documents that judge the pilot's rates
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure the arms that are not there yet, while time is left; SystemExit at the end where one failed."""
+    options.recipe, options.thesis = (recipe_of(name).name for name in (options.recipe, options.thesis))
+    kind = files.read_json(options.data / "texts.json")["kind"]
+    label = options.label or Path(options.model).name.removesuffix(".gguf")
+    path = options.out / f"{label}-{kind}.jsonl"
+    rate = options.lora_rate or _pilot_rate(options.out / "pilot" / path.name)
+    rows = files.read_jsonl(path) if path.exists() else []
+    _refuse_others(path, rows, told_settings(settings_of(options, rate), options))
+    done = {(row["arm"], row["n"]) for row in rows if row["seed"] == options.seed}
+    left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) not in done]
+    print(f"{path.stem}: {len(left)} arms to measure", flush=True)
+    bench, failed, longest = Bench(options, rate) if left else None, [], 0.0
+    for place, arm in enumerate(left):
+        assert bench is not None
+        if seconds_left(options.started, options.minutes) < 1.2 * longest:
+            print(f"{len(left) - place} are left out, from {arm.name}, N = {arm.n}, on: no time", flush=True)
+            break
+        began = time.perf_counter()
+        try:
+            row = bench.measure_arm(arm)
+        except NonFiniteLossError as error:
+            failed.append(f"{arm.name}, N = {arm.n}: {error}")
+            continue
+        finally:
+            free()
+        took = time.perf_counter() - began
+        longest = max(longest, took)
+        files.append_jsonl(path, row | {"took_s": round(took, 1)} | facts())
+        shown = ("saved", "bpb", "kl_identical", "kl_last", "speed_gain")
+        print(arm.name, arm.n, {key: row[key] for key in shown if key in row}, f"{took:.0f} s", flush=True)
+    if failed:
+        raise SystemExit("\n".join(failed))
+
+
+def _pilot_rate(path: Path) -> float:
+    if not path.exists():
+        raise SystemExit(f"{path} is not there: run `domains.py pilot` with the same label first, or give --lora-rate")
+    return float(min(files.read_jsonl(path), key=lambda row: row["bpb"])["lora_rate"])
+
+
+def _refuse_others(path: Path, rows: list[dict[str, Any]], here: dict[str, Any]) -> None:
+    """One table holds one setting."""
+    for row in rows:
+        if row["settings"] != here:
+            odd = {name: (value, here.get(name)) for name, value in row["settings"].items() if here.get(name) != value}
+            raise SystemExit(f"{path} holds other settings (there, here): {odd}; choose another --out, or take these")
+
+
+def pilot(options: argparse.Namespace) -> None:
+    """Tune the base with each rate, judged on training documents that are left out."""
+    bench = Bench(options)
+    path = options.out / "pilot" / bench.path.name
+    known = {row["lora_rate"] for row in files.read_jsonl(path)} if path.exists() else set()
+    held = min(_LEFT_OUT, len(bench.train) // 8)
+    bench.train, bench.validation = bench.train[:-held], bench.train[-held:]
+    bench.planned = bench.examples(bench.train, bench.base.tokenizer)
+    sizes = bench.sizes()
+    for rate in (rate for rate in options.rates if rate not in known):
+        bench.settings = settings_of(options, rate)
+        start, _ = bench.start_of(Arm("base_lora", 0, "", "", True))
+        tuned, lora = bench.tuned(start)
+        bpb = float(sum(bench.bits(student_of(tuned), tuned.tokenizer)) / sum(sizes))
+        files.append_jsonl(path, {"lora_rate": rate, "bpb": bpb, "documents": held, "lora": lora} | facts())
+        print(f"LoRA at {rate:g}: {bpb:.4f} bits per byte, {lora['steps']} steps, {lora['seconds']:.0f} s", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, action in (("pilot", pilot), ("measure", measure), ("page", page)):
+        command = commands.add_parser(name)
+        command.set_defaults(action=action)
+        command.add_argument("--out", type=Path, default=Path("results/domains"))
+        if name == "page":
+            command.add_argument("--docs", type=Path, default=Path("docs"))
+            continue
+        _add_options(command)
+        if name == "pilot":
+            command.add_argument("--rates", type=float, nargs="+", default=[5e-5, 1e-4, 2e-4, 4e-4])
+            continue
+        command.add_argument("--arms", nargs="+", default=list(DOMAIN_ARMS), help=", ".join(DOMAIN_ARMS))
+        command.add_argument("--lora-rate", type=float, default=0.0, help="that of the pilot unless given")
+        command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
+        command.add_argument("--speed", type=int, default=1, help="readings of generation, 0 for none")
+        command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
+        command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
+    options = parser.parse_args(arguments)
+    options.started = time.perf_counter()
+    options.action(options)
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """What pilot and measure share."""
+    command.add_argument("--model", required=True, help="name, folder, hub id or GGUF file")
+    command.add_argument("--data", type=Path, required=True, help="folder that `phrases.py prepare` made")
+    command.add_argument("--label", help="name of the model in the results")
+    command.add_argument("--n", type=int, nargs="+", default=[800, 3200])
+    command.add_argument("--recipe", default=RECIPE, help="of our rows, as recipe_runs.py reads it")
+    command.add_argument("--thesis", default=THESIS, help="of the thesis's rows, likewise")
+    command.add_argument("--epochs", type=int, default=2, help="passes of phase 1 over the documents")
+    command.add_argument("--lora-epochs", type=int, default=2)
+    command.add_argument("--lora-rank", type=int, default=128)
+    command.add_argument("--tokens-per-step", type=int, default=8192, help="of LoRA, in tokens of the base")
+    command.add_argument("--token-budget", type=int, default=16_384, help="tokens of one pass")
+    command.add_argument("--max-length", type=int, default=4096, help="tokens of a document, which is never cut")
+    command.add_argument("--documents", type=int, default=3000, help="training documents, at most")
+    command.add_argument("--validation", type=int, default=300, help="validation documents, at most")
+    command.add_argument("--keep", type=Path, help="folder for learned rows, which arms with LoRA then find")
+    command.add_argument("--seed", type=int, default=0)
+
+
+def page(options: argparse.Namespace) -> None:
+    """Fill docs/domains.md and draw its figure."""
+    domain_report.write(options.out, options.docs)
+
+
+if __name__ == "__main__":
+    main()

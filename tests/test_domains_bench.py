@@ -1,0 +1,284 @@
+"""The comparison in domains from end to end on a tiny model, and what its page says of plain LoRA."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vocabx_utils import files
+from vocabx_utils.measured import DOMAIN_ARMS, read_domains
+from vocabx_utils.resampling import paired_bootstrap
+
+ROOT = Path(__file__).parents[1]
+BENCH = ROOT / "tests" / "bench"
+PAGE = ROOT / "docs" / "domains.md"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+def bench(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff renders manual pages")
+def test_manual_pages_of_one_language_are_read(tmp_path: Path) -> None:
+    texts = bench("domain_texts")
+    for language, words in (("sv", "Vad är detta för en sida?"), ("de", "Was für eine Seite ist das?")):
+        folder = tmp_path / "usr" / "share" / "man" / language / "man1"
+        folder.mkdir(parents=True)
+        for name in ("a", "b"):  # the second is the first once more
+            (folder / f"{name}.1.gz").write_bytes(gzip.compress(f".TH A 1\n.SH NAMN\n{words}\n".encode()))
+    (tmp_path / "usr" / "share" / "man" / "changelog.gz").write_bytes(gzip.compress(b"no page"))
+    for kind, words in (("swedish", "Vad är detta"), ("german", "Was für eine")):
+        [found] = texts.read_texts(kind, tmp_path)
+        assert found.group == "a.1.gz" and words in found.text
+    with pytest.raises(SystemExit, match=r"swedish needs --root: .*manpages-sv"):
+        texts.read_texts("swedish")
+
+
+# --- arms -----------------------------------------------------------------------------------------------------------
+
+
+def test_arms_without_new_tokens_come_once_and_first() -> None:
+    arms = bench("domain_arms")
+    found = arms.arms_of(list(DOMAIN_ARMS), [800, 3200])
+    assert [(arm.name, arm.n) for arm in found[:3]] == [("base", 0), ("base_lora", 0), ("words", 800)]
+    assert len(found) == 2 + 2 * 6
+    told = {arm.name: (arm.strategy, arm.rows, arm.lora) for arm in found}
+    assert told == {
+        "base": ("", "", False), "base_lora": ("", "", True), "words": ("merges", "ours", False),
+        "words_lora": ("merges", "ours", True), "both": ("both", "ours", False), "both_lora": ("both", "ours", True),
+        "words_untrained": ("merges", "untrained", False), "words_thesis": ("merges", "thesis", False),
+    }  # fmt: skip
+    with pytest.raises(SystemExit, match="--arms lora: expected some of base"):
+        arms.arms_of(["lora"], [800])
+
+
+def test_recipes_and_the_thesis_set_phase_1() -> None:
+    arms = bench("domain_arms")
+    recipe = "r3:kl_last_ce0.03:0.001:0.0001:mean:const:avg0.5"
+    settings = bench("reproduction_arms").Settings(recipe=recipe, epochs=2)
+    ours, thesis, untrained = (
+        arms.rows_config(arms.Arm("x", 8, "merges", rows, False), settings, arms.THESIS, 0, 1000)
+        for rows in ("ours", "thesis", "untrained")
+    )
+    assert ours[0] == "mean_kl_last_ce0.03" and (ours[1].average_last, ours[1].rate_after) == (0.5, "constant")
+    assert (ours[1].window, ours[1].epochs, ours[1].train_windows) == (50, 1, 40)  # as many tokens as two epochs
+    assert thesis[0] == "mean_kl_first" and thesis[1].learning_rate == thesis[1].head_learning_rate == 4.2e-4
+    assert (thesis[1].window, thesis[1].epochs, thesis[1].head_init) == (0, 2, "first")
+    assert untrained[0] == "mean_untrained" and untrained[1].head_init == ours[1].head_init
+    with pytest.raises(SystemExit, match="sampled"):
+        arms.recipe_of("s:kl_last:0.001:0.0001:mean:sampled")
+
+
+# --- from end to end ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def given(tmp_path: Path, tiny_folder: Path) -> list[str]:
+    """Data of a tiny domain, and what the commands take."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("qzxjkwv"), 6)) for _ in range(12)]
+    for k in range(60):
+        text = "".join(f"int {rng.choice(words)} {rng.choice(words)} ;\n" for _ in range(24))
+        (tmp_path / "root").mkdir(exist_ok=True)
+        (tmp_path / "root" / f"f{k}.h").write_text(text, encoding="utf-8")
+    common = ["--model", str(tiny_folder), "--documents", "14", "--validation", "6"]
+    asked = f"--texts headers --root {tmp_path / 'root'} --out {tmp_path / 'data'} --n 6 9 --min-count 5 --digits"
+    asked += " --strategies both merges --characters 120"
+    bench("phrases").main(["prepare", *common, *asked.split()])
+    small = "--n 6 9 --epochs 1 --lora-epochs 2 --lora-rank 2 --tokens-per-step 200 --token-budget 512 --max-length 250"
+    where = f"--data {tmp_path / 'data'} --out {tmp_path / 'results'} --label Tiny --keep {tmp_path / 'rows'}"
+    return [*common, *small.split(), *where.split()]
+
+
+def test_from_documents_to_the_page(
+    tmp_path: Path, given: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bench("domains").main
+    with pytest.raises(SystemExit, match=r"run `domains.py pilot` with the same label first, or give --lora-rate"):
+        run(["measure", *given])
+    run(["pilot", *given, "--rates", "1e-4", "3e-3"])
+    pilot = files.read_jsonl(tmp_path / "results" / "pilot" / "Tiny-headers.jsonl")
+    assert [row["lora_rate"] for row in pilot] == [1e-4, 3e-3] and pilot[0]["bpb"] != pilot[1]["bpb"]
+    run(["measure", *given, "--arms", "base", "base_lora", "words"])
+    path = tmp_path / "results" / "Tiny-headers.jsonl"
+    before = path.read_text()
+    assert len(before.splitlines()) == 4
+
+    learn, learned = bench("domain_bench").Bench._learn, []
+
+    def counted(self: Any, arm: Any, *rest: Any) -> Any:
+        learned.append((arm.name, arm.n))
+        return learn(self, arm, *rest)
+
+    monkeypatch.setattr(bench("domain_bench").Bench, "_learn", counted)
+    run(["measure", *given])
+    assert path.read_text().startswith(before)  # what is there is not measured again
+    assert learned == [(name, n) for n in (6, 9) for name in ("both", "words_thesis")]  # the others' rows were kept
+    rows = read_domains(tmp_path / "results")
+    assert [(row["arm"], row["n"]) for row in rows] == [("base", 0), ("base_lora", 0)] + [
+        (name, n) for n in (6, 9) for name in list(DOMAIN_ARMS)[2:]
+    ]
+    by_arm = {(row["arm"], row["n"]): row for row in rows}
+
+    tuned = [row["lora"] for row in rows if row["lora"]]
+    assert len(tuned) == 5 and len({lora["steps"] for lora in tuned}) == 1 and tuned[0]["steps"] > 4
+    assert {lora["texts"] for lora in tuned} == {2 * 14}  # every document in each of two passes
+    assert len({lora["tokens"] for lora in tuned}) > 1  # but not the same number of tokens
+    assert by_arm["words", 6]["saved"] > 0.1 and by_arm["both", 6]["saved"] != by_arm["words", 6]["saved"]
+
+    base, plain = by_arm["base", 0], by_arm["base_lora", 0]
+    assert base["above_base"] == [0, 0, 0] and base["saved"] == 0 and abs(base["kl_last"]) < 1e-4
+    assert plain["kl_last"] > 1e-3 and plain["kl_places"] == "merges-6" and plain["phase1"] is None
+    for row in rows:
+        gap = paired_bootstrap(row["bits"], plain["bits"], weights=row["bytes"])
+        assert row["above_lora"] == [gap.estimate, gap.low, gap.high]
+        assert row["bpb"] == pytest.approx(sum(row["bits"]) / sum(row["bytes"]), rel=1e-4)
+        assert row["bpb"] - plain["bpb"] == pytest.approx(row["above_lora"][0], abs=1e-4)
+    assert plain["bpb"] < base["bpb"] and by_arm["words_lora", 6]["bpb"] < by_arm["words", 6]["bpb"]
+    assert by_arm["words", 6]["kl_last"] < by_arm["words_untrained", 6]["kl_last"]
+    assert by_arm["words_lora", 6]["phase1"] == by_arm["words", 6]["phase1"]
+
+    whole = path.read_text()
+    run(["measure", *given, "--recipe", "r1:kl_last_ce0.03:1e-3:1e-4:mean:texts"])  # the usual one in other digits
+    with pytest.raises(SystemExit, match="'epochs': \\(1, 3\\)"):
+        run(["measure", *given, "--epochs", "3"])
+    run(["measure", *given, "--seed", "1", "--minutes", "0", "--arms", "base"])
+    assert path.read_text() == whole and "no time" in capsys.readouterr().out
+
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    shutil.copy(PAGE, docs)
+    run(["page", "--out", str(tmp_path / "results"), "--docs", str(docs)])
+    page = (docs / "domains.md").read_text(encoding="utf-8")
+    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 2
+    alt = files.read_json(docs / "figures" / "alt.json")["domains"]
+    assert f"base + LoRA {plain['bpb']:.3f}" in alt and f"]({Path('figures/domains.svg')})" in page
+
+
+def test_kl_is_that_of_both_models_at_each_shared_border(tmp_path: Path, given: list[str]) -> None:
+    """A slow second way: each document by itself, through the plain models, over all borders behind the first token."""
+    run = bench("domains").main
+    run(["measure", *given, "--arms", "base_lora", "words_lora", "--lora-rate", "3e-3", "--n", "6"])
+    rows = {row["arm"]: row for row in files.read_jsonl(tmp_path / "results" / "Tiny-headers.jsonl")}
+    parts = bench("domain_bench")
+    options = self_options(given)
+    own = parts.Bench(options, 3e-3)
+    arms = bench("domain_arms").arms_of(["base_lora", "words_lora"], [6])
+    extension = own.extension("merges-6")
+    for arm in arms:
+        start, _ = own.tuned(own.start_of(arm)[0])
+        sums = {True: [0.0, 0], False: [0.0, 0]}
+        for text in own.validation:
+            for merged, value in borders(own.base.model, start.model, extension, text, bool(arm.strategy)):
+                sums[merged][0] += value
+                sums[merged][1] += 1
+        row = rows[arm.name]
+        assert row["kl_last"] == pytest.approx(sums[True][0] / sums[True][1], rel=1e-3)
+        assert row["kl_identical"] == pytest.approx(sums[False][0] / sums[False][1], rel=1e-3)
+
+
+def self_options(given: list[str]) -> Any:
+    """The options that a command would have read."""
+    import argparse
+
+    found: list[argparse.Namespace] = []
+    domains = bench("domains")
+    measure, domains.measure = domains.measure, found.append
+    try:
+        domains.main(["measure", *given, "--n", "6"])
+    finally:
+        domains.measure = measure
+    return found[0]
+
+
+@torch.no_grad()
+def borders(base: Any, model: Any, extension: Any, text: str, extended: bool) -> list[tuple[bool, float]]:
+    """Whether a merged span ends there, and the KL in float64, at each border behind the first difference."""
+    tokenizers = (extension.original, extension.extended)
+    one, two = (tokenizer(text, add_special_tokens=False)["input_ids"] for tokenizer in tokenizers)
+    lengths = [
+        [len(t.decode(ids[: k + 1]).encode()) for k in range(len(ids))]
+        for t, ids in zip(tokenizers, (one, two), strict=True)
+    ]
+    log_p = torch.log_softmax(base(input_ids=torch.tensor([one])).logits[0, :, : extension.V].double(), -1)
+    read = two if extended else one
+    log_q = torch.log_softmax(model(input_ids=torch.tensor([read])).logits[0, :, : extension.V].double(), -1)
+    first = next((k for k, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
+    found = []
+    for at, end in enumerate(lengths[0]):
+        if at < first or end not in lengths[1]:
+            continue
+        there = lengths[1].index(end)
+        p, q = log_p[at], log_q[there if extended else at]
+        found.append((two[there] >= extension.V, float((p.exp() * (p - q)).sum())))
+    return found
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+def line(arm: str, n: int, gap: list[float] | None, **changes: Any) -> dict[str, Any]:
+    """A row of `read_domains`, as far as the sentences read it."""
+    usual = {"model": "M-Instruct", "text": "german", "saved": 0.2, "lora": {} if "lora" not in arm else {"steps": 3}}
+    return {"arm": arm, "n": n, "above_lora": gap, "above_base": gap, **usual, **changes}
+
+
+def test_sentences_follow_the_rows() -> None:
+    report = bench("domain_report")
+    assert report.lora_sentences([line("base_lora", 0, [0, 0, 0])]) == "not measured"
+    lost, won, open_ = [0.02, 0.01, 0.03], [-0.02, -0.03, -0.01], [0.001, -0.01, 0.012]
+    rows = [line("words_lora", 800, lost), line("both_lora", 800, won), line("words_lora", 3200, open_)]
+    said = report.lora_sentences([line("base_lora", 0, [0, 0, 0]), *rows, line("words", 800, lost)])
+    first, losers, second, winners, third, _, alone = said.split("\n\n")
+    assert "loses against plain LoRA** in 1 of 3" in first and losers.startswith("- M, German manual pages: words")
+    assert losers.endswith("words + LoRA, 800 (+0.020 [+0.010, +0.030], 20.0% of the tokens saved)")
+    assert "below plain LoRA in 1 of 3" in second and "words and phrases + LoRA, 800" in winners
+    assert "holds 0 in 1 of 3" in third and "above plain LoRA in 1 of 1" in alone
+    assert "In none of 1 comparisons" in report.lora_sentences(rows[1:2])
+    assert "In none" not in report.lora_sentences(rows[:1])
+
+
+def test_the_readme_shows_the_comparison_where_it_is_measured() -> None:
+    page = bench("readme_page")
+    row = {
+        "text": "german", "model": "M-Instruct", "strategy": "merges", "n": 800, "objective": "ce", "dropout": 0,
+        "train_tokens": 9, "epochs": 2, "saved": 0.25, "base_bpb": 2.0, "bpb_difference": [0.5, 0.4, 0.6],
+    }  # fmt: skip
+    alone = page.gains_table([row], [])
+    assert alone.splitlines()[-1] == "| German manual pages | M | words | 25.0 % | 2.000 | +0.500 [+0.400, +0.600] |"
+    common = {"text": "german", "model": "M-Instruct", "bpb": 1.5}
+    gaps = [[-0.1, -0.2, -0.05], [0.02, 0.01, 0.03]]
+    domains = [
+        common | {"arm": "base", "n": 0, "strategy": "", "lora": None, "above_base": [0, 0, 0], "above_lora": None},
+        *(
+            common | {"arm": arm, "n": 800, "strategy": "merges", "saved": 0.3, "lora": lora,
+                      "above_base": gaps[0], "above_lora": gaps[1]}
+            for arm, lora in (("words", None), ("words_lora", {"steps": 3}))
+        ),
+    ]  # fmt: skip
+    shown = page.gains_table([row], domains).splitlines()
+    assert shown[0].endswith("| with LoRA, against LoRA alone |") and len(shown) == 3
+    assert shown[-1].endswith("| 30.0 % | 1.500 | -0.100 [-0.200, -0.050] | +0.020 [+0.010, +0.030] |")
+
+
+def test_the_committed_page_is_what_the_files_say(tmp_path: Path) -> None:
+    shutil.copy(PAGE, tmp_path)
+    bench("domain_report").write(ROOT / "results" / "domains", tmp_path)
+    assert (tmp_path / "domains.md").read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+    bench("domain_report").write(tmp_path / "none", tmp_path)
+    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 6
