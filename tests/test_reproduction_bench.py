@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vocabx_utils import files
+from vocabx_utils.evaluation.decoding import Completion
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.training.batches import Step
 from vocabx_utils.training.examples import Example, ExampleSet
@@ -141,7 +142,11 @@ def prepared(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_whole_experiment_in_small(
-    prepared: tuple[Path, Path], tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepared: tuple[Path, Path],
+    tiny_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data, results = prepared
     run = bench("reproduction").main
@@ -174,7 +179,21 @@ def test_the_whole_experiment_in_small(
     with pytest.raises(SystemExit, match="lora_rank"):
         run(["run", *given, "lora_rank=3", "--answer", "--arms", "mean_ce_a_lora"])
 
-    run(["pilot", *given, *answer, "--sweep", "pairs:all:1e-3:1"])
+    with pytest.raises(SystemExit, match="no bodies of train"):
+        rows.render("train", "mixed", tokenizer)
+    said = ["    return 1\n```\nand more", "    return (\n```", "    return 2", ""]  # whole, not Python, whole, nothing
+    monkeypatch.setattr(bench("reproduction_pilot"), "generate", lambda model, words, prompts, **more: [
+        Completion(said[k % 4], (), "eos") for k in range(len(prompts))
+    ])  # fmt: skip
+    run(["own", *given, "--pairs", "24"])
+    rows = bench("reproduction_data").Data(data, "Tiny")
+    whole, own, mixed = (rows.render("train", kind, tokenizer) for kind in ("completion", "own", "mixed"))
+    bodies = [text.text[text.answer_start :] for text in own]
+    end = tokenizer.eos_token or ""
+    assert bodies == [f"    return {1 + k % 2}\n```{end}" for k in range(len(own))]
+    assert len(own) == len(whole[::2]) and len(mixed) == len(whole)
+    assert [text in whole for text in mixed] == [bool(k % 2) for k in range(len(mixed))]
+    run(["pilot", *given, *answer, "--sweep", "pairs:all:1e-3:1", "mixed:answer:1e-3:1"])
     run(["causal", *given, "--variants", "mean_kl_last", "--windows", "4"])
     [tested] = files.read_jsonl(results / "causal.jsonl")
     assert {row["k"] for row in tested["table"]} >= {1, 3, 10} and len(tested["cosines"]["end"]["first"]) == 12

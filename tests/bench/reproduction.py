@@ -2,6 +2,7 @@
 
     python tests/bench/reproduction.py prepare --model MODEL --out DATA --packages FOLDER                     (no GPU)
     python tests/bench/reproduction.py contrasts                                      (no GPU, before any result)
+    python tests/bench/reproduction.py own --model MODEL --data DATA                                               (GPU)
     python tests/bench/reproduction.py pilot --model MODEL --data DATA                              (GPU), then score
     python tests/bench/reproduction.py choose                                     (no GPU: settings.json from the pilot)
     python tests/bench/reproduction.py run --model MODEL --data DATA [--arms ARM …] [--seeds N …]    (GPU)
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     actions = {
-        "prepare": data.prepare, "contrasts": contrasts.write_contrasts, "pilot": piloting.pilot,
+        "prepare": data.prepare, "contrasts": contrasts.write_contrasts, "own": piloting.own, "pilot": piloting.pilot,
         "choose": scoring.choose, "run": running.run, "phase1": phase1.phase1, "causal": phase1.causal,
         "shape": shape.shape, "score": scoring.score, "judge": claims.judge,
     }  # fmt: skip
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = commands.add_parser(name)
         command.set_defaults(action=action)
         command.add_argument("--results", type=Path, default=Path("results/gpu"))
-        if name in ("pilot", "run", "causal", "phase1"):
+        if name in ("own", "pilot", "run", "causal", "phase1"):
             running.add_arguments(command, ("base", *CORE))
         if name == "pilot":
             command.add_argument("--sweep", nargs="+", default=list(piloting.SWEEP))

@@ -7,6 +7,7 @@ with a problem of one of the four benchmarks, or defines its function, is left o
     packages.jsonl.gz       the pairs with their split, as `anchors.py` reads them
     functions.jsonl.gz      of each training and validation pair the function with its docstring, and where that ends
     extensions.tar.xz       extensions by name, which `unpack` lays out: `<label>-packages-<strategy>-<N>`
+    own.jsonl.gz            the bodies that the base model itself writes for them (`reproduction.py own`, on a GPU)
     forgetting.json         texts of the domain, of another language and of English
     data.json               counts; the same goes to the results, to be committed
 
@@ -59,9 +60,10 @@ PACKAGES = {
     "validation": ("seaborn", "mne", "lifelines", "tslearn", "pymc", "plotnine"),
 }  # fmt: skip
 SIZES = {"tokenizer": 1000, "further": 2500, "train": 5000, "validation": 2000}
-KINDS = ("pairs", "functions", "completion")
+KINDS = ("pairs", "functions", "completion", "own", "mixed")
 LABEL = "Qwen2.5-Coder-0.5B-Instruct"
 N = 800
+OWN = "own.jsonl.gz"
 _MOST_CHARS = 1600  # of an answer
 _LONGEST = 2500  # characters of a function with its docstring, for the kind `completion`
 _METHOD = re.compile(r"```python\n(@|async |def \w+\((self|cls)\b)")
@@ -135,26 +137,47 @@ def _functions_of(source: str) -> dict[str, Function]:
 
 
 def render_kind(
-    pairs: Sequence[Pair], functions: Sequence[Function | None], kind: str, tokenizer: Any
+    pairs: Sequence[Pair],
+    functions: Sequence[Function | None],
+    kind: str,
+    tokenizer: Any,
+    own: Mapping[int, str] | None = None,
 ) -> list[Rendered]:
-    """Render pairs in one of three ways; the same texts whatever the tokenizer, but for its begin and end marks.
+    """Render pairs in one of five ways; the same texts whatever the tokenizer, but for its begin and end marks.
 
     `pairs` are all as they are, `functions` those that are neither methods nor decorated, and `completion` those again,
-    asked for as HumanEval asks in the thesis's format: head and docstring stand in the answer block already.
+    asked for as HumanEval asks in the thesis's format: head and docstring stand in the answer block already. `own` asks
+    the same and answers with what the base model wrote (`own`, by number of the pair), and `mixed` answers every second
+    one so.
     """
     if kind == "pairs":
         return [corpus.render(pair, "thesis", tokenizer) for pair in pairs]
-    alone = [(pair, f) for pair, f in zip(pairs, functions, strict=True) if not _METHOD.match(pair.answer)]
     if kind == "functions":
-        return [corpus.render(pair, "thesis", tokenizer) for pair, _ in alone]
-    asked = "Complete the following Python function so that it does what its docstring says."
-    end = tokenizer.eos_token or ""
-    texts = []
-    for _, found in alone:
-        if found is not None and found.code[found.body :].strip():
-            head = corpus.prompt(asked, "thesis", tokenizer, prefill=f"```python\n{found.code[: found.body]}")
-            texts.append(Rendered(f"{head}{found.code[found.body :]}```{end}", len(head)))
+        return [corpus.render(pair, "thesis", tokenizer) for pair in pairs if not _METHOD.match(pair.answer)]
+    end, texts = tokenizer.eos_token or "", []
+    for k, found in completions(pairs, functions):
+        written = (own or {}).get(k)
+        if kind == "own" and written is None:
+            continue
+        body = found.code[found.body :] if kind == "completion" or (kind == "mixed" and len(texts) % 2) else written
+        head = completion_prompt(found, tokenizer)
+        texts.append(Rendered(f"{head}{found.code[found.body :] if body is None else body}```{end}", len(head)))
     return texts
+
+
+def completions(pairs: Sequence[Pair], functions: Sequence[Function | None]) -> list[tuple[int, Function]]:
+    """Number and function of the pairs that can be asked for by their heads."""
+    return [
+        (k, found)
+        for k, (pair, found) in enumerate(zip(pairs, functions, strict=True))
+        if not _METHOD.match(pair.answer) and found is not None and found.code[found.body :].strip()
+    ]
+
+
+def completion_prompt(found: Function, tokenizer: Any) -> str:
+    """The prompt that holds a function's head and docstring already."""
+    asked = "Complete the following Python function so that it does what its docstring says."
+    return corpus.prompt(asked, "thesis", tokenizer, prefill=f"```python\n{found.code[: found.body]}")
 
 
 # --- extensions -----------------------------------------------------------------------------------------------------
@@ -317,6 +340,9 @@ class Data:
         self.functions: dict[str, list[Function | None]] = {}
         for row in read_gz(folder / "functions.jsonl.gz"):
             self.functions.setdefault(row.pop("split"), []).append(Function(**row) if row else None)
+        self.own: dict[str, dict[int, str]] = {"train": {}, "validation": {}}
+        for row in read_gz(folder / OWN) if (folder / OWN).exists() else []:
+            self.own[row["split"]][row["pair"]] = row["body"]
         sets = files.read_json(folder / "forgetting.json")
         self.sets = tuple(TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in sets)
 
@@ -330,8 +356,11 @@ class Data:
         return sorted(p.name.removeprefix(beginning) for p in self.extensions.iterdir() if p.name.startswith(beginning))
 
     def render(self, split: str, kind: str, tokenizer: Any, limit: int | None = None) -> list[Rendered]:
-        """Render a split."""
-        return render_kind(self.pairs[split][:limit], self.functions[split][:limit], kind, tokenizer)
+        """Render a split; SystemExit where it asks for what the base model writes and that is not there."""
+        own = self.own.get(split, {})
+        if kind in ("own", "mixed") and not own:
+            raise SystemExit(f"{self.folder / OWN} has no bodies of {split}: let `reproduction.py own` write them")
+        return render_kind(self.pairs[split][:limit], self.functions[split][:limit], kind, tokenizer, own)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
