@@ -12,7 +12,7 @@ LOCKED := $(VENV)/.locked
 help:
 	@echo 'make run            execute notebooks 00 to 07 into runs/quick/   (ARGS="--profile gpu" and so on)'
 	@echo 'make lab            open JupyterLab on a working copy of notebook 00, in lab/'
-	@echo 'make test           unit tests, then every notebook against its stored outputs'
+	@echo 'make test           unit tests, and every notebook against its stored outputs, at once'
 	@echo 'make fast           the fast unit tests, in under a minute'
 	@echo 'make test-alone     the fast tests: each file by itself, and all in random order'
 	@echo 'make test-threads   the notebooks once with one thread and once with two'
@@ -36,28 +36,31 @@ run: model
 lab: model
 	$(BIN)/vocabx lab
 
-test: unit nbval
+# nbval takes a second to import in each process, and only notebooks need it.
+UNIT := -p no:nbval -n auto --dist loadfile tests
+NBVAL := --nbval-lax --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg
+
+# Both at once, where memory allows.
+test: model
+	$(BIN)/python tools/run_tests.py --unit='$(UNIT)' --nbval='$(NBVAL)'
 
 # A process for each core, with one thread; a file of tests stays together.
 unit: model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(UNIT)
 
 # For the inner loop; `make unit` runs the tests that are marked slow, too.
 fast: model
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m "not slow" -q -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(UNIT) -m "not slow" -q
 
-# No test may need what another one left behind.
+# No test may need what another one left behind, neither of its own file nor of another.
 test-alone: model
-	$(BIN)/python -m pytest tests -m "not slow" -q -p randomly
-	@for file in $$(find tests -path tests/matrix -prune -o -name 'test_*.py' -print | sort); do \
-		$(BIN)/python -m pytest -q -m "not slow" "$$file" > .test-alone.log 2>&1 || [ $$? = 5 ] || \
-			{ cat .test-alone.log; echo "$$file does not pass alone"; exit 1; }; \
-	done; rm -f .test-alone.log
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(UNIT) -m "not slow" -q -p randomly --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python tools/run_alone.py
 
 # A fresh run folder, so that no stage is skipped as finished.
 nbval: model
-	runs=$$(mktemp -d) && trap 'rm -rf "$$runs"' EXIT && VOCABX_RUNS="$$runs" $(BIN)/python -m pytest \
-		--nbval-lax --nbval-current-env --nbval-sanitize-with tests/sanitize.cfg notebooks
+	runs=$$(mktemp -d) && trap 'rm -rf "$$runs"' EXIT && VOCABX_RUNS="$$runs" \
+		$(BIN)/python -m pytest $(NBVAL) notebooks
 
 test-threads:
 	OMP_NUM_THREADS=1 $(MAKE) nbval

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,18 +25,27 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("large")
 
 
-def measure(folder: Path, *more: str) -> dict[str, Any]:
-    command = [sys.executable, str(BENCH / "large.py"), "measure", "--out", str(folder / "out")]
-    command += [word for name, value in TINY.items() for word in (f"--{name}", str(value))] + [*more]
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(BENCH.parents[1]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads((folder / "out" / "large-try.json").read_text())
-    return found
+@pytest.fixture
+def measure(large: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Call the script here; its parts are processes of their own all the same."""
+    for name, value in {
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(BENCH.parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*more: str) -> dict[str, Any]:
+        given = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
+        large.main(["measure", "--out", str(tmp_path / "out"), *given, *more])
+        found: dict[str, Any] = json.loads((tmp_path / "out" / "large-try.json").read_text())
+        return found
+
+    return call
 
 
-def test_every_part_on_the_tiny_shape(tmp_path: Path, large: Any) -> None:
-    found = measure(tmp_path, "--scratch", str(tmp_path / "scratch"))
+def test_every_part_on_the_tiny_shape(tmp_path: Path, large: Any, measure: Callable[..., dict[str, Any]]) -> None:
+    found = measure("--scratch", str(tmp_path / "scratch"))
     assert set(found) == {"load", "phase1", "lora"} and not any("error" in row for row in found.values())
     load = found["load"]
     assert load["layers"] == 4 and load["equal_to_the_files"] and min(load["load_seconds"], load["peak_host_bytes"]) > 0
@@ -49,7 +56,7 @@ def test_every_part_on_the_tiny_shape(tmp_path: Path, large: Any) -> None:
         held = large.plan(large.SHAPES["tiny"], 2, 128, rank=row["rank"])
         assert row["calculated_bytes"] == held and 0 < row["ceiling_share"] < 1
     assert found["lora"]["frozen_tensors_moved"] == 0
-    again = measure(tmp_path, "--scratch", str(tmp_path / "scratch"))
+    again = measure("--scratch", str(tmp_path / "scratch"))
     assert again == found  # what is there is not measured again
 
     report = importlib.import_module("report")
@@ -57,10 +64,10 @@ def test_every_part_on_the_tiny_shape(tmp_path: Path, large: Any) -> None:
     assert "| lora | tiny |" in shown and "to reach: at least 0.35" in shown and "4 layers of the shape tiny" in shown
 
 
-def test_a_part_that_fails_is_noted_and_tried_again(tmp_path: Path) -> None:
-    first = measure(tmp_path, "--parts", "quantised")
+def test_a_part_that_fails_is_noted_and_tried_again(measure: Callable[..., dict[str, Any]]) -> None:
+    first = measure("--parts", "quantised")
     assert "the part quantised needs --model and --data" in first["quantised"]["error"]
-    short = measure(tmp_path, "--parts", "quantised", "--minutes", "0.1")
+    short = measure("--parts", "quantised", "--minutes", "0.1")
     assert short == first  # nothing is started that has no time
 
 

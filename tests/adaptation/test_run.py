@@ -109,13 +109,26 @@ class Stop(Exception):
     """What a test stops a run with."""
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A source, and what an adaptation to it says that was never stopped."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    source = write_sources(folder / "src")
+    return source, adapt(tiny_folder, source, folder / "out", tell=quiet, **GIVEN).summary
+
+
 @pytest.mark.parametrize("place", ["train", "tune", "export", "likelihood", "continuations"])
 def test_a_stopped_run_goes_on_and_ends_with_the_same_numbers(
-    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path,
+    tiny_folder: Path,
+    unbroken: tuple[Path, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
-    source = write_sources(tmp_path / "src")
-    given = GIVEN | ({"fine_tune": "lora", "lora_rank": 2} if place == "tune" else {})
-    whole = adapt(tiny_folder, source, tmp_path / "whole", tell=quiet, **given)
+    (source, whole), given = unbroken, GIVEN
+    if place == "tune":
+        given = GIVEN | {"fine_tune": "lora", "lora_rank": 2}
+        whole = adapt(tiny_folder, source, tmp_path / "whole", tell=quiet, **given).summary
 
     def stop(*_: Any, **__: Any) -> None:
         raise Stop
@@ -127,33 +140,32 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_numbers(
             adapt(tiny_folder, source, tmp_path / "out", tell=quiet, **given)
     told: list[str] = []
     made = adapt(tiny_folder, source, tmp_path / "out", tell=told.append, **given)
-    assert numbers(made.summary) == numbers(whole.summary)
+    assert numbers(made.summary) == numbers(whole)
     assert any("done before" in line for line in told) and any("(going on)" in line for line in told)
 
 
 def test_a_killed_process_goes_on_from_its_checkpoint(tmp_path: Path, tiny_folder: Path) -> None:
     source = write_sources(tmp_path / "src")
-    options = {"n": 6, "learning-rate": 0.01, "epochs": 80, "device": "cpu"}
-    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    command = [sys.executable, "-m", "vocabx_utils", "adapt", str(tiny_folder), "--from", str(source)]
-    outs = [tmp_path / "whole", tmp_path / "killed"]
-    subprocess.run([*command, "--out", str(outs[0]), *words], check=True, capture_output=True, cwd=ROOT)
-    process = subprocess.Popen([*command, "--out", str(outs[1]), *words], cwd=ROOT, stderr=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL)  # fmt: skip
+    options = {"n": 6, "learning_rate": 0.01, "epochs": 24, "device": "cpu"}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    adapt(tiny_folder, source, whole, tell=quiet, **options)
+    words = [str(word) for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    command = [sys.executable, "-m", "vocabx_utils", "adapt", str(tiny_folder), "--from", str(source), *words]
+    command += ["--out", str(killed)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
-        while not list(outs[1].glob(f"{WORK}/rows-*/variant/checkpoint.safetensors")):
+        while not list(killed.glob(f"{WORK}/rows-*/variant/checkpoint.safetensors")):
             assert process.poll() is None and time.monotonic() < end
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    assert not list(outs[1].glob(f"{WORK}/rows-*/done.json"))
-    second = subprocess.run([*command, "--out", str(outs[1]), *words], check=True, capture_output=True, text=True,
-                            cwd=ROOT)  # fmt: skip
+    assert not list(killed.glob(f"{WORK}/rows-*/done.json"))
+    second = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     assert "learning rows (going on) …" in second.stdout and "new tokens: done before" in second.stdout
-    first, other = (read_json(out / "summary.json") for out in outs)
+    first, other = (read_json(out / "summary.json") for out in (whole, killed))
     assert numbers(first) == numbers(other)
 
 

@@ -11,12 +11,14 @@ from click.testing import CliRunner
 from figures.figure_parts import contrast, draw
 from fixtures.tiny_run import TinyRun, build_run
 from fixtures.tiny_series import LINES, write_series
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from vocabx_utils.cli.report import figures as command
 from vocabx_utils.figures.catalogue import FIGURES, _measured_window, draw_figures
+from vocabx_utils.figures.theme import theme
 from vocabx_utils.files import write_json, write_table
 from vocabx_utils.runs import Run
 from vocabx_utils.vocabulary.alignment import align_texts
@@ -26,13 +28,21 @@ STRIPS = FIGURES[-5:]
 WITHOUT_STRIPS = FIGURES[:-5]
 
 
+@pytest.fixture(scope="module")
+def drawn(tiny: TinyRun) -> dict[str, Figure]:
+    """Every figure of the run but the strips, drawn once for all tests that look at one; none stays open."""
+    theme("notebook")
+    figures = {spec.name: spec.draw(tiny.run).figure for spec in WITHOUT_STRIPS}
+    plt.close("all")
+    return figures
+
+
 def test_every_figure_is_drawn_twice_alike_with_alt_text(tiny: TinyRun, tmp_path: Path) -> None:
     open_before = plt.get_fignums()
-    first = draw_figures(tiny.run, tmp_path / "a", WITHOUT_STRIPS)
-    second = draw_figures(tiny.run, tmp_path / "b", WITHOUT_STRIPS, ("svg",))  # PNG: see test_theme
+    first, second = (draw_figures(tiny.run, tmp_path / part, WITHOUT_STRIPS, ("svg",)) for part in ("a", "b"))
     assert all(not outcome.reason for outcome in first)
-    for one, other in zip(first, second, strict=True):
-        assert [p.name for p in one.paths] == [f"{one.name}.svg", f"{one.name}.png"]
+    for one, other in zip(first, second, strict=True):  # PNG: see test_theme
+        assert [p.name for p in one.paths] == [f"{one.name}.svg"]
         assert one.paths[0].read_bytes() == other.paths[0].read_bytes(), one.name
     texts = json.loads((tmp_path / "a" / "alt.json").read_text())
     assert set(texts) == {spec.name for spec in WITHOUT_STRIPS}
@@ -52,18 +62,17 @@ def test_counterparts_cover_what_the_thesis_shows_of_data_and_method() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_figure_with_data_says_n_and_what_bars_and_bands_are(tiny: TinyRun) -> None:
-    for spec in WITHOUT_STRIPS[3:]:  # behind the diagrams
-        figure = spec.draw(tiny.run).figure
+def test_every_figure_with_data_says_n_and_what_bars_and_bands_are(drawn: dict[str, Figure]) -> None:
+    for name, figure in list(drawn.items())[3:]:  # behind the diagrams
         words = " ".join(text.get_text() for text in figure.findobj(Text))
-        if spec.name != "sequential_published":  # the thesis does not say
-            assert re.search(r"\bn = \d", words), spec.name
-        assert re.search(r"no bands|Bands: |Bars: |bands: |[Ww]hiskers", words), spec.name
+        if name != "sequential_published":  # the thesis does not say
+            assert re.search(r"\bn = \d", words), name
+        assert re.search(r"no bands|Bands: |Bars: |bands: |[Ww]hiskers", words), name
 
 
 def test_what_a_run_lacks_is_left_out_with_the_remedy(tmp_path: Path) -> None:
     outcomes = {o.name: o for o in draw_figures(Run("empty", tmp_path), tmp_path / "f", WITHOUT_STRIPS)}
-    assert outcomes["pipeline"].paths
+    assert [path.name for path in outcomes["pipeline"].paths] == ["pipeline.svg", "pipeline.png"]
     assert not outcomes["phase1_ce"].paths
     assert "03_phase1_training" in outcomes["phase1_ce"].reason
     assert "04_fine_tuning" in outcomes["finetuning"].reason
@@ -77,7 +86,7 @@ def test_command_says_what_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
     answer = CliRunner().invoke(command, ["tiny", "--out", str(tmp_path / "f")])
     assert answer.exit_code == 0, answer.output
     assert re.search(r"causal: left out: .*06_mechanistic_analysis", answer.output)
-    assert (tmp_path / "f" / "phase1_kl.svg").exists()
+    assert (tmp_path / "f" / "phase1_kl.svg").exists() and (tmp_path / "f" / "phase1_kl.png").exists()
     assert (tmp_path / "f" / "alignment_example.svg").exists()
     assert "loss_pipeline: left out: " in answer.output
     assert CliRunner().invoke(command, ["absent"]).exit_code == 2
@@ -148,20 +157,19 @@ def test_one_group_says_nothing_and_is_left_out(tiny: TinyRun, tmp_path: Path) -
     assert "in one group (2)" in outcome.reason and not outcome.paths
 
 
-def test_lines_marks_and_words_stand_out_and_are_large_enough(tiny: TinyRun) -> None:
-    for spec in WITHOUT_STRIPS:
-        figure = spec.draw(tiny.run).figure
-        assert figure.get_size_inches()[0] <= 10, spec.name
+def test_lines_marks_and_words_stand_out_and_are_large_enough(drawn: dict[str, Figure]) -> None:
+    for name, figure in drawn.items():
+        assert figure.get_size_inches()[0] <= 10, name
         grid = [line for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) for line in axis.get_gridlines()]
         for line in set(figure.findobj(Line2D)) - set(grid):
             marked = line.get_marker() not in ("", "None", None)
             drawn = line.get_color() if line.get_linestyle() != "None" else line.get_markeredgecolor()
             if line.get_visible() and (marked or line.get_linestyle() != "None"):
-                assert contrast(drawn, line.get_alpha()) >= 3, (spec.name, line.get_label(), drawn)
+                assert contrast(drawn, line.get_alpha()) >= 3, (name, line.get_label(), drawn)
         for text in figure.findobj(Text):
             if text.get_text().strip() and text.get_visible():
-                assert contrast(text.get_color()) >= 4.5, (spec.name, text.get_text())
-                assert text.get_fontsize() >= 8, (spec.name, text.get_text())
+                assert contrast(text.get_color()) >= 4.5, (name, text.get_text())
+                assert text.get_fontsize() >= 8, (name, text.get_text())
 
 
 def test_a_text_without_new_tokens_makes_room_for_one_with(tmp_path: Path) -> None:

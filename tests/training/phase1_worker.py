@@ -1,10 +1,9 @@
-"""Train the tiny model in a process of its own: arguments are a folder, a variant and the step to die at (0: never)."""
+"""Train the tiny model in a process of its own (see `forked`)."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import torch
@@ -16,8 +15,8 @@ from vocabx_utils.training.phase1_stage import train_variant
 from vocabx_utils.training.processes import joined
 
 
-def main() -> None:
-    folder, variant, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+def train_and_die(folder: Path, variant: str, last: int) -> None:
+    """Train a variant into a folder, and die at a step (0: never)."""
     torch.set_num_threads(1)
     base = tiny_model()
 
@@ -36,7 +35,3 @@ def main() -> None:
             variant, base, new_tokens(), data, settings(epochs=2, restart_epochs=1), folder / variant,
             processes=processes,
         )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

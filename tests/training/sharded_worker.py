@@ -1,4 +1,4 @@
-"""One of two processes that train the tiny model with sharded blocks; arguments: a folder and the step to die at.
+"""One of two processes that train the tiny model with sharded blocks (see `forked`).
 
 The folder holds `model`, in two files of safetensors. What the loader read is written to `read_RANK.json`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from vocabx_utils.training.teacher import teacher_cache
 READ: list[tuple[str, int]] = []  # names and sizes of the slices that were read
 
 
-def main() -> None:
-    folder, last = Path(sys.argv[1]), int(sys.argv[2])
+def train_and_die(folder: Path, last: int) -> None:
+    """Train into the folder, and die at a step (0: never)."""
     torch.set_num_threads(1)
     process, step = HuggingFaceStorageReader._process_read_request, Phase1Training.step
 
@@ -60,7 +59,3 @@ def main() -> None:
         # batches of 3: one process has two texts and the other one, in as many passes
         config = settings(epochs=2, batch_size=3, token_budget=60, sharded=True, gradient_checkpointing="always")
         train_variant("mean_kl_last", base, new_tokens(), data, config, folder / "variant", processes=processes)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
-from training.test_finetuning import TESTS, tune
+from forked import run_forked
+from training.finetuning_worker import tune_both_ways
+from training.test_finetuning import tune
 
 from vocabx_utils import files
-
-CHILD = """
-import sys
-sys.path[:0] = {tests!r}
-from pathlib import Path
-import torch
-from training.test_finetuning import tune
-options = dict(stages=("a", "b"), a_epochs=2, checkpoint_every=2, rows_in_b=True)
-tune(Path({folder!r}) / "parallel", **options)
-for _ in range(2):
-    tune(Path({folder!r}) / "sharded", sharded=True, **options)
-torch.distributed.destroy_process_group()
-"""
 
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
-    script = folder / "child.py"
-    script.write_text(CHILD.format(tests=TESTS, folder=str(folder)))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VOCABX_PROGRESS": "plain"}
-    done = subprocess.run([*launch, str(script)], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[:6000]
+    log = folder / "log"
+    assert run_forked(tune_both_ways, folder, log=log, count=2) == [0, 0], log.read_text()[:6000]
     single = tune(folder / "single", stages=("a", "b"), a_epochs=2, checkpoint_every=2, rows_in_b=True)[2]
     return folder, single
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import run_forked
 from tiny import ROWS, WIDTH, N, V, as_base, new_tokens, tiny_model, tokenizers
 from training.phase1_parts import aligned, example_set, phase1_data, settings
+from training.phase1_worker import train_and_die
 
 from vocabx_utils import files, runs
 from vocabx_utils.student import Student
@@ -31,7 +30,6 @@ from vocabx_utils.training.teacher import teacher_cache
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import align_ids
 
-HERE = Path(__file__).parent
 VARIANTS = [
     "mean_ce",
     "mean_kl_last",
@@ -151,11 +149,9 @@ def test_micro_batches_do_not_change_the_step(tmp_path: Path) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-3)
 
 
-def _worker(folder: Path, variant: str, step: int, environment: dict[str, str] | None = None) -> int:
-    path = os.pathsep.join([*map(str, (HERE, HERE.parent, HERE.parents[1])), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(HERE / "phase1_worker.py"), str(folder), variant, str(step)]
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | (environment or {})
-    return subprocess.run(command, env=env, capture_output=True, timeout=300).returncode
+def _worker(folder: Path, variant: str, step: int) -> int:
+    [ended] = run_forked(train_and_die, folder, variant, step, log=folder / "log")
+    return ended
 
 
 def test_killed_and_resumed_equals_unbroken_bit_for_bit(tmp_path: Path) -> None:
@@ -208,14 +204,8 @@ def test_a_checkpoint_of_version_01_goes_on(tmp_path: Path, monkeypatch: pytest.
 def test_two_processes_equal_one_at_the_same_global_batch(tmp_path: Path) -> None:
     variant = "mean_kl_last_ce0.3"
     assert _worker(tmp_path / "one", variant, 0) == 0
-    path = os.pathsep.join([*map(str, (HERE, HERE.parent, HERE.parents[1])), os.environ.get("PYTHONPATH", "")])
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        str(HERE / "phase1_worker.py"), str(tmp_path / "two"), variant, "0",
-    ]  # fmt: skip
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    log = tmp_path / "log"
+    assert run_forked(train_and_die, tmp_path / "two", variant, 0, log=log, count=2) == [0, 0], log.read_text()[-3000:]
     one, two = (files.read_jsonl(tmp_path / which / variant / "steps.jsonl") for which in ("one", "two"))
     for name in ("input_loss", "head_loss"):
         np.testing.assert_allclose([row[name] for row in one], [row[name] for row in two], rtol=1e-4)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from accelerate import PartialState
+from forked import run_forked
 from tiny import ROWS, WIDTH, as_base, new_tokens, tiny_decoder, tiny_family, tiny_model, tokenizers
 from torch import nn
 from training.phase1_parts import example_set, settings
+from training.sharded_worker import train_and_die
 
 from vocabx_utils import files, models
 from vocabx_utils.settings import ConfigError
@@ -27,8 +27,6 @@ from vocabx_utils.training.phase1 import Phase1Data
 from vocabx_utils.training.phase1_stage import train_variant
 from vocabx_utils.training.teacher import ask_teacher
 
-TESTS = Path(__file__).parents[1]
-
 
 def save(folder: Path, base: Any) -> Path:
     base.model.config.update({"vocab_size": ROWS})
@@ -37,15 +35,10 @@ def save(folder: Path, base: Any) -> Path:
     return folder
 
 
-def two_processes(folder: Path, last: int) -> int:
-    worker = TESTS / "training" / "sharded_worker.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(worker)]
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VOCABX_PROGRESS": "plain"}
-    command += [str(folder), str(last)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert last or done.returncode == 0, done.stderr[-5000:]
-    return done.returncode
+def two_processes(folder: Path, last: int) -> list[int]:
+    ended = run_forked(train_and_die, folder, last, log=folder / "log", count=2)
+    assert last or ended == [0, 0], (folder / "log").read_text()[-5000:]
+    return ended
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +83,7 @@ def test_loss_curve_of_two_processes_equals_one(trained: Path, tmp_path: Path) -
 
 def test_a_killed_run_ends_with_the_same_bits(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "model", tmp_path / "model")
-    assert two_processes(tmp_path, 5) != 0
+    assert -signal.SIGKILL in two_processes(tmp_path, 5)
     assert (tmp_path / "variant" / "checkpoint.safetensors").exists()
     assert not (tmp_path / "variant" / "provenance.json").exists()
     two_processes(tmp_path, 0)

@@ -1,0 +1,128 @@
+"""Run the unit tests and all notebooks against their stored outputs at the same time, as `make test` does.
+
+python tools/run_tests.py --unit=WORDS --nbval=WORDS [--one-by-one]
+
+WORDS are what follows `python -m pytest`. Each notebook is a process of its own that begins when those whose files it
+reads have passed, two at a time, with one thread each. The longest chain of notebooks decides how long all of it takes,
+so the unit tests, which wait a lot for sandboxes and kernels, give way to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from vocabx_utils.cli.grid import NEEDS
+from vocabx_utils.cli.notebooks import find_notebooks
+
+GB = 10  # two notebooks of up to 4 GB beside two processes of unit tests of 1 GB
+UNIT = "unit tests"
+
+
+@dataclass
+class Job:
+    """One call of pytest."""
+
+    name: str
+    words: Sequence[str]
+    log: Path | None = None  # where its output goes; none: shown at once
+    needs: Sequence[str] = ()
+    gives_way: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Begin, with one thread."""
+        command = [sys.executable, "-m", "pytest", *self.words]
+        if self.gives_way:
+            command = ["nice", "-n", "5", *command]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | self.environment
+        if self.log is None:
+            return subprocess.Popen(command, env=environment)
+        with self.log.open("wb") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def choose(waiting: Sequence[Job], passed: set[str], running: int, at_once: int) -> Job | None:
+    """Return the job to begin now: of those that lack nothing, the one that most others wait for."""
+    ready = [job for job in waiting if set(job.needs) <= passed]
+    if not ready or running >= at_once:
+        return None
+    return max(ready, key=lambda job: sum(job.name in other.needs for other in waiting))
+
+
+def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
+    """Run jobs and say how each one ended, with its log where it failed.
+
+    Args:
+        jobs: each stands behind those that it needs.
+        at_once: how many run at the same time.
+
+    Returns:
+        Names of those that failed, or did not begin because one that they need failed.
+    """
+    waiting, running, passed, failed = list(jobs), dict[int, tuple[Job, subprocess.Popen[bytes], float]](), set(), []
+    while waiting or running:
+        while job := choose(waiting, passed, len(running), at_once):
+            waiting.remove(job)
+            process = job.start()
+            running[process.pid] = (job, process, time.monotonic())
+        if not running:  # what is left needs one that failed
+            return failed + [job.name for job in waiting]
+        number, status, used = os.wait4(-1, 0)
+        if number not in running:
+            continue
+        job, process, began = running.pop(number)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        told = f"{(time.monotonic() - began) / 60:.1f} min, {(used.ru_utime + used.ru_stime) / 60:.1f} of the processor"
+        if process.returncode:
+            failed.append(job.name)
+            if job.log is not None:
+                print(job.log.read_text(encoding="utf-8", errors="replace"))
+        else:
+            passed.add(job.name)
+        print(f"{job.name}: {'failed' if process.returncode else 'passed'} ({told})", flush=True)
+    return failed
+
+
+def notebook_jobs(words: Sequence[str], scratch: Path) -> list[Job]:
+    """Make a job of each notebook; they share a fresh run folder, so that no stage is skipped as finished."""
+    runs, words = {"VOCABX_RUNS": str(scratch / "runs")}, [*words, "-p", "no:cacheprovider"]
+    return [
+        Job(name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), environment=runs)
+        for name, path in find_notebooks().items()
+    ]
+
+
+def main() -> int:
+    """Run everything; the status is 1 if something failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--unit", default="", metavar="WORDS", help="none: the notebooks alone")
+    parser.add_argument("--nbval", required=True, metavar="WORDS")
+    parser.add_argument("--one-by-one", action="store_true", help="for a machine of little memory")
+    asked = parser.parse_args()
+    free = psutil.virtual_memory().available / 1e9
+    if not asked.one_by_one and free < GB:
+        print(f"{free:.0f} GB of memory are free, and all at once takes up to {GB}: one after the other.", flush=True)
+        asked.one_by_one = True
+    with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
+        jobs = notebook_jobs(shlex.split(asked.nbval), Path(scratch))
+        if asked.unit:
+            jobs.insert(0, Job(UNIT, shlex.split(asked.unit), gives_way=True))
+        at_once = 1 if asked.one_by_one else 2 + bool(asked.unit)
+        failed = run_jobs(jobs, at_once)
+    print(f"{len(jobs)} jobs, {len(failed)} of them failed", *failed, sep="\n  ")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
