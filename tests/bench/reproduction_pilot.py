@@ -1,9 +1,9 @@
 """The pilot of the reproduction: how may LoRA train on this data without unlearning what the benchmarks ask?
 
-`own` lets the base model write bodies for the training prompts: text from which LoRA unlearns nothing, to be taken alone
-or with every second body from the packages (`mixed`). `pilot` tunes the base model in each way of a sweep and lets it
-answer HumanEval and MBPP; `choose` (in `reproduction_score`) takes the way with the fewest bits per byte on validation
-pairs among those that lose at most 3 points on each.
+`own` lets the base model write bodies for the training prompts: text from which LoRA unlearns nothing, to be taken
+alone or with every second body from the packages (`mixed`). `pilot` tunes the base model in each way of a sweep and
+lets it answer HumanEval and MBPP; `choose` (in `reproduction_score`) takes the way with the fewest bits per byte on
+validation pairs among those that lose at most 3 points on each.
 RESULTS/pilot.jsonl holds a line a way, and answers/pilot/ their answers.
 """
 

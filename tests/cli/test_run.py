@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -17,7 +18,7 @@ from click.testing import CliRunner, Result
 from fixtures.tiny_notebooks import SLOW_KERNEL
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from vocabx_utils.cli import main
+from vocabx_utils.cli import main, notebooks
 from vocabx_utils.cli.parameters import declared_parameters
 
 PARAMETERS = """\
@@ -346,3 +347,23 @@ def test_timings_hold_all_settings_and_those_that_were_given(make: Make, call: C
     assert noted["parameters"] == {"epochs": 3}
     assert noted["settings"]["epochs"] == 3
     assert noted["settings"]["learning_rate"] == 0.01
+
+
+def test_the_peak_of_memory_is_found_without_looking_closely_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def closely(process: Any) -> int:
+        looks.append(1)
+        return int(process.memory_info().rss)
+
+    monkeypatch.setattr(notebooks, "_resident", closely)
+    with notebooks._peak_memory(0.02) as peak:
+        before = peak()
+        some = bytearray(200 << 20)
+        time.sleep(0.5)
+        del some
+        time.sleep(0.3)
+        less = bytearray(100 << 20)
+        time.sleep(0.3)
+    assert len(less) and peak() - before > 190
+    assert 1 <= len(looks) <= 20  # of some fifty samples
