@@ -6,7 +6,8 @@
     python tests/bench/phrases.py score --answers FOLDER --out OUT
 
 `prepare` writes texts and extensions for every N: strategies `merges`, `phrases` (crossing words only), `both`, and
-`literal`, which is `both` with added tokens instead of phrases that the pre-tokenizer lets through.
+`literal`, which is `both` with added tokens instead of phrases that the pre-tokenizer lets through, and `unbroken`, which
+is `both` without line breaks inside tokens.
 A run is `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`, for example `both:800:kl_last:1e-3`.
 `measure` trains and writes one line a run to OUT/<label>-<texts>.jsonl at once; runs that are there are skipped.
 `answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP, and `score` executes what
@@ -59,7 +60,7 @@ from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
-STRATEGIES = ("merges", "phrases", "both", "literal")
+STRATEGIES = ("merges", "phrases", "both", "literal", "unbroken")
 DOCSTRING = re.compile(r"""\s*(\"{3}|'{3}|>>>)""")
 _BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
@@ -98,7 +99,7 @@ def _extended(options: argparse.Namespace, tokenizer: Any, texts: list[str], n: 
     least = options.min_count or max(8, 24_000 // n)  # of 5 MB; smaller domains ask for fewer
     chosen = TokenOptions(
         min_count=least, min_files=3, mix_words=strategy != "phrases", across_digits=options.digits,
-        phrase_form="literal" if strategy == "literal" else "patterns",
+        phrase_form="literal" if strategy == "literal" else "patterns", line_breaks=strategy != "unbroken",
     )  # fmt: skip
     return extend_tokenizer(tokenizer, texts, n, "phrases", chosen)
 
@@ -378,7 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--texts", choices=KINDS, required=True)
             command.add_argument("--root", type=Path, help="another folder of texts")
             command.add_argument("--n", type=int, nargs="+", default=[200, 800, 3200])
-            command.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+            command.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES[:4])
             command.add_argument(
                 "--min-count", type=int, default=0, help="places of each token; 0 for the usual number"
             )
