@@ -6,8 +6,8 @@
     python tests/bench/phrases.py score --answers FOLDER --out OUT
 
 `prepare` writes texts and extensions for every N: strategies `merges`, `phrases` (crossing words only), `both`, and
-`literal`, which is `both` with added tokens instead of phrases that the pre-tokenizer lets through, and `unbroken`, which
-is `both` without line breaks inside tokens.
+`literal`, which is `both` with added tokens instead of phrases that the pre-tokenizer lets through; on demand also
+`unbroken`, which is `both` without line breaks inside tokens.
 A run is `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`, for example `both:800:kl_last:1e-3`.
 `measure` trains and writes one line a run to OUT/<label>-<texts>.jsonl at once; runs that are there are skipped.
 `answers` lets base, rows, and both after LoRA on the same texts answer HumanEval and MBPP, and `score` executes what
