@@ -106,15 +106,21 @@ def run_table(runs: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {label(row)} | {row['machine']}, {row['cores']} cores | {row['minutes']:.1f} | "
             f"{row['cpu_minutes']:.1f} | {load} | {row['announced_bytes'] / 1e9:.1f} | {row['peak_bytes'] / 1e9:.1f} | "
-            f"{row['sweep']['tokens_per_second']:,.0f} | {projected_hours(row):.2f} |"
+            f"{' | '.join(pace_and_hours(row))} |"
         )
     return "\n".join(lines)
 
 
-def projected_hours(row: dict[str, Any]) -> float:
-    """Hours that 800 rows take at most at the measured rate, by the defaults of such a device (docs/adapt.md)."""
+def pace_and_hours(row: dict[str, Any]) -> tuple[str, str]:
+    """The sweep's tokens a second, and the hours that 800 rows take at most at that rate by the device's defaults.
+
+    Both empty where a rate was given, since nothing was swept then.
+    """
+    pace = (row["sweep"] or {}).get("tokens_per_second")
+    if not pace:
+        return "", ""
     windows, epochs = (32, 4) if "NVIDIA" in row["machine"] else (8, 2)
-    return 800 * windows * 48 * epochs / float(row["sweep"]["tokens_per_second"]) / 3600
+    return f"{pace:,.0f}", f"{800 * windows * 48 * epochs / pace / 3600:.2f}"
 
 
 def gain_table(runs: list[dict[str, Any]]) -> str:
