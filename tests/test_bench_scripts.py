@@ -250,3 +250,17 @@ def test_phrases_are_measured_reported_and_continued(tmp_path: Path) -> None:
     report.write(out, docs, told=8)
     page = (docs / "phrases.md").read_text()
     assert "SmolLM2, own" in page and "-->\nnot measured" not in page and (docs / "figures" / "phrases.svg").exists()
+
+
+def test_nothing_is_begun_that_would_end_after_its_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts, clock = script("bench_parts"), [0.0]
+    monkeypatch.setattr(parts.time, "perf_counter", lambda: clock[0])
+    begun = []
+    limits = argparse.Namespace(started=0.0, minutes=1.0)
+    for seconds in parts.while_time_lasts([10, 20, 5, 5], limits, 1.5, lambda n, item: f"{n} left, from {item} on"):
+        begun.append(seconds)
+        clock[0] += seconds
+    assert begun == [10, 20, 5]  # 25 s are left then, and the longest took 20, of which half as much more is wanted
+    assert capsys.readouterr().out == "1 left, from 5 on: no time\n"

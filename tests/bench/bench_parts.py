@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import gc
 import platform
 import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from vocabx_utils import models, runs
+from vocabx_utils.student import Student
 
+T = TypeVar("T")
 _LLAMA_67B = dict(
     model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
     num_key_value_heads=32, max_position_embeddings=4096,
@@ -100,6 +103,37 @@ def random_model(shape: str) -> Any:
 def seconds_left(started: float, minutes: float) -> float:
     """Seconds of a time limit that are left, `started` being a reading of `time.perf_counter`."""
     return 60 * minutes - (time.perf_counter() - started)
+
+
+def while_time_lasts(
+    items: Sequence[T], options: argparse.Namespace, margin: float, told: Callable[[int, T], str]
+) -> Iterator[T]:
+    """Yield items as long as one that takes as long as the longest so far would end in time.
+
+    Args:
+        options: `started` and `minutes`, see `seconds_left`.
+        margin: how many times the longest must be left.
+        told: sentence on what is left out, by the number of items and the first of them.
+    """
+    longest = 0.0
+    for place, item in enumerate(items):
+        if seconds_left(options.started, options.minutes) < margin * longest:
+            print(f"{told(len(items) - place, item)}: no time", flush=True)
+            return
+        began = time.perf_counter()
+        yield item
+        longest = max(longest, time.perf_counter() - began)
+
+
+def rounded(value: float | None) -> float | None:
+    """Six digits; whole numbers and what is missing stay."""
+    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
+
+
+def rows_of(student: Student) -> dict[str, torch.Tensor]:
+    """Input and head rows of a student, (N, D) each, in float32 on the host, as they are kept in a file."""
+    rows = {"input": student.input_rows, "head": student.head_rows}
+    return {name: values.detach().cpu().contiguous() for name, values in rows.items()}
 
 
 def median_rate(seconds: Sequence[float], tokens: Sequence[int]) -> float:

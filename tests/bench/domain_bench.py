@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import phrases
 import torch
-from bench_parts import free
+from bench_parts import free, rounded, rows_of
 from domain_arms import Arm, lora_config, rows_config, settings_of, told_settings
 from reproduction_arms import tune
 from safetensors import safe_open
@@ -82,7 +82,7 @@ class Bench(phrases.Bench):
         variant, config = rows_config(arm, self.settings, self.options.thesis, self.options.seed, tokens)
         extension, recipe = self.extension(arm.extension), parse_variant(variant)
         if recipe.objective is None:
-            return _rows(new_student(recipe, self.base, extension.tokens, config)), {}
+            return rows_of(new_student(recipe, self.base, extension.tokens, config)), {}
         key = f"{self.label}-{self.kind}-{arm.extension}-{files.digest([variant, _recipe_facts(config), self._read()])}"
         path = self.options.keep / f"{key}.safetensors" if self.options.keep else None
         if key not in self.learned and path is not None and path.exists():
@@ -118,7 +118,7 @@ class Bench(phrases.Bench):
             "prepared_s": round(prepared, 1), "without_examples": int((counts == 0).sum()),
             "median_examples": float(np.median(counts)),
         }  # fmt: skip
-        return _rows(student), told
+        return rows_of(student), told
 
     def _examples_of(self, arm: Arm, config: Phase1Config) -> Phase1Data:
         """Examples and teacher, kept while arms with the same tokens and texts follow each other."""
@@ -147,7 +147,7 @@ class Bench(phrases.Bench):
         tuned, told = tune(start, train, watched, self.planned, lora_config(self.settings, self.options.seed))
         (stage,) = told["stages"]
         names = ("steps", "texts", "tokens", "seconds", "trainable", "padding", "validation_loss")
-        return tuned, {name: _rounded(stage[name]) for name in names}
+        return tuned, {name: rounded(stage[name]) for name in names}
 
     # --- measuring
 
@@ -173,7 +173,7 @@ class Bench(phrases.Bench):
         examples, teacher = self._judged(name, plain=not arm.strategy)
         scores, _ = evaluate(student, examples, teacher, token_budget=self.options.token_budget)
         targets = scores["n_old_targets"] + scores["n_new_targets"]
-        told = {key: _rounded(scores[key]) for key in ("kl_identical", "kl_last")}
+        told = {key: rounded(scores[key]) for key in ("kl_identical", "kl_last")}
         return told | {"kl_places": name, "new_share": round(scores["n_new_targets"] / targets, 4)}
 
     def _judged(self, name: str, plain: bool) -> tuple[AlignedSet, TeacherStates]:
@@ -221,18 +221,9 @@ def without_new_tokens(examples: AlignedSet) -> AlignedSet:
     return dataclasses.replace(examples, examples=tuple(map(read_as_before, examples.examples)), n_new=0)
 
 
-def _rows(student: Student) -> dict[str, torch.Tensor]:
-    rows = {"input": student.input_rows, "head": student.head_rows}
-    return {name: values.detach().cpu().contiguous() for name, values in rows.items()}
-
-
 def _recipe_facts(config: Phase1Config) -> dict[str, Any]:
     names = (
         "learning_rate", "head_learning_rate", "head_init", "epochs", "warmup", "rate_after", "average_last",
         "head_fit", "ce_decay", "token_sampling", "batch_size", "window", "train_windows", "max_length", "seed",
     )  # fmt: skip
     return {name: getattr(config, name) for name in names}
-
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import domain_report
-from bench_parts import facts, free, seconds_left
+from bench_parts import facts, free, while_time_lasts
 from domain_arms import RECIPE, THESIS, Arm, arms_of, recipe_of, settings_of, told_settings
 from domain_bench import Bench, student_of
 
@@ -44,12 +44,10 @@ def measure(options: argparse.Namespace) -> None:
     done = {(row["arm"], row["n"]) for row in rows if row["seed"] == options.seed}
     left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) not in done]
     print(f"{path.stem}: {len(left)} arms to measure", flush=True)
-    bench, failed, longest = Bench(options, rate) if left else None, [], 0.0
-    for place, arm in enumerate(left):
-        assert bench is not None
-        if seconds_left(options.started, options.minutes) < 1.2 * longest:
-            print(f"{len(left) - place} are left out, from {arm.name}, N = {arm.n}, on: no time", flush=True)
-            break
+    if not left:
+        return
+    bench, failed = Bench(options, rate), []
+    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
         began = time.perf_counter()
         try:
             row = bench.measure_arm(arm)
@@ -59,7 +57,6 @@ def measure(options: argparse.Namespace) -> None:
         finally:
             free()
         took = time.perf_counter() - began
-        longest = max(longest, took)
         files.append_jsonl(path, row | {"took_s": round(took, 1)} | facts())
         shown = ("saved", "bpb", "kl_identical", "kl_last", "speed_gain")
         print(arm.name, arm.n, {key: row[key] for key in shown if key in row}, f"{took:.0f} s", flush=True)

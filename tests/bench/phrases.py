@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_parts import facts, seconds_left
+from bench_parts import facts, rows_of, while_time_lasts
 from domain_texts import KINDS, documents, read_texts, split_texts
 from safetensors.torch import load_file, save_file
 
@@ -208,8 +208,7 @@ class Bench:
         if self.options.cuts:
             row |= self.cuts(extension, student)
         if self.options.keep:
-            rows = {"input": student.input_rows, "head": student.head_rows}
-            save_file({k: v.detach().cpu().contiguous() for k, v in rows.items()}, self._kept(name))
+            save_file(rows_of(student), self._kept(name))
         return row
 
     def _kept(self, name: str) -> Path:
@@ -296,14 +295,10 @@ def measure(options: argparse.Namespace) -> None:
     rows = files.read_jsonl(bench.path) if bench.path.exists() else []
     of_these = {(options.epochs, len(bench.train)), (0, len(bench.train))}  # `untrained` has no epochs
     done = {row["run"] for row in rows if (row["epochs"], row.get("train_documents")) in of_these}
-    longest = 0.0
-    for name in (run for run in options.runs if run not in done):
-        if seconds_left(options.started, options.minutes) < longest * 1.2:
-            print(f"{name} and what follows is left out: no time", flush=True)
-            break
+    left = [run for run in options.runs if run not in done]
+    for name in while_time_lasts(left, options, 1.2, lambda n, name: f"{name} and what follows is left out"):
         began = time.perf_counter()
         row = bench.measure(name)
-        longest = max(longest, time.perf_counter() - began)
         files.append_jsonl(bench.path, row | facts())
         shown = ("saved", "new_share", "kl_identical", "kl_last", "bpb", "base_bpb", "seconds")
         print(name, {k: row[k] for k in shown}, f"{time.perf_counter() - began:.0f} s", flush=True)
@@ -342,8 +337,8 @@ def _answer(start: Start, name: str, problems: Sequence[Any], options: argparse.
 def score(options: argparse.Namespace) -> None:
     """Execute the answers of `answers`."""
     found = files.read_json(options.out) if options.out.exists() else []
+    lora = {"lora_rate": options.lora_rate, "lora_epochs": options.lora_epochs}
     for path in sorted(options.answers.glob("*.jsonl")):
-        lora = {"lora_rate": options.lora_rate, "lora_epochs": options.lora_epochs}
         for benchmark, beginning in (("humaneval", "HumanEval/"), ("mbpp", "Mbpp/")):
             rows = [row for row in files.read_jsonl(path) if row["task_id"].startswith(beginning)]
             table = evaluate_answers(benchmark, rows, fast=True)

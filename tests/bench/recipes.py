@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import facts, free, seconds_left, synchronise
+from bench_parts import facts, free, rounded, synchronise, while_time_lasts
 from recipe_data import SETTINGS, draw, prepare, read_examples, read_tokens
 from recipe_runs import Run, choose_runs, parse_run
 from recipe_samples import sampled_examples
@@ -128,9 +128,9 @@ class Bench:
             "tokens": int(sum(training.facts.tokens[step].sum() for step in steps)),
             "sampled": sampled, "examples": len(train), "read_again": train.tokens if run.fit else 0,
             "seconds": round(sum(record["seconds"] for record in records), 2),
-            "start": {key: _rounded(records[0][key]) for key in ("kl_identical", "kl_last", "bpb", "ce_new")},
+            "start": {key: rounded(records[0][key]) for key in ("kl_identical", "kl_last", "bpb", "ce_new")},
         }  # fmt: skip
-        return student, told | {key: _rounded(records[-1][key]) for key in MEASURED}
+        return student, told | {key: rounded(records[-1][key]) for key in MEASURED}
 
 
 @contextlib.contextmanager
@@ -142,10 +142,6 @@ def timed(what: str) -> Iterator[None]:
     print(f"  {what}: {time.perf_counter() - began:.1f} s", flush=True)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
-
-
 # --- sweep ----------------------------------------------------------------------------------------------------------
 
 
@@ -155,12 +151,10 @@ def sweep(options: argparse.Namespace) -> None:
     known = {row["run"]: row for row in files.read_jsonl(path)} if path.exists() else {}
     wanted = [run for run in choose_runs(options.runs, options.rounds) if run.name not in known]
     print(f"{options.setting}: {len(wanted)} runs to measure, {len(known)} are there", flush=True)
-    bench, longest = Bench(options, "sweep") if wanted else None, 0.0
-    for place, run in enumerate(wanted):
-        assert bench is not None
-        if seconds_left(options.started, options.minutes) < 1.3 * longest:
-            print(f"{len(wanted) - place} runs are left out, from {run.name} on: no time", flush=True)
-            break
+    if not wanted:
+        return
+    bench = Bench(options, "sweep")
+    for run in while_time_lasts(wanted, options, 1.3, lambda n, run: f"{n} runs are left out, from {run.name} on"):
         began = time.perf_counter()
         same = next((row for row in known.values() if row["settings"] == run.settings), None)
         row = same | {"copied": True} if same else _measured(bench, run)
@@ -168,7 +162,6 @@ def sweep(options: argparse.Namespace) -> None:
         files.append_jsonl(path, row)
         known[run.name] = row
         took = time.perf_counter() - began
-        longest = max(longest, took)
         shown = " ".join(f"{key} {row[key]:.4f}" for key in ("kl_identical", "kl_last", "bpb") if row.get(key))
         print(f"{run.name}: {row.get('error', shown)}, {row.get('seconds', 0):.1f} of {took:.1f} s", flush=True)
 
@@ -201,18 +194,15 @@ def final(options: argparse.Namespace) -> None:
     print(f"{options.setting}: {len(wanted)} trainings, {len(known)} are there", flush=True)
     if not wanted:
         return
-    bench, longest = Bench(options, "report"), 0.0
+    bench = Bench(options, "report")
     # a training ends with a validation: here of a single text, since all of them are measured text by text
     one = AlignedSet(bench.judged.examples[:1], vocab_size=bench.judged.vocab_size, n_new=bench.judged.n_new)
     little = one, bench.ask(one)
     if (BASE, 0) not in known:
         files.append_jsonl(path, _base_row(bench))
-    for place, (seed, run) in enumerate(wanted):
-        if seconds_left(options.started, options.minutes) < 1.3 * longest:
-            print(
-                f"{len(wanted) - place} trainings are left out, from {run.name}, seed {seed}, on: no time", flush=True
-            )
-            break
+    for seed, run in while_time_lasts(
+        wanted, options, 1.3, lambda n, one: f"{n} trainings are left out, from {one[1].name}, seed {one[0]}, on"
+    ):
         began = time.perf_counter()
         student, told = bench.train(run, seed, little)
         found = evaluate_texts(student, bench.judged, bench.judged_teacher, token_budget=options.token_budget)
@@ -223,7 +213,6 @@ def final(options: argparse.Namespace) -> None:
         }  # fmt: skip
         files.append_jsonl(path, row)
         took = time.perf_counter() - began
-        longest = max(longest, took)
         means = [found.kl_identical.sum() / found.n_identical.sum(), found.kl_last.sum() / max(1, found.n_last.sum())]
         bits = found.nats.sum() / np.log(2) / found.n_bytes.sum()
         print(f"{run.name}, seed {seed}: {means[0]:.4f} {means[1]:.4f} {bits:.4f}, {took:.1f} s", flush=True)

@@ -156,12 +156,12 @@ def render_kind(
         return [corpus.render(pair, "thesis", tokenizer) for pair in pairs if not _METHOD.match(pair.answer)]
     end, texts = tokenizer.eos_token or "", []
     for k, found in completions(pairs, functions):
-        written = (own or {}).get(k)
+        asked_of_base = kind == "own" or (kind == "mixed" and len(texts) % 2 == 0)
+        written = (own or {}).get(k) if asked_of_base else None
         if kind == "own" and written is None:
             continue
-        body = found.code[found.body :] if kind == "completion" or (kind == "mixed" and len(texts) % 2) else written
-        head = completion_prompt(found, tokenizer)
-        texts.append(Rendered(f"{head}{found.code[found.body :] if body is None else body}```{end}", len(head)))
+        body, head = written or found.code[found.body :], completion_prompt(found, tokenizer)
+        texts.append(Rendered(f"{head}{body}```{end}", len(head)))
     return texts
 
 

@@ -10,7 +10,6 @@ RESULTS/pilot.jsonl holds a line a way, and answers/pilot/ their answers.
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import time
 from typing import Any
@@ -23,6 +22,7 @@ from reproduction_run import Bench, known_lines
 from vocabx_utils import files
 from vocabx_utils.evaluation.decoding import generate
 from vocabx_utils.evaluation.prompts import Prompt
+from vocabx_utils.evaluation.statements import parses
 from vocabx_utils.vocabulary.encoding import encode_all
 
 SWEEP = (
@@ -47,19 +47,11 @@ def own(options: argparse.Namespace) -> None:
         replies = generate(bench.base.model, tokenizer, prompts, max_new_tokens=options.max_new_tokens)
         for (k, found), reply in zip(asked, replies, strict=True):
             body = reply.text.split("```")[0]
-            if reply.finish != "length" and body.strip() and _parses(found.code[: found.body] + body):
+            if reply.finish != "length" and body.strip() and parses(found.code[: found.body] + body):
                 rows.append({"split": split, "pair": k, "body": body.rstrip() + "\n"})
         kept = sum(row["split"] == split for row in rows)
         print(f"own {split}: {kept} of {len(asked)} bodies kept, {time.perf_counter() - began:.0f} s", flush=True)
     write_gz(options.data / OWN, rows)
-
-
-def _parses(code: str) -> bool:
-    try:
-        ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    return True
 
 
 def pilot_settings(name: str, settings: Settings) -> tuple[Arm, Settings]:

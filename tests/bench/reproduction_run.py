@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import facts, free, seconds_left
+from bench_parts import facts, free, rows_of, seconds_left
 from reproduction_arms import Arm, Settings, parse_arm, row_settings, tune, tuning_config
 from reproduction_data import Data, write_gz
 from safetensors.torch import load_file, save_file
@@ -105,7 +105,7 @@ class Bench:
         recipe = parse_variant(variant)
         if recipe.objective is None:
             student = new_student(recipe, self.base, extension.tokens, config)
-            return _rows_of(student), variant
+            return rows_of(student), variant
         label = self.settings.recipe.replace(":", "_") if arm.start == "recipe" else arm.start
         file = f"{name}-{label}-s{seed}.safetensors"
         for folder in self.options.rows:
@@ -117,7 +117,7 @@ class Bench:
         training = Phase1Training(recipe, student, data, config)
         records = [event.record for event in training.run() if event.record is not None]
         self.options.rows[0].mkdir(parents=True, exist_ok=True)
-        kept = {key: value.bfloat16() for key, value in _rows_of(student).items()}
+        kept = {key: value.bfloat16() for key, value in rows_of(student).items()}
         save_file(kept, self.options.rows[0] / file)
         told = {"start": arm.start, "extension": name, "seed": seed, "variant": variant, "metrics": records}
         told |= {"train_tokens": data.train.tokens, "seconds": round(time.perf_counter() - began, 1)}
@@ -213,12 +213,6 @@ class Bench:
             "tokens_per_answer": round(tokens / len(rows), 1), "cut_off": finish.count("length"),
             "healed": healer is not None,
         }  # fmt: skip
-
-
-def _rows_of(student: Any) -> dict[str, torch.Tensor]:
-    return {
-        "input": student.input_rows.detach().cpu().contiguous(), "head": student.head_rows.detach().cpu().contiguous()
-    }  # fmt: skip
 
 
 def _small(config: dict[str, Any]) -> dict[str, Any]:
