@@ -19,6 +19,7 @@ from vocabx_utils.resampling import paired_bootstrap
 ROOT = Path(__file__).parents[1]
 BENCH = ROOT / "tests" / "bench"
 PAGE = ROOT / "docs" / "domains.md"
+RECIPE = "r1:kl_last:0.001:0.0001:mean:texts"
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +112,13 @@ def test_from_documents_to_the_page(
     run = bench("domains").main
     with pytest.raises(SystemExit, match=r"run `domains.py pilot` with the same label first, or give --lora-rate"):
         run(["measure", *given])
-    run(["pilot", *given, "--rates", "1e-4", "3e-3"])
+    recipes = ["r4:kl_last_ce0.1:0.002:0.0001:mean:fit0.1:texts", RECIPE]
+    run(["pilot", *given, "--rates", "1e-4", "3e-3", "--recipes", *recipes])
     pilot = files.read_jsonl(tmp_path / "results" / "pilot" / "Tiny-headers.jsonl")
-    assert [row["lora_rate"] for row in pilot] == [1e-4, 3e-3] and pilot[0]["bpb"] != pilot[1]["bpb"]
+    assert [row["lora_rate"] for row in pilot[:2]] == [1e-4, 3e-3] and pilot[0]["bpb"] != pilot[1]["bpb"]
+    assert [row["recipe"] for row in pilot[2:]] == recipes and pilot[2]["bpb"] != pilot[3]["bpb"]
+    run(["pilot", *given, "--rates", "3e-3", "--recipes", RECIPE])
+    assert files.read_jsonl(tmp_path / "results" / "pilot" / "Tiny-headers.jsonl") == pilot  # not tried again
     run(["measure", *given, "--arms", "base", "base_lora", "words"])
     path = tmp_path / "results" / "Tiny-headers.jsonl"
     before = path.read_text()
@@ -134,6 +139,8 @@ def test_from_documents_to_the_page(
         (name, n) for n in (6, 9) for name in list(DOMAIN_ARMS)[2:]
     ]
     by_arm = {(row["arm"], row["n"]): row for row in rows}
+    best = min(pilot[2:], key=lambda row: row["bpb"])
+    assert {row["settings"]["recipe"] for row in rows} == {best["recipe"]}
 
     tuned = [row["lora"] for row in rows if row["lora"]]
     assert len(tuned) == 5 and len({lora["steps"] for lora in tuned}) == 1 and tuned[0]["steps"] > 4
@@ -154,7 +161,7 @@ def test_from_documents_to_the_page(
     assert by_arm["words_lora", 6]["phase1"] == by_arm["words", 6]["phase1"]
 
     whole = path.read_text()
-    run(["measure", *given, "--recipe", "r1:kl_last_ce0.03:1e-3:1e-4:mean:texts"])  # the usual one in other digits
+    run(["measure", *given, "--recipe", best["recipe"].replace("0.001", "1e-3").replace("0.0001", "1e-4")])
     with pytest.raises(SystemExit, match="'epochs': \\(1, 3\\)"):
         run(["measure", *given, "--epochs", "3"])
     run(["measure", *given, "--seed", "1", "--minutes", "0", "--arms", "base"])
@@ -173,10 +180,12 @@ def test_from_documents_to_the_page(
 def test_kl_is_that_of_both_models_at_each_shared_border(tmp_path: Path, given: list[str]) -> None:
     """A slow second way: each document by itself, through the plain models, over all borders behind the first token."""
     run = bench("domains").main
-    run(["measure", *given, "--arms", "base_lora", "words_lora", "--lora-rate", "3e-3", "--n", "6"])
+    given = [*given, "--n", "6"]
+    chosen = ["--lora-rate", "3e-3", "--recipe", RECIPE]
+    run(["measure", *given, *chosen, "--arms", "base_lora", "words_lora"])
     rows = {row["arm"]: row for row in files.read_jsonl(tmp_path / "results" / "Tiny-headers.jsonl")}
     parts = bench("domain_bench")
-    options = self_options(given)
+    options = self_options([*given, *chosen])
     own = parts.Bench(options, 3e-3)
     arms = bench("domain_arms").arms_of(["base_lora", "words_lora"], [6])
     extension = own.extension("merges-6")
@@ -200,7 +209,7 @@ def self_options(given: list[str]) -> Any:
     domains = bench("domains")
     measure, domains.measure = domains.measure, found.append
     try:
-        domains.main(["measure", *given, "--n", "6"])
+        domains.main(["measure", *given])
     finally:
         domains.measure = measure
     return found[0]

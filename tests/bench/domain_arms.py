@@ -18,8 +18,11 @@ from reproduction_arms import Settings, parse_arm, row_settings, tuning_config
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.measured import DOMAIN_ARMS
 
-RECIPE = "r1:kl_last_ce0.03:0.001:0.0001:mean:texts"
-"""Of phase 1, unless another one is asked for; names are read as `recipe_runs` says."""
+RECIPES = (
+    "r4:kl_last_ce0.1:0.002:0.0001:mean:fit0.1:texts", "r4:kl_last_ce0.1:0.002:0.001:mean:fit0.1:texts",
+    "r4:kl_last_ce0.1:0.001:0.0001:mean:fit0.1:texts",
+)  # fmt: skip
+"""Of phase 1, for the pilot to choose from: R4 of recipes.md at three pairs of rates; read by `recipe_runs`."""
 THESIS = "thesis:kl_first:0.00042:0.00042:first:texts"
 """KL after the first subtoken, both sides at the thesis's rate, the head from the first subtokens."""
 

@@ -111,13 +111,17 @@ def settings_table(rows: Rows) -> str:
 
 
 def pilot_table(folder: Path) -> str:
-    """Bits per byte of the base after LoRA at each rate, on training documents that were left out."""
+    """Bits per byte on training documents that were left out: the base after LoRA, and words and phrases, N the least."""
     lines = [
-        [path.stem, f"{row['lora_rate']:g}", f"{row['bpb']:.4f}", str(row["lora"]["steps"])]
+        [path.stem, _tried(row), f"{row['bpb']:.4f}", str((row.get("lora") or row["phase1"])["steps"])]
         for path in sorted(folder.glob("*.jsonl"))
-        for row in sorted(read_jsonl(path), key=lambda row: row["lora_rate"])
+        for row in sorted(read_jsonl(path), key=lambda row: (row.get("recipe", ""), row.get("lora_rate", 0.0)))
     ]
-    return table_of(["model, text", "rate", "bits per byte", "updates"], lines) if lines else _NOTHING
+    return table_of(["model, text", "tried", "bits per byte", "updates"], lines) if lines else _NOTHING
+
+
+def _tried(row: dict[str, Any]) -> str:
+    return f"`{row['recipe']}`" if "recipe" in row else f"base + LoRA at {row['lora_rate']:g}"
 
 
 def lora_sentences(rows: Rows) -> str:

@@ -6,8 +6,8 @@
     python tests/bench/domains.py page                                                                     (no GPU)
 
 `measure` writes one line an arm (see `domain_arms`) to OUT/<label>-<text>.jsonl at once and skips arms that are there.
-LoRA's rate is the one that suited the base best in `pilot`, on training documents that were left out there, or that of
---lora-rate.
+LoRA's rate is the one that suited the base best in `pilot`, and the recipe of our rows the one with which words and
+phrases suited best, both on training documents that were left out there; or those of --lora-rate and --recipe.
 
 Rows that phase 1 learned stay in --keep, with what they took, so that a later call finds them for the arm with LoRA.
 """
@@ -22,23 +22,26 @@ from typing import Any
 
 import domain_report
 from bench_parts import facts, free, while_time_lasts
-from domain_arms import RECIPE, THESIS, Arm, arms_of, recipe_of, settings_of, told_settings
+from domain_arms import RECIPES, THESIS, Arm, arms_of, recipe_of, settings_of, told_settings
 from domain_bench import Bench, student_of
 
 from vocabx_utils import files
 from vocabx_utils.measured import DOMAIN_ARMS
 from vocabx_utils.training.loop import NonFiniteLossError
+from vocabx_utils.training.starts import Start
 
 _LEFT_OUT = 64  # training documents that judge the pilot's rates
 
 
 def measure(options: argparse.Namespace) -> None:
     """Measure the arms that are not there yet, while time is left; SystemExit at the end where one failed."""
-    options.recipe, options.thesis = (recipe_of(name).name for name in (options.recipe, options.thesis))
     kind = files.read_json(options.data / "texts.json")["kind"]
     label = options.label or Path(options.model).name.removesuffix(".gguf")
     path = options.out / f"{label}-{kind}.jsonl"
-    rate = options.lora_rate or _pilot_rate(options.out / "pilot" / path.name)
+    tried = options.out / "pilot" / path.name
+    rate = options.lora_rate or float(_best(tried, "lora_rate"))
+    chosen = options.recipe or _best(tried, "recipe")
+    options.recipe, options.thesis = (recipe_of(name).name for name in (chosen, options.thesis))
     rows = files.read_jsonl(path) if path.exists() else []
     _refuse_others(path, rows, told_settings(settings_of(options, rate), options))
     done = {(row["arm"], row["n"]) for row in rows if row["seed"] == options.seed}
@@ -64,10 +67,13 @@ def measure(options: argparse.Namespace) -> None:
         raise SystemExit("\n".join(failed))
 
 
-def _pilot_rate(path: Path) -> float:
-    if not path.exists():
-        raise SystemExit(f"{path} is not there: run `domains.py pilot` with the same label first, or give --lora-rate")
-    return float(min(files.read_jsonl(path), key=lambda row: row["bpb"])["lora_rate"])
+def _best(path: Path, name: str) -> Any:
+    """Return what did best in the pilot, among rates of LoRA or among recipes."""
+    rows = [row for row in files.read_jsonl(path) if name in row] if path.exists() else []
+    if not rows:
+        option = f"--{name.replace('_', '-')}"
+        raise SystemExit(f"{path} has no {name}: run `domains.py pilot` with the same label first, or give {option}")
+    return min(rows, key=lambda row: row["bpb"])[name]
 
 
 def _refuse_others(path: Path, rows: list[dict[str, Any]], here: dict[str, Any]) -> None:
@@ -79,21 +85,39 @@ def _refuse_others(path: Path, rows: list[dict[str, Any]], here: dict[str, Any])
 
 
 def pilot(options: argparse.Namespace) -> None:
-    """Tune the base with each rate, judged on training documents that are left out."""
+    """Tune the base with each rate, and learn rows by each recipe, judged on training documents that are left out."""
+    options.recipe = recipe_of(options.recipes[0]).name
     bench = Bench(options)
     path = options.out / "pilot" / bench.path.name
-    known = {row["lora_rate"] for row in files.read_jsonl(path)} if path.exists() else set()
+    rows = files.read_jsonl(path) if path.exists() else []
     held = min(_LEFT_OUT, len(bench.train) // 8)
     bench.train, bench.validation = bench.train[:-held], bench.train[-held:]
     bench.planned = bench.examples(bench.train, bench.base.tokenizer)
-    sizes = bench.sizes()
-    for rate in (rate for rate in options.rates if rate not in known):
+    arm = Arm("both", min(options.n), "both", "ours", False)
+
+    def tell(about: dict[str, Any], start: Start, **training: Any) -> None:
+        bpb = float(sum(bench.bits(student_of(start), start.tokenizer)) / sum(bench.sizes()))
+        files.append_jsonl(path, about | {"bpb": bpb, "documents": held, **training} | facts())
+        (took,) = training.values()
+        print(f"{about}: {bpb:.4f} bits per byte, {took['steps']} steps, {took['seconds']:.0f} s", flush=True)
+        free()
+
+    for rate in (rate for rate in options.rates if {"lora_rate": rate} not in _tried(rows)):
         bench.settings = settings_of(options, rate)
         start, _ = bench.start_of(Arm("base_lora", 0, "", "", True))
         tuned, lora = bench.tuned(start)
-        bpb = float(sum(bench.bits(student_of(tuned), tuned.tokenizer)) / sum(sizes))
-        files.append_jsonl(path, {"lora_rate": rate, "bpb": bpb, "documents": held, "lora": lora} | facts())
-        print(f"LoRA at {rate:g}: {bpb:.4f} bits per byte, {lora['steps']} steps, {lora['seconds']:.0f} s", flush=True)
+        tell({"lora_rate": rate}, tuned, lora=lora)
+    for name in (recipe_of(name).name for name in options.recipes):
+        if {"recipe": name} in _tried(rows):
+            continue
+        options.recipe = name
+        bench.settings = settings_of(options, 0.0)
+        start, phase1 = bench.start_of(arm)
+        tell({"recipe": name}, start, phase1=phase1)
+
+
+def _tried(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in ("lora_rate", "recipe") if name in row} for row in rows]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -110,9 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _add_options(command)
         if name == "pilot":
             command.add_argument("--rates", type=float, nargs="+", default=[5e-5, 1e-4, 2e-4, 4e-4])
+            command.add_argument("--recipes", nargs="+", default=RECIPES, help="of our rows, as recipe_runs.py reads")
             continue
         command.add_argument("--arms", nargs="+", default=list(DOMAIN_ARMS), help=", ".join(DOMAIN_ARMS))
         command.add_argument("--lora-rate", type=float, default=0.0, help="that of the pilot unless given")
+        command.add_argument("--recipe", help="of our rows, as recipe_runs.py reads it; that of the pilot unless given")
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
         command.add_argument("--speed", type=int, default=1, help="readings of generation, 0 for none")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
@@ -128,7 +154,6 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, help="folder that `phrases.py prepare` made")
     command.add_argument("--label", help="name of the model in the results")
     command.add_argument("--n", type=int, nargs="+", default=[800, 3200])
-    command.add_argument("--recipe", default=RECIPE, help="of our rows, as recipe_runs.py reads it")
     command.add_argument("--thesis", default=THESIS, help="of the thesis's rows, likewise")
     command.add_argument("--epochs", type=int, default=2, help="passes of phase 1 over the documents")
     command.add_argument("--lora-epochs", type=int, default=2)
