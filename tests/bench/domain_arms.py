@@ -19,10 +19,10 @@ from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.measured import DOMAIN_ARMS
 
 RECIPES = (
-    "r4:kl_last_ce0.1:0.002:0.0001:mean:fit0.1:texts", "r4:kl_last_ce0.1:0.002:0.001:mean:fit0.1:texts",
-    "r4:kl_last_ce0.1:0.001:0.0001:mean:fit0.1:texts",
+    "r4:kl_last_ce0.1:0.002:0.0001:mean:fit0.1:texts", "r4:kl_last_ce0.1:0.001:0.0001:mean:fit0.1:texts",
+    "kl_ce:kl_last_ce0.1:0.002:0.001:mean:texts",
 )  # fmt: skip
-"""Of phase 1, for the pilot to choose from: R4 of recipes.md at three pairs of rates; read by `recipe_runs`."""
+"""Of phase 1, for the pilot to choose from: what was nearest in the sweeps of recipes.md; read by `recipe_runs`."""
 THESIS = "thesis:kl_first:0.00042:0.00042:first:texts"
 """KL after the first subtoken, both sides at the thesis's rate, the head from the first subtokens."""
 
