@@ -111,7 +111,7 @@ def settings_table(rows: Rows) -> str:
 
 
 def pilot_table(folder: Path) -> str:
-    """Bits per byte on training documents that were left out: the base after LoRA, and words and phrases, N the least."""
+    """Bits per byte on training documents that were left out: the base after LoRA, words and phrases at the least N."""
     lines = [
         [path.stem, _tried(row), f"{row['bpb']:.4f}", str((row.get("lora") or row["phase1"])["steps"])]
         for path in sorted(folder.glob("*.jsonl"))

@@ -24,6 +24,8 @@ from vocabx_utils.resampling import crossed_bootstrap
 
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
 BASE = "base"  # the row of the model under its original tokenizer
+ADVISED = ("r1", "kl_ce")
+"""Families of KL last with a little CE, which is what a user is told to take where no recipe leads."""
 _LEAST_SETTINGS, _FINALISTS = 3, 2
 Row = Mapping[str, Any]
 
@@ -167,6 +169,22 @@ def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, An
     return {"seeds": len(seeds), "texts": len(counts["bpb"]), "rows": told, "finalists": judged}
 
 
+def advice(rows: Sequence[Row], sweep: Sequence[Row]) -> dict[str, Any]:
+    """Compare the advised run of a setting, which the sweep named, with every other row of the report split."""
+    apart = distances(sweep)
+    _, sums, counts = gather(rows)
+    there = [name for name in sums if _family(name) in ADVISED and name in apart]
+    if not there:
+        return {}
+    own = min(there, key=lambda name: (apart[name], name))
+    others = {
+        name: {column: compare(sums[own][column], of_run[column], counts[column], column) for column in MARGINS}
+        for name, of_run in sums.items()
+        if name != own
+    }
+    return {"run": own, "against": others}
+
+
 def _finite(interval: Interval) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in (interval.estimate, interval.low, interval.high)]
 
@@ -193,7 +211,11 @@ def judge(options: argparse.Namespace) -> None:
     paths = sorted((options.results / "final").glob("*.jsonl"))
     chosen = options.results / "chosen.json"
     finalists = files.read_json(chosen)["finalists"] if chosen.exists() else []
-    settings = {path.stem: judge_setting(files.read_jsonl(path), finalists) for path in paths}
+    settings = {}
+    for path in paths:
+        rows, sweep = files.read_jsonl(path), options.results / path.name
+        settings[path.stem] = judge_setting(rows, finalists)
+        settings[path.stem]["advice"] = advice(rows, files.read_jsonl(sweep) if sweep.exists() else [])
     if settings:
         content = {"rule": " ".join((__doc__ or "").split()), "settings": settings}
         content |= {"finalists": verdict(settings, finalists)}
