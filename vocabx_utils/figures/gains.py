@@ -149,6 +149,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         for name, style in ((name, cycle_style(k)) for k, name in enumerate(families))
     }
     drawn, told, left_out = {}, [], 0
+    pale = 0.4 if verdict.get("settings") else 1.0  # the report split is what counts
     for ax, (setting, rows) in zip(axes.flat, sweeps.items(), strict=False):
         whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
         places = np.array([(row["kl_last"], row["bpb"] - row["base_bpb"]) for row in whole]).reshape(-1, 2)
@@ -158,15 +159,18 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         for name in families:
             own = places[np.array([row["family"] == name for row in whole], bool) & near]
             if len(own):
-                (drawn[RECIPES[name]],) = ax.plot(*own.T, markersize=4, **looks[name])
+                (drawn[RECIPES[name]],) = ax.plot(*own.T, markersize=4, alpha=pale, **looks[name])
         found = verdict.get("settings", {}).get(setting, {"rows": {}, "finalists": {}})
         for name, row in found["rows"].items():
             if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
                 edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {}
                 (x, left, right), (y, low, high) = row["kl_last"], row["above_base"]
                 bars = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
-                look = looks.get(name.split(":")[0], {"color": FAINT, "marker": "o", "linestyle": "none"})
-                ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
+                family = name.split(":")[0]
+                look = looks.get(family, {"color": FAINT, "marker": "o", "linestyle": "none"})
+                point, *_ = ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
+                if family in looks:  # runs of which may all lie far beyond
+                    drawn.setdefault(RECIPES[family], point)
         ax.set(title=setting, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte above base", xscale="log")
         low, high = ax.get_xlim()
         ticks = [tick for tick in _TICKS if low <= tick <= high]
@@ -177,7 +181,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         ax.set_axis_off()
     fig.legend(list(drawn.values()), list(drawn), loc="outside right center", fontsize="small")
     beyond = f" {left_out} runs lie far beyond." if left_out else ""
-    said = "Down and left is better. Small: one run each. Large: 95 % intervals over seeds and texts."
+    said = "Down and left is better. Small: a run of the sweep. Large: report split, 95 % over seeds and texts."
     note(axes[0, 0], said + beyond)
     alt = (
         "KL at the last subtoken (horizontal, logarithmic) against bits per byte above those of the base model, a "
