@@ -14,7 +14,7 @@ from training.phase1_parts import example_set
 
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
-from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
+from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, advice_against, read_recipes
 from vocabx_utils.training.phase1 import Phase1Training
 
 BENCH = Path(__file__).parent / "bench"
@@ -134,7 +134,8 @@ def test_from_texts_to_the_page(
     recipes.main(["choose", "--results", str(tmp_path / "results")])
     chosen = files.read_json(tmp_path / "results" / "chosen.json")
     assert len(chosen["finalists"]) == 2 and runs.PUBLISHED in chosen["runs"]["smollm2-python"]
-    names = [*chosen["runs"]["smollm2-python"][:2], runs.PUBLISHED, runs.GRID["ce"][0].name]
+    advised = next(n for n in chosen["runs"]["smollm2-python"] if n.startswith("kl_ce:"))
+    names = [*chosen["runs"]["smollm2-python"][:2], runs.PUBLISHED, runs.GRID["ce"][0].name, advised]
     assert [name.split(":")[0] for name in names[:2]] == chosen["finalists"]
     recipes.main(["final", *made, "--seeds", "2", "--runs", *names])
     final = files.read_jsonl(tmp_path / "results" / "final" / "smollm2-python.jsonl")
@@ -222,6 +223,29 @@ def test_a_recipe_leads_in_three_settings_or_not_at_all() -> None:
     ):
         named = {f"s{k}": found for k, found in enumerate(settings)}
         assert verdicts.verdict(named, ["r1"])["r1"]["answer"] == answer
+
+
+def test_the_advised_run_is_named_by_the_sweep_and_judged_by_the_report_split() -> None:
+    verdicts = bench("recipe_verdict")
+    sweep = [
+        {"run": name, "family": name.split(":")[0], "kl_identical": 0.01 * far, "kl_last": 0.1 * far, "bpb": 0.7}
+        for name, far in (("r1:x", 1.1), ("kl_ce:x", 1.0), ("kl:x", 1.0), ("kl:y", 1.2), ("ce:x", 4.0))
+    ]
+    # on the report split another one is better, which must not name it
+    report = lines({"r1:x": (0.8, 0.8, 0), "kl_ce:x": (1, 1, 0), "kl:x": (1.2, 1, 0), "kl:y": (2, 2, 0),
+                    "ce:x": (4, 4, -0.01), verdicts.PUBLISHED: (1.5, 2, 0.01)})  # fmt: skip
+    found = verdicts.advice(report, sweep)
+    assert found["run"] == "kl_ce:x"
+    runs = {label: part["run"] for label, part in found["against"].items()}
+    assert runs == {"Token Distillation as published": verdicts.PUBLISHED, "KL last": "kl:x", "CE": "ce:x"}
+    published, nearest, ce = found["against"].values()
+    assert published["kl_last"]["estimate"] == pytest.approx(-0.5, abs=6e-3) and published["bpb"]["better"]
+    assert nearest["kl_identical"]["estimate"] == pytest.approx(-1 / 6, abs=6e-3)
+    assert not nearest["kl_last"]["better"] and ce["bpb"]["low"] > 0
+    table = advice_against({"settings": {"one": {"advice": found}, "two": {"advice": found}, "three": {}}})
+    assert list(table.index) == list(runs) and table.loc["CE", "bits per byte"].endswith("better in 0, worse in 2 of 2")
+    assert re.match(r"-5[01]% to -(49|50)%; better in 2, worse in 0 of 2", table.loc[table.index[0], "KL last"])
+    assert verdicts.advice(report, []) == {"run": "", "against": {}} and advice_against({}).empty
 
 
 def test_lines_of_other_texts_are_refused() -> None:

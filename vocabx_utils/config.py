@@ -113,7 +113,7 @@ class Phase1Config(StageConfig):
     # `vocabx_utils.training.objectives.parse_objective`
     variants: tuple[str, ...] = (
         "mean_untrained", "random_untrained", "mean_ce", "random_ce", "mean_kl_first", "random_kl_first",
-        "mean_kl_last", "random_kl_last",
+        "mean_kl_last", "random_kl_last", "mean_kl_last_ce0.1",
     )  # fmt: skip
     # first values of the head rows; `auto` is `random` beside random input rows and `first` otherwise
     head_init: Literal["auto", "random", "mean", "first"] = "auto"
@@ -177,9 +177,9 @@ class FineTuneConfig(StageConfig):
     """
 
     # "base" (LoRA alone, the control) and phase-1 variants, which go through a and b
-    variants: tuple[str, ...] = ("base", "mean_ce", "mean_kl_last")
-    without_a: tuple[str, ...] = ("mean_kl_last",)  # phase-1 variants that go through b once more without a (claim C8)
-    full: tuple[str, ...] = ("mean_kl_last",)  # variants that go through c too, after a where they have one (claim C9)
+    variants: tuple[str, ...] = ("base", "mean_ce", "mean_kl_last_ce0.1")
+    without_a: tuple[str, ...] = ("mean_kl_last_ce0.1",)  # those that go through b once more without a (claim C8)
+    full: tuple[str, ...] = ("mean_kl_last_ce0.1",)  # variants that go through c too, after a where they have one (claim C9)
     # texts taken from the splits, those with most new tokens; 0 for all
     train_texts: int = 0
     validation_texts: int = 0
@@ -242,7 +242,7 @@ class FineTuneConfig(StageConfig):
 class TunedModelsConfig(Settings):
     """Notebook 04: what is measured on the fine-tuned models, and which of them are exported."""
 
-    exported: tuple[str, ...] = ("mean_kl_last",)  # variants that are written as plain Hugging Face folders
+    exported: tuple[str, ...] = ("mean_kl_last_ce0.1",)  # variants that are written as plain Hugging Face folders
     measured_texts: int = 6  # texts of each forgetting set, at most
     measured_chars: int = 360  # characters of each of them, at most
     new_tokens: int = 32  # tokens of the continued prompt
@@ -257,7 +257,7 @@ class EvaluationConfig(StageConfig):
     """Notebook 05: benchmarks."""
 
     # `base`, variants of notebook 03, and `tuned_` before the name of one that notebook 04 exported
-    variants: tuple[str, ...] = ("base", "mean_untrained", "mean_ce", "mean_kl_last")
+    variants: tuple[str, ...] = ("base", "mean_untrained", "mean_ce", "mean_kl_last_ce0.1")
     reference: str = "base"  # the variant that the others are compared with; named before results are seen
     benchmark_names: tuple[str, ...] = ("humaneval",)  # the benchmarks whose problems are answered
     # `thesis` (its template, code start in the answer block), `chat` or `completion`
@@ -267,7 +267,7 @@ class EvaluationConfig(StageConfig):
     bits_problems: int = 20  # problems of each benchmark that bits per byte are measured on, evenly spread; 0 for all
     held_out_pairs: int = 16  # validation pairs with new tokens that bits per byte are measured on as well
     answer_problems: int = 6  # as `bits_problems`, for generated and executed answers
-    answer_variants: tuple[str, ...] = ("base", "mean_kl_last")  # variants that answer; empty for all
+    answer_variants: tuple[str, ...] = ("base", "mean_kl_last_ce0.1")  # variants that answer; empty for all
     max_new_tokens: int = 64  # longest answer
     batch_size: int = 0  # prompts in flight, 0 for as many as fit
     workers: int = 2  # programs executed at the same time

@@ -184,6 +184,34 @@ def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.Da
     return best.loc[[name for name in RECIPES.values() if name in best.index]]
 
 
+def advice_against(verdict: Mapping[str, Any]) -> pd.DataFrame:
+    """Tabulate the advised runs against each reference on the report split, over all settings.
+
+    A cell gives the range of the differences (below 0 the advised run is better), and in how many settings the 95 %
+    interval lies below 0 and above.
+
+    Args:
+        verdict: see `read_recipes`.
+
+    Returns:
+        A line a reference; columns KL identical, KL last (shares of the reference's) and bits per byte.
+    """
+    columns = {"kl_identical": "KL identical", "kl_last": "KL last", "bpb": "bits per byte"}
+    found = [setting["advice"]["against"] for setting in verdict.get("settings", {}).values() if "advice" in setting]
+    lines: dict[str, dict[str, str]] = {}
+    for label in dict.fromkeys(label for one in found for label in one):
+        parts = [one[label] for one in found if label in one]
+        lines[label] = {title: _counted([part[key] for part in parts], key) for key, title in columns.items()}
+    return pd.DataFrame.from_dict(lines, orient="index", columns=list(columns.values())).rename_axis("against")
+
+
+def _counted(parts: Sequence[Mapping[str, float]], column: str) -> str:
+    better, worse = sum(part["high"] < 0 for part in parts), sum(part["low"] > 0 for part in parts)
+    ends = (choose(part["estimate"] for part in parts) for choose in (min, max))
+    low, high = (f"{end:+.4f}" if column == "bpb" else f"{end:+.0%}" for end in ends)
+    return f"{low} to {high}; better in {better}, worse in {worse} of {len(parts)}"
+
+
 def read_domains(folder: Path) -> list[dict[str, Any]]:
     """Read what `tests/bench/domains.py` measured, `results/domains/*.jsonl`: a record for each arm and N, in order.
 

@@ -17,12 +17,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of
-from recipe_runs import GRID, PUBLISHED
-from recipe_verdict import ADVISED, MARGINS, distances
+from recipe_runs import GRID
+from recipe_verdict import MARGINS, distances
 
 from vocabx_utils.figures.gains import draw_frontier
 from vocabx_utils.figures.theme import save_figure, theme
-from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
+from vocabx_utils.measured import RECIPES, advice_against, read_recipes
 
 NOTHING = "not measured"
 
@@ -94,37 +94,13 @@ def comparison_table(content: Mapping[str, Any]) -> str:
 
 
 def advice_table(content: Mapping[str, Any]) -> str:
-    """The advised runs against the nearest run of each reference, over all settings.
-
-    A cell counts the settings in which the interval lies below 0 (better) or above (worse), and gives the range of the
-    differences.
-    """
-    found = [setting["advice"] for setting in content["settings"].values() if setting.get("advice")]
-    lines = []
-    others = {"": "Token Distillation as published", **{key: RECIPES[key] for key in REFERENCE_RECIPES}}
-    for family, name in others.items():
-        if family in ADVISED:
-            continue
-        parts = [part for one in found if (part := _against(one["against"], family))]
-        if parts:
-            lines.append([name, *(_counted([part[column] for part in parts], column) for column in MARGINS)])
-    runs = ", ".join(f"`{setting['advice']['run']}` ({name})" for name, setting in content["settings"].items()
-                     if setting.get("advice"))  # fmt: skip
-    table = table_of(["against", "KL identical", "KL last", "bits per byte"], lines)
-    return f"Advised, by the sweep: {runs}.\n\n{table}" if lines else NOTHING
-
-
-def _against(parts: Mapping[str, Any], family: str) -> Any:
-    """What is told of the published run, or of the first one of a family, which was nearest in the sweep."""
-    names = [name for name in parts if name.split(":")[0] == family and name != PUBLISHED]
-    return parts.get(PUBLISHED) if not family else parts[names[0]] if names else None
-
-
-def _counted(parts: Sequence[Mapping[str, Any]], column: str) -> str:
-    better, worse = sum(part["high"] < 0 for part in parts), sum(part["low"] > 0 for part in parts)
-    low, high = (choose(part["estimate"] for part in parts) for choose in (min, max))
-    told = f"{low:+.4f} to {high:+.4f}" if column == "bpb" else f"{low:+.0%} to {high:+.0%}"
-    return f"{told}; better in {better}, worse in {worse} of {len(parts)}"
+    """Name the advised runs, and tabulate them against the references over all settings."""
+    table = advice_against(content)
+    if table.empty:
+        return NOTHING
+    runs = ", ".join(f"`{found['advice']['run']}` ({name})" for name, found in content["settings"].items())
+    lines = [[label, *cells] for label, *cells in table.reset_index().to_numpy().tolist()]
+    return f"Advised, by the sweep: {runs}.\n\n{table_of(['against', *table.columns], lines)}"
 
 
 def answer(content: Mapping[str, Any]) -> str:

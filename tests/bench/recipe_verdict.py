@@ -19,7 +19,7 @@ from recipe_runs import NEW, PUBLISHED
 
 from vocabx_utils import files
 from vocabx_utils.intervals import Interval
-from vocabx_utils.measured import REFERENCE_RECIPES
+from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES
 from vocabx_utils.resampling import crossed_bootstrap
 
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
@@ -170,19 +170,27 @@ def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, An
 
 
 def advice(rows: Sequence[Row], sweep: Sequence[Row]) -> dict[str, Any]:
-    """Compare the advised run of a setting, which the sweep named, with every other row of the report split."""
+    """Compare the advised run of a setting with the published recipe and the nearest run of each reference.
+
+    Which run is advised and which are nearest is what the sweep says; differences are those of the report split.
+    """
     apart = distances(sweep)
     _, sums, counts = gather(rows)
-    there = [name for name in sums if _family(name) in ADVISED and name in apart]
-    if not there:
-        return {}
-    own = min(there, key=lambda name: (apart[name], name))
-    others = {
-        name: {column: compare(sums[own][column], of_run[column], counts[column], column) for column in MARGINS}
-        for name, of_run in sums.items()
-        if name != own
+
+    def nearest(families: Sequence[str]) -> str:
+        own = [name for name in sums if _family(name) in families and name in apart]
+        return min(own, key=lambda name: (apart[name], name), default="")
+
+    advised = nearest(ADVISED)
+    references = {"Token Distillation as published": PUBLISHED}
+    references |= {RECIPES[family]: nearest([family]) for family in REFERENCE_RECIPES if family not in ADVISED}
+    against = {
+        label: {"run": name}
+        | {column: compare(sums[advised][column], sums[name][column], counts[column], column) for column in MARGINS}
+        for label, name in references.items()
+        if advised and name in sums
     }
-    return {"run": own, "against": others}
+    return {"run": advised, "against": against}
 
 
 def _finite(interval: Interval) -> list[float | None]:

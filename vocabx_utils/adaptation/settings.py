@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vocabx_utils.settings import Settings
-from vocabx_utils.training.objectives import parse_objective, parse_variant
+from vocabx_utils.training.objectives import RECOMMENDED, parse_objective, parse_variant
 
 # How a run computes, not what: it may go on with others.
 _NOT_IN_KEY = {"device", "all_files", "glob"}
@@ -20,7 +20,7 @@ class AdaptSettings(Settings):
     n: int = 800  # new tokens
     # `merges` keeps words as they are cut, `phrases` crosses words; `auto` takes what saves more on held-out text
     strategy: Literal["merges", "phrases", "auto"] = "merges"
-    objective: str = "kl_last"  # what the input rows minimise, see `training.objectives.parse_objective`
+    objective: str = RECOMMENDED  # what the input rows minimise, see `training.objectives.parse_objective`
     init: str = "mean"  # first values of the input rows, see `vocabulary.initialization`
     learning_rate: float = 0.0  # peak; 0 for a sweep
     epochs: int = 0  # passes over the windows; 0 for a sweep, or for 2 where a learning rate is given

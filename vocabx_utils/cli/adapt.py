@@ -20,7 +20,7 @@ _RATE = "Peak rate of phase 1; turns the sweep off. Default: chosen by a short s
 @click.option("--n", default=800, show_default=True, help="New tokens.")
 @click.option("--strategy", default="merges", show_default=True, type=click.Choice(["merges", "phrases", "auto"]),
               help=_STRATEGY)  # fmt: skip
-@click.option("--objective", default="kl_last", show_default=True, help="What the new input rows minimise.")
+@click.option("--objective", default="kl_last_ce0.03", show_default=True, help="What the new input rows minimise.")
 @click.option("--fine-tune", default="none", show_default=True, type=click.Choice(["none", "lora"]),
               help="What follows on the new rows.")  # fmt: skip
 @click.option("--glob", default="*", show_default=True, help="Files to read, as in a .gitignore file: '*.c,!tests/'.")

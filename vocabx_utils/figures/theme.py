@@ -45,6 +45,7 @@ _POSITIONS = ("first", "intermediate", "last")
 _ORDERED = (
     "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
     "mean_untrained", "random_untrained", "mean_kl_none", "mean_kl_last_ce0.3", "mean_hidden_last",
+    "mean_kl_last_ce0.1", "mean_kl_last_ce0.03",
 )  # fmt: skip
 """Variants with a style of their own, in the order of the styles."""
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}

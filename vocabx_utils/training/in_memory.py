@@ -23,7 +23,7 @@ from vocabx_utils.training.examples import encode
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.finetuning_stage import check_start
 from vocabx_utils.training.loop import Record, show
-from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.objectives import RECOMMENDED, parse_variant
 from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stages import plan_stages
 from vocabx_utils.training.starts import Start, from_rows
@@ -66,7 +66,7 @@ def learn_rows(
     tokenizer: PreTrainedTokenizerFast,
     new_tokens: Extension | Sequence[str | Proposal],
     texts: Sequence[str],
-    objective: str = "kl_last",
+    objective: str = RECOMMENDED,
     *,
     init: str = "mean",
     epochs: int = 2,

@@ -15,6 +15,8 @@ from vocabx_utils.names import INPUT_METHODS
 
 Anchor = Literal["first", "last", "none"]
 ANCHORS: tuple[Anchor, ...] = ("first", "last", "none")
+RECOMMENDED = "kl_last_ce0.03"
+"""What to take where nothing speaks for another objective, by the measurements of docs/recipes.md."""
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _NAME = re.compile(
     rf"(?:ce|(?P<match>kl|hidden|cosine)_(?P<anchor>first|last|none)(?:_ce(?P<ce>{_NUMBER}))?"
