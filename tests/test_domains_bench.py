@@ -167,6 +167,15 @@ def test_from_documents_to_the_page(
     run(["measure", *given, "--seed", "1", "--minutes", "0", "--arms", "base"])
     assert path.read_text() == whole and "no time" in capsys.readouterr().out
 
+    short = ["--speed", "1", "--prompts", "2", "--reply", "6", "--arms", "words", "both", "words_lora"]
+    run(["speed", *given, *short, "--n", "6"])
+    run(["speed", *given, *short])
+    read = files.read_jsonl(tmp_path / "results" / "speed" / "Tiny-headers.jsonl")
+    assert [(row["arm"], row["n"]) for row in read] == [("words", 6), ("both", 6), ("words", 9), ("both", 9)]
+    assert len(learned) == 4  # rows were found
+    told = {(row["arm"], row["n"]): row.get("speed_gain") for row in read_domains(tmp_path / "results")}
+    assert told["both", 9] == read[-1]["speed_gain"] and told["words_lora", 9] is None
+
     docs = tmp_path / "docs"
     docs.mkdir()
     shutil.copy(PAGE, docs)

@@ -217,19 +217,22 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
 
     A record holds `arm` (a name of `DOMAIN_ARMS`), `n` (0 where there are no new tokens), `model`, `text`, `saved`,
     `tokens_per_1000_bytes`, `bpb`, KL from the frozen base in nats (`kl_identical`, `kl_last`), `phase1` and `lora`
-    (what each training took, or null), and `speed_gain` where speed was measured. Added here: `above_base` and
-    `above_lora`, the differences in bits per byte to these arms on the same documents, as estimate, low and high, or
-    null where that arm is not there.
+    (what each training took, or null). Added here: `speed_gain` and `speed_range` from `speed/`, where it was read;
+    `above_base` and `above_lora`, the differences in bits per byte to these arms on the same documents, as estimate,
+    low and high, or null where that arm is not there.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
         rows = [row for row in files.read_jsonl(path) if row["seed"] == 0]
         arms = {row["arm"]: row for row in rows if row["n"] == 0}
+        read = folder / "speed" / path.name
+        speeds = {(row["arm"], row["n"]): row for row in (files.read_jsonl(read) if read.exists() else [])}
         for row in sorted(rows, key=lambda row: (row["n"], list(DOMAIN_ARMS).index(row["arm"]))):
             gaps = {
                 name: _above(row, arms.get(arm)) for name, arm in (("above_base", "base"), ("above_lora", "base_lora"))
             }
-            found.append(row | gaps)
+            speed = speeds.get((row["arm"], row["n"]), {})
+            found.append(row | gaps | {key: speed[key] for key in ("speed_gain", "speed_range") if speed})
     return found
 
 

@@ -199,3 +199,11 @@ def fill_page(page: Path, parts: Mapping[str, str]) -> None:
         if found != 1:
             raise SystemExit(f"{page}: expected one <!-- {name} --> … <!-- end -->, found {found}")
     page.write_text(text, encoding="utf-8")
+
+
+def told_speed(row: Mapping[str, Any]) -> str:
+    """Tell characters a second as a share of the base's, with the range of several readings where there are any."""
+    if "speed_gain" not in row:
+        return ""
+    lowest, highest = row.get("speed_range", (None, None))
+    return f"{row['speed_gain']:.2f}" + (f" ({lowest:.2f} to {highest:.2f})" if lowest else "")

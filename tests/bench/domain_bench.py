@@ -12,7 +12,6 @@ import argparse
 import copy
 import dataclasses
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -157,15 +156,19 @@ class Bench(phrases.Bench):
         start, lora = self.tuned(start) if arm.lora else (start, {})
         student, counted = student_of(start), self.counted(self.base.tokenizer, start.tokenizer)
         bits, sizes = self.bits(student, start.tokenizer), self.sizes()
-        row = {
+        return {
             "arm": arm.name, "n": arm.n, "seed": self.options.seed, "strategy": arm.strategy, "model": self.label,
             "text": self.kind, "settings": told_settings(self.settings, self.options), "documents": len(sizes),
             "train_documents": len(self.train), **counted, "bpb": float(sum(bits) / sum(sizes)),
             **self.divergence(arm, student), "phase1": phase1 or None, "lora": lora or None,
+            "bits": [round(float(value), 2) for value in bits], "bytes": sizes,
         }  # fmt: skip
-        if self.options.speed and self.base.device.type == "cuda":
-            row |= self.speed_readings(start, counted["saved"])
-        return row | {"bits": [round(float(value), 2) for value in bits], "bytes": sizes}
+
+    def speed(self, arm: Arm) -> dict[str, Any]:
+        """Read how fast an arm generates, in turns with the base."""
+        start, _ = self.start_of(arm)
+        saved = self.counted(self.base.tokenizer, start.tokenizer)["saved"]
+        return {"arm": arm.name, "n": arm.n} | self.speed_of(start.model, start.tokenizer, self.base.tokenizer, saved)
 
     def divergence(self, arm: Arm, student: Student) -> dict[str, Any]:
         """KL from the frozen base at shared borders, in nats a place, and which borders they are."""
@@ -187,17 +190,6 @@ class Bench(phrases.Bench):
             teacher = ask_teacher(self.base, examples, token_budget=self.options.token_budget)
             self.judged = (name, plain), examples, teacher
         return self.judged[1], self.judged[2]
-
-    def speed_readings(self, start: Start, saved: float) -> dict[str, Any]:
-        """Read the speed of greedy generation as often as --speed says: median characters a second, of base, range."""
-        read = [
-            self.speed_of(start.model, start.tokenizer, self.base.tokenizer, saved) for _ in range(self.options.speed)
-        ]
-        gains = [found["speed_gain"] for found in read]
-        return {
-            "characters_per_s": statistics.median(found["speed"]["characters_per_s"] for found in read),
-            "speed_gain": round(statistics.median(gains), 4), "speed_range": [min(gains), max(gains)],
-        }  # fmt: skip
 
 
 def student_of(start: Start) -> Student:

@@ -13,7 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from bench_parts import fill_page, table_of
+from bench_parts import fill_page, table_of, told_speed
 
 from vocabx_utils.figures.gains import draw_domains
 from vocabx_utils.figures.theme import save_figure, theme
@@ -67,7 +67,7 @@ def quality_table(rows: Rows) -> str:
         [
             place(r), arm(r), f"{r['tokens_per_1000_bytes']:.0f}", f"{r['saved']:.1%}", f"{r['bpb']:.3f}",
             _interval(r["above_base"]), _interval(r["above_lora"]), f"{r['kl_identical']:.4f}", f"{r['kl_last']:.3f}",
-            f"{r['speed_gain']:.2f}" if "speed_gain" in r else "",
+            told_speed(r),
         ]
         for r in rows
     ]  # fmt: skip

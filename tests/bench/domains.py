@@ -3,11 +3,14 @@
     python tests/bench/phrases.py prepare --model MODEL --texts german --root FOLDER --out DATA …          (no GPU)
     python tests/bench/domains.py pilot   --model MODEL --data DATA --label NAME                           (LoRA's rate)
     python tests/bench/domains.py measure --model MODEL --data DATA --label NAME [--n 800 3200] [--arms ARM …]
+    python tests/bench/domains.py speed   --model MODEL --data DATA --label NAME                           (alone on a card)
     python tests/bench/domains.py page                                                                     (no GPU)
 
 `measure` writes one line an arm (see `domain_arms`) to OUT/<label>-<text>.jsonl at once and skips arms that are there.
 LoRA's rate is the one that suited the base best in `pilot`, and the recipe of our rows the one with which words and
 phrases suited best, both on training documents that were left out there; or those of --lora-rate and --recipe.
+
+`speed` reads how fast the arms without LoRA generate, in turns with the base, into OUT/speed/.
 
 Rows that phase 1 learned stay in --keep, with what they took, so that a later call finds them for the arm with LoRA.
 """
@@ -67,6 +70,29 @@ def measure(options: argparse.Namespace) -> None:
         raise SystemExit("\n".join(failed))
 
 
+def speed(options: argparse.Namespace) -> None:
+    """Read how fast the measured arms without LoRA generate, as far as that was not done."""
+    kind = files.read_json(options.data / "texts.json")["kind"]
+    path = options.out / f"{options.label or Path(options.model).name.removesuffix('.gguf')}-{kind}.jsonl"
+    rows = files.read_jsonl(path)
+    _as_measured(options, rows[0]["settings"])
+    out = options.out / "speed" / path.name
+    done = {(row["arm"], row["n"]) for row in (files.read_jsonl(out) if out.exists() else [])}
+    measured = {(row["arm"], row["n"]) for row in rows if not row["lora"] and row["n"]} - done
+    left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in measured]
+    bench = Bench(options, rows[0]["settings"]["lora_rate"])
+    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
+        row = bench.speed(arm)
+        files.append_jsonl(out, row | facts())
+        print(arm.name, arm.n, row["speed_gain"], row["speed_range"], flush=True)
+        free()
+
+
+def _as_measured(options: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """Take what decides how rows are learned from the lines that are there."""
+    options.recipe, options.thesis, options.epochs = (settings[key] for key in ("recipe", "thesis", "epochs"))
+
+
 def _best(path: Path, name: str) -> Any:
     """Return what did best in the pilot, among rates of LoRA or among recipes."""
     rows = [row for row in files.read_jsonl(path) if name in row] if path.exists() else []
@@ -124,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, action in (("pilot", pilot), ("measure", measure), ("page", page)):
+    for name, action in (("pilot", pilot), ("measure", measure), ("speed", speed), ("page", page)):
         command = commands.add_parser(name)
         command.set_defaults(action=action)
         command.add_argument("--out", type=Path, default=Path("results/domains"))
@@ -140,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--lora-rate", type=float, default=0.0, help="that of the pilot unless given")
         command.add_argument("--recipe", help="of our rows, as recipe_runs.py reads it; that of the pilot unless given")
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
-        command.add_argument("--speed", type=int, default=1, help="readings of generation, 0 for none")
+        if name == "measure":
+            continue
+        command.add_argument("--speed", type=int, default=5, help="readings of generation that count")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
         command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
     options = parser.parse_args(arguments)

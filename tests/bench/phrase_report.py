@@ -16,7 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
-from bench_parts import fill_page, table_of
+from bench_parts import fill_page, table_of, told_speed
 from phrase_tokenizers import FORMS
 
 from vocabx_utils import files
@@ -95,7 +95,7 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
             f"{r['kl_last']:.3f}",
             _interval([r["cuts"]["inside"][key] for key in ("kl", "kl_low", "kl_high")], 2) if "cuts" in r else "",
             _interval(r["bpb_difference"], 3),
-            f"{r['speed_gain']:.2f}" if "speed_gain" in r else "",
+            told_speed(r),
         ]
         for r in rows
     ]
