@@ -3,7 +3,7 @@
     python tests/bench/phrases.py prepare --model MODEL --texts german --root FOLDER --out DATA …          (no GPU)
     python tests/bench/domains.py pilot   --model MODEL --data DATA --label NAME                           (LoRA's rate)
     python tests/bench/domains.py measure --model MODEL --data DATA --label NAME [--n 800 3200] [--arms ARM …]
-    python tests/bench/domains.py speed   --model MODEL --data DATA --label NAME                          (alone on a card)
+    python tests/bench/domains.py speed   --model MODEL --data DATA --label NAME                      (alone on a card)
     python tests/bench/domains.py page                                                                     (no GPU)
 
 `measure` writes one line an arm (see `domain_arms`) to OUT/<label>-<text>.jsonl at once and skips arms that are there.
