@@ -238,7 +238,7 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
         ax.set(xlabel="tokens per 1,000 bytes", ylabel="bits per byte")
         told.append(_told_domain(own))
     fig.legend(list(drawn.values()), list(drawn), loc="outside right center", fontsize="small")
-    left_out = f" {beyond} untrained points lie above." if beyond else ""
+    left_out = f" {beyond} untrained point{'s lie' if beyond > 1 else ' lies'} above." if beyond else ""
     note(axes[-1, 0], f"Down and left is better. Large: more new tokens. Bars: 95 %, against the base.{left_out}")
     words = "Bits per byte of held-out documents against tokens per 1,000 bytes, a panel for each text and model."
     return Drawing(fig, f"{words}{left_out} {' '.join(told)}")
