@@ -41,8 +41,8 @@ def export(
 ) -> None:
     """Write a checkpoint as a plain Hugging Face folder.
 
-    VARIANT is a folder such as runs/quick/04_fine_tuning/mean_kl_last, OUT the folder to make. A variant of phase 1
-    (runs/quick/03_phase1_training/mean_ce) is written with the rows of its last epoch.
+    VARIANT is a folder such as runs/quick/04_fine_tuning/mean_kl_last_ce0.1, OUT the folder to make. A variant of
+    phase 1 (runs/quick/03_phase1_training/mean_ce) is written with the rows of its last epoch.
     """
     from vocabx_utils.training.export import export_model, refuse_existing
     from vocabx_utils.training.starts import load_folder
