@@ -264,3 +264,22 @@ def test_nothing_is_begun_that_would_end_after_its_time(
         clock[0] += seconds
     assert begun == [10, 20, 5]  # 25 s are left then, and the longest took 20, of which half as much more is wanted
     assert capsys.readouterr().out == "1 left, from 5 on: no time\n"
+
+
+def test_products_in_bfloat16_are_compared_with_float32(
+    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products, threads = script("cpu_products"), torch.get_num_threads()
+    out = tmp_path / "products.json"
+    options = f"--model {tiny_folder} --rows 2 --length 6 --rounds 2 --threads {threads} --out {out}"
+    monkeypatch.setattr(sys, "argv", ["cpu_products.py", *options.split()])
+    products.main()
+    ways = files.read_json(out)["ways"]
+    assert list(ways) == ["float32", "autocast", "switch", "linear"] and len(ways["linear"]["seconds"]) == 2
+    assert ways["float32"]["gradient_off"] == 0 < ways["linear"]["gradient_off"] < 0.1
+    model = load_base_model(str(tiny_folder)).model.float()
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    with products.linear(model):
+        assert sum("forward" in vars(layer) for layer in layers) == len(layers) - 1  # not the head
+    assert not any("forward" in vars(layer) for layer in layers)
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"  # the switch is back
