@@ -74,7 +74,7 @@ def test_a_profile_is_read_by_the_same_types(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "01:\n  corpus_revision: 0123456\n  corpus_path: no\n  corpus_source: hub\n  n_tokens: 010\n"
-        "03:\n  learning_rate: 1e-4\n  require_improvement: true\n  variants: [mean_ce, mean_kl_last]\n"
+        "03:\n  learning_rate: 1e-4\n  require_improvement: true\n  variants: [mean_ce, mean_kl_last_ce0.1]\n"
         "05:\n  variants: [base, mean_ce]\n  answer_variants: [base]\n"
     )
     plan = make_plan(str(path))

@@ -26,6 +26,7 @@ from vocabx_utils.training.examples import encode
 from vocabx_utils.training.export import export_model
 from vocabx_utils.training.finetuning_stage import fine_tune as fine_tune_in_folder
 from vocabx_utils.training.in_memory import LearnedRows, fine_tune, learn_rows
+from vocabx_utils.training.objectives import RECOMMENDED
 from vocabx_utils.training.phase1 import prepare
 from vocabx_utils.training.phase1_stage import train_variant
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -92,8 +93,9 @@ def test_they_are_those_of_a_run_folder(tmp_path: Path) -> None:
     base, config = tiny_model(), settings(**SETTINGS)
     learned = learn_rows(base.model, tokenizers().original, words(), texts(), token_budget=120, **SETTINGS)
     extension = add_tokens(tokenizers().original, words())
-    data = prepare(base, extension, texts(), texts(), replace(config, variants=("mean_kl_last",)))
-    result = train_variant("mean_kl_last", base, extension.tokens, data, config, tmp_path)
+    variant = f"mean_{RECOMMENDED}"
+    data = prepare(base, extension, texts(), texts(), replace(config, variants=(variant,)))
+    result = train_variant(variant, base, extension.tokens, data, config, tmp_path)
     kept = [{k: v for k, v in row.items() if k != "seconds"} for row in learned.metrics]
     assert kept == [{k: v for k, v in row.items() if k != "seconds"} for row in result.metrics]
     rows = read_tensors(tmp_path / "rows" / "epoch_03.safetensors")
