@@ -195,6 +195,21 @@ def quick_table(path: Path) -> str:
     return "\n".join(lines)
 
 
+def cpu_products_table(path: Path) -> str:
+    """A pass of the blocks with products in bfloat16, beside float32."""
+    if not path.exists():
+        return MISSING
+    content = files.read_json(path)
+    lines = [
+        f"| {name} | {row['median_s']:.2f} | {row['of_float32']:.2f} "
+        f"| {row['hidden_off']:.1%} | {row['gradient_off']:.1%} |"
+        for name, row in content["ways"].items()
+    ]
+    head = "| products | seconds | of float32 | hidden states off | gradient of the inputs off |\n|---|---|---|---|---|"
+    shape = f"{content['rows']} x {content['length']} tokens, {content['model']}, {content['threads']} threads"
+    return "\n".join([f"{shape}, {content['device']}:\n", head, *lines])
+
+
 def arithmetic_table(length: dict[str, int]) -> str:
     """FLOP per token by part, calculated, with every position compared."""
     lines = [
@@ -431,6 +446,7 @@ def write(results: Path, docs: Path) -> None:
         "large": large_table(),
         "large-measured": large_measured(read(results, "large")),
         "quick": quick_table(results / "quick-series.json"),
+        "cpu-products": cpu_products_table(results / "cpu-products.json"),
         "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
         "memory": f"![{memory}](figures/memory.svg)",
     }
