@@ -179,9 +179,7 @@ class FineTuneConfig(StageConfig):
     # "base" (LoRA alone, the control) and phase-1 variants, which go through a and b
     variants: tuple[str, ...] = ("base", "mean_ce", "mean_kl_last_ce0.1")
     without_a: tuple[str, ...] = ("mean_kl_last_ce0.1",)  # those that go through b once more without a (claim C8)
-    full: tuple[str, ...] = (
-        "mean_kl_last_ce0.1",
-    )  # variants that go through c too, after a where they have one (claim C9)
+    full: tuple[str, ...] = ("mean_kl_last_ce0.1",)  # those that go through c too, after a where they have one (C9)
     # texts taken from the splits, those with most new tokens; 0 for all
     train_texts: int = 0
     validation_texts: int = 0

@@ -164,7 +164,7 @@ class Bench(phrases.Bench):
             "bits": [round(float(value), 2) for value in bits], "bytes": sizes,
         }  # fmt: skip
 
-    def speed(self, arm: Arm) -> dict[str, Any]:
+    def speed_of_arm(self, arm: Arm) -> dict[str, Any]:
         """Read how fast an arm generates, in turns with the base."""
         start, _ = self.start_of(arm)
         saved = self.counted(self.base.tokenizer, start.tokenizer)["saved"]

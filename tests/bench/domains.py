@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,7 @@ _LEFT_OUT = 64  # training documents that judge the pilot's rates
 
 def measure(options: argparse.Namespace) -> None:
     """Measure the arms that are not there yet, while time is left; SystemExit at the end where one failed."""
-    kind = files.read_json(options.data / "texts.json")["kind"]
-    label = options.label or Path(options.model).name.removesuffix(".gguf")
-    path = options.out / f"{label}-{kind}.jsonl"
+    path = _results(options)
     tried = options.out / "pilot" / path.name
     rate = options.lora_rate or float(_best(tried, "lora_rate"))
     chosen = options.recipe or _best(tried, "recipe")
@@ -64,33 +63,39 @@ def measure(options: argparse.Namespace) -> None:
             free()
         took = time.perf_counter() - began
         files.append_jsonl(path, row | {"took_s": round(took, 1)} | facts())
-        shown = ("saved", "bpb", "kl_identical", "kl_last", "speed_gain")
-        print(arm.name, arm.n, {key: row[key] for key in shown if key in row}, f"{took:.0f} s", flush=True)
+        shown = {key: row[key] for key in ("saved", "bpb", "kl_identical", "kl_last")}
+        print(arm.name, arm.n, shown, f"{took:.0f} s", flush=True)
     if failed:
         raise SystemExit("\n".join(failed))
 
 
 def speed(options: argparse.Namespace) -> None:
     """Read how fast the measured arms without LoRA generate, as far as that was not done."""
-    kind = files.read_json(options.data / "texts.json")["kind"]
-    path = options.out / f"{options.label or Path(options.model).name.removesuffix('.gguf')}-{kind}.jsonl"
+    path = _results(options)
+    if not path.exists():
+        raise SystemExit(f"{path} is not there: run `domains.py measure` with the same label first")
     rows = files.read_jsonl(path)
-    _as_measured(options, rows[0]["settings"])
+    settings = rows[0]["settings"]  # rows are learned, or found, as they were measured
+    options.recipe, options.thesis, options.epochs = (settings[key] for key in ("recipe", "thesis", "epochs"))
     out = options.out / "speed" / path.name
     done = {(row["arm"], row["n"]) for row in (files.read_jsonl(out) if out.exists() else [])}
     measured = {(row["arm"], row["n"]) for row in rows if not row["lora"] and row["n"]} - done
     left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in measured]
-    bench = Bench(options, rows[0]["settings"]["lora_rate"])
+    if not left:
+        return
+    bench = Bench(options, settings["lora_rate"])
     for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
-        row = bench.speed(arm)
+        row = bench.speed_of_arm(arm)
         files.append_jsonl(out, row | facts())
         print(arm.name, arm.n, row["speed_gain"], row["speed_range"], flush=True)
         free()
 
 
-def _as_measured(options: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """Take what decides how rows are learned from the lines that are there."""
-    options.recipe, options.thesis, options.epochs = (settings[key] for key in ("recipe", "thesis", "epochs"))
+def _results(options: argparse.Namespace) -> Path:
+    """File of a model and a domain, told before the model is loaded."""
+    kind = files.read_json(options.data / "texts.json")["kind"]
+    label = options.label or Path(options.model).name.removesuffix(".gguf")
+    return Path(options.out / f"{label}-{kind}.jsonl")
 
 
 def _best(path: Path, name: str) -> Any:
@@ -112,38 +117,34 @@ def _refuse_others(path: Path, rows: list[dict[str, Any]], here: dict[str, Any])
 
 def pilot(options: argparse.Namespace) -> None:
     """Tune the base with each rate, and learn rows by each recipe, judged on training documents that are left out."""
-    options.recipe = recipe_of(options.recipes[0]).name
+    path = options.out / "pilot" / _results(options).name
+    known = files.read_jsonl(path) if path.exists() else []
+    tried = {row.get("recipe") or row["lora_rate"] for row in known}
+    rates = [rate for rate in options.rates if rate not in tried]
+    recipes = [name for name in (recipe_of(name).name for name in options.recipes) if name not in tried]
+    if not rates and not recipes:
+        return
+    options.recipe = recipe_of(options.recipes[0]).name  # until one is tried
     bench = Bench(options)
-    path = options.out / "pilot" / bench.path.name
-    rows = files.read_jsonl(path) if path.exists() else []
     held = min(_LEFT_OUT, len(bench.train) // 8)
     bench.train, bench.validation = bench.train[:-held], bench.train[-held:]
     bench.planned = bench.examples(bench.train, bench.base.tokenizer)
-    arm = Arm("both", min(options.n), "both", "ours", False)
 
-    def tell(about: dict[str, Any], start: Start, **training: Any) -> None:
+    def tell(about: dict[str, Any], start: Start, stage: str, took: dict[str, Any]) -> None:
         bpb = float(sum(bench.bits(student_of(start), start.tokenizer)) / sum(bench.sizes()))
-        files.append_jsonl(path, about | {"bpb": bpb, "documents": held, **training} | facts())
-        (took,) = training.values()
+        files.append_jsonl(path, about | {"bpb": bpb, "documents": held, stage: took} | facts())
         print(f"{about}: {bpb:.4f} bits per byte, {took['steps']} steps, {took['seconds']:.0f} s", flush=True)
         free()
 
-    for rate in (rate for rate in options.rates if {"lora_rate": rate} not in _tried(rows)):
-        bench.settings = settings_of(options, rate)
+    for rate in rates:
+        bench.settings = replace(bench.settings, lora_rate=rate)
         start, _ = bench.start_of(Arm("base_lora", 0, "", "", True))
         tuned, lora = bench.tuned(start)
-        tell({"lora_rate": rate}, tuned, lora=lora)
-    for name in (recipe_of(name).name for name in options.recipes):
-        if {"recipe": name} in _tried(rows):
-            continue
-        options.recipe = name
-        bench.settings = settings_of(options, 0.0)
-        start, phase1 = bench.start_of(arm)
-        tell({"recipe": name}, start, phase1=phase1)
-
-
-def _tried(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in ("lora_rate", "recipe") if name in row} for row in rows]
+        tell({"lora_rate": rate}, tuned, "lora", lora)
+    for name in recipes:
+        bench.settings = replace(bench.settings, recipe=name)
+        start, phase1 = bench.start_of(Arm("both", min(options.n), "both", "ours", False))
+        tell({"recipe": name}, start, "phase1", phase1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -123,13 +123,7 @@ def write(results: Path, docs: Path) -> None:
     """Fill the page, and draw its figure, from what is there."""
     theme()
     sweeps, content = read_recipes(results)
-    parts = {
-        "sweep": sweep_table(sweeps),
-        "final": NOTHING,
-        "comparison": NOTHING,
-        "answer": NOTHING,
-        "advice": NOTHING,
-    }
+    parts = dict.fromkeys(("final", "comparison", "answer", "advice"), NOTHING) | {"sweep": sweep_table(sweeps)}
     if content:
         parts |= {"final": final_table(content), "comparison": comparison_table(content), "answer": answer(content)}
         parts["advice"] = advice_table(content)

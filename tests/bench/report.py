@@ -18,7 +18,7 @@ import large
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from bench_parts import SHAPES, fill_page, ratio
+from bench_parts import SHAPES, fill_page, ratio, table_of
 from large import RANK
 from phase1 import WAYS, WORKLOADS
 
@@ -200,14 +200,13 @@ def cpu_products_table(path: Path) -> str:
     if not path.exists():
         return MISSING
     content = files.read_json(path)
+    header = ["products", "seconds", "of float32", "hidden states off", "gradient of the inputs off"]
     lines = [
-        f"| {name} | {row['median_s']:.2f} | {row['of_float32']:.2f} "
-        f"| {row['hidden_off']:.1%} | {row['gradient_off']:.1%} |"
-        for name, row in content["ways"].items()
+        [name, f"{r['median_s']:.2f}", f"{r['of_float32']:.2f}", f"{r['hidden_off']:.1%}", f"{r['gradient_off']:.1%}"]
+        for name, r in content["ways"].items()
     ]
-    head = "| products | seconds | of float32 | hidden states off | gradient of the inputs off |\n|---|---|---|---|---|"
     shape = f"{content['rows']} x {content['length']} tokens, {content['model']}, {content['threads']} threads"
-    return "\n".join([f"{shape}, {content['device']}:\n", head, *lines])
+    return f"{shape}, {content['device']}:\n\n{table_of(header, lines)}"
 
 
 def arithmetic_table(length: dict[str, int]) -> str:
