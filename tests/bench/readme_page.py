@@ -43,9 +43,9 @@ def gains_table(rows: list[dict[str, Any]], domains: list[dict[str, Any]]) -> st
     """
     best: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
-        place = row["text"], row["model"], row["strategy"]
+        key = row["text"], row["model"], row["strategy"]
         if row["n"] == N and row["strategy"] in KINDS and row["objective"] != "untrained" and not row["dropout"]:
-            best[place] = max(best.get(place, row), row, key=lambda r: r["train_tokens"] * r["epochs"])
+            best[key] = max(best.get(key, row), row, key=lambda r: r["train_tokens"] * r["epochs"])
     tuned = {(r["text"], r["model"], r["strategy"]): r["above_lora"] for r in domains if r["n"] == N and r["lora"]}
     bases = {(r["text"], r["model"]): r["bpb"] for r in domains if r["arm"] == "base"}
     for row in domains:
@@ -53,13 +53,17 @@ def gains_table(rows: list[dict[str, Any]], domains: list[dict[str, Any]]) -> st
             shown = {"base_bpb": bases[row["text"], row["model"]], "bpb_difference": row["above_base"]}
             best[row["text"], row["model"], row["strategy"]] = row | shown
     compared = any(tuned.values())
+
+    def place(key: tuple[str, str, str]) -> tuple[int, str]:
+        return list(DOMAIN_TEXTS).index(key[0]), key[1]
+
     lines = [
         [
             DOMAIN_TEXTS[text], model.removesuffix("-Instruct"), KINDS[strategy], f"{100 * row['saved']:.1f} %",
             f"{row['base_bpb']:.3f}", _interval(row["bpb_difference"]),
             *([_interval(tuned.get((text, model, strategy)))] if compared else []),
         ]
-        for (text, model, strategy), row in sorted(best.items(), key=lambda item: (*item[0][:2], item[1]["saved"]))
+        for (text, model, strategy), row in sorted(best.items(), key=lambda item: (*place(item[0]), item[1]["saved"]))
     ]  # fmt: skip
     header = ["text", "model", "new tokens", "tokens saved", "bits per byte: base", "with learned rows, difference"]
     return table_of(header + ["with LoRA, against LoRA alone"] * compared, lines)
