@@ -57,13 +57,15 @@ def test_arms_without_new_tokens_come_once_and_first() -> None:
     arms = bench("domain_arms")
     found = arms.arms_of(list(DOMAIN_ARMS), [800, 3200])
     assert [(arm.name, arm.n) for arm in found[:3]] == [("base", 0), ("base_lora", 0), ("words", 800)]
-    assert len(found) == 2 + 2 * 6
-    told = {arm.name: (arm.strategy, arm.rows, arm.lora) for arm in found}
+    assert len(found) == 2 + 2 * 8
+    told = {arm.name: (arm.strategy, arm.rows, arm.lora) for arm in found if not arm.moving}
     assert told == {
         "base": ("", "", False), "base_lora": ("", "", True), "words": ("merges", "ours", False),
         "words_lora": ("merges", "ours", True), "both": ("both", "ours", False), "both_lora": ("both", "ours", True),
         "words_untrained": ("merges", "untrained", False), "words_thesis": ("merges", "thesis", False),
     }  # fmt: skip
+    moving = {arm.name: (arm.strategy, arm.rows, arm.lora) for arm in found if arm.moving}
+    assert moving == {"words_lora_rows": ("merges", "ours", True), "both_lora_rows": ("both", "ours", True)}
     with pytest.raises(SystemExit, match="--arms lora: expected some of base"):
         arms.arms_of(["lora"], [800])
 
@@ -143,7 +145,7 @@ def test_from_documents_to_the_page(
     assert {row["settings"]["recipe"] for row in rows} == {best["recipe"]}
 
     tuned = [row["lora"] for row in rows if row["lora"]]
-    assert len(tuned) == 5 and len({lora["steps"] for lora in tuned}) == 1 and tuned[0]["steps"] > 4
+    assert len(tuned) == 9 and len({lora["steps"] for lora in tuned}) == 1 and tuned[0]["steps"] > 4
     assert {lora["texts"] for lora in tuned} == {2 * 14}  # every document in each of two passes
     assert len({lora["tokens"] for lora in tuned}) > 1  # but not the same number of tokens
     assert by_arm["words", 6]["saved"] > 0.1 and by_arm["both", 6]["saved"] != by_arm["words", 6]["saved"]
@@ -159,6 +161,10 @@ def test_from_documents_to_the_page(
     assert plain["bpb"] < base["bpb"] and by_arm["words_lora", 6]["bpb"] < by_arm["words", 6]["bpb"]
     assert by_arm["words", 6]["kl_last"] < by_arm["words_untrained", 6]["kl_last"]
     assert by_arm["words_lora", 6]["phase1"] == by_arm["words", 6]["phase1"]
+    rest, move = by_arm["words_lora", 6], by_arm["words_lora_rows", 6]
+    assert rest["lora"]["trainable"] == plain["lora"]["trainable"] < move["lora"]["trainable"]
+    assert move["lora"]["trainable"] - rest["lora"]["trainable"] == 2 * 6 * 32  # N rows of width D on each side
+    assert move["bpb"] != rest["bpb"] and move["phase1"] == rest["phase1"]
 
     whole = path.read_text()
     run(["measure", *given, "--recipe", best["recipe"].replace("0.001", "1e-3").replace("0.0001", "1e-4")])

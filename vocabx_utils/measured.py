@@ -29,7 +29,8 @@ REFERENCE_RECIPES = ("td", "hidden", "kl", "ce", "kl_ce")
 DOMAIN_ARMS = {
     "base": "base", "base_lora": "base + LoRA", "words": "words", "words_lora": "words + LoRA",
     "both": "words and phrases", "both_lora": "words and phrases + LoRA", "words_untrained": "words, untrained",
-    "words_thesis": "words, thesis's objective",
+    "words_thesis": "words, thesis's objective", "words_lora_rows": "words + LoRA, rows moving",
+    "both_lora_rows": "words and phrases + LoRA, rows moving",
 }  # fmt: skip
 """What the arms in `results/domains` are called, in the order in which they are measured."""
 DOMAIN_TEXTS = {

@@ -1,8 +1,9 @@
 """The arms of the comparison in domains, and the settings that all of a file share.
 
-An arm is a base model or rows of new tokens, each as it is or after LoRA on the same documents. `words` are appended
-merges (strategy `merges`), `both` words and phrases. Rows are the mean of the subtokens (`untrained`), what the
-thesis's objective learns at its rate (`thesis`), or what the recipe that is measured learns (`ours`).
+An arm is a base model or rows of new tokens, each as it is or after LoRA on the same documents, beside which the new
+rows rest or, in arms that end in `_rows`, move. `words` are appended merges (strategy `merges`), `both` words and
+phrases. Rows are the mean of the subtokens (`untrained`), what the thesis's objective learns at its rate (`thesis`),
+or what the recipe that is measured learns (`ours`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Arm:
     Attributes:
         strategy: of the extension's name; none for the base's own tokenizer.
         rows: where the new rows come from.
+        moving: whether they move with LoRA, at its rate.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Arm:
     strategy: Literal["", "merges", "both"]
     rows: Literal["", "untrained", "thesis", "ours"]
     lora: bool
+    moving: bool = False
 
     @property
     def extension(self) -> str:
@@ -65,7 +68,7 @@ def _arm(name: str, n: int) -> Arm:
     if start == "base":
         return Arm(name, 0, "", "", what == "lora")
     rows: Any = what if what in ("untrained", "thesis") else "ours"
-    return Arm(name, n, "merges" if start == "words" else "both", rows, what == "lora")
+    return Arm(name, n, "merges" if start == "words" else "both", rows, what.startswith("lora"), what == "lora_rows")
 
 
 def settings_of(options: argparse.Namespace, lora_rate: float) -> Settings:
@@ -83,9 +86,9 @@ def told_settings(settings: Settings, options: argparse.Namespace) -> dict[str, 
     return {name: getattr(settings, name) for name in names} | {"thesis": options.thesis}
 
 
-def lora_config(settings: Settings, seed: int) -> FineTuneConfig:
-    """How LoRA trains, alike in every arm."""
-    return tuning_config(parse_arm("base_lora"), settings, seed)
+def lora_config(settings: Settings, seed: int, moving: bool = False) -> FineTuneConfig:
+    """How LoRA trains, alike in every arm but for new rows that are `moving`."""
+    return dataclasses.replace(tuning_config(parse_arm("base_lora"), settings, seed), rows_in_b=moving)
 
 
 def rows_config(arm: Arm, settings: Settings, thesis: str, seed: int, tokens: int) -> tuple[str, Phase1Config]:

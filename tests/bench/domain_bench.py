@@ -139,11 +139,12 @@ class Bench(phrases.Bench):
 
     # --- LoRA
 
-    def tuned(self, start: Start) -> tuple[Start, dict[str, Any]]:
-        """Tune an arm with the steps that the base's own tokens plan."""
+    def tuned(self, start: Start, moving: bool = False) -> tuple[Start, dict[str, Any]]:
+        """Tune an arm with the steps that the base's own tokens plan; new rows that are `moving` learn as well."""
         train = self.examples(self.train, start.tokenizer)
         watched = self.examples(self.validation[:_WATCHED], start.tokenizer)
-        tuned, told = tune(start, train, watched, self.planned, lora_config(self.settings, self.options.seed))
+        config = lora_config(self.settings, self.options.seed, moving)
+        tuned, told = tune(start, train, watched, self.planned, config)
         (stage,) = told["stages"]
         names = ("steps", "texts", "tokens", "seconds", "trainable", "padding", "validation_loss")
         return tuned, {name: rounded(stage[name]) for name in names}
@@ -153,7 +154,7 @@ class Bench(phrases.Bench):
     def measure_arm(self, arm: Arm) -> dict[str, Any]:
         """Train and measure an arm."""
         start, phase1 = self.start_of(arm)
-        start, lora = self.tuned(start) if arm.lora else (start, {})
+        start, lora = self.tuned(start, arm.moving) if arm.lora else (start, {})
         student, counted = student_of(start), self.counted(self.base.tokenizer, start.tokenizer)
         bits, sizes = self.bits(student, start.tokenizer), self.sizes()
         return {

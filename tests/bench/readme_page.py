@@ -46,7 +46,8 @@ def gains_table(rows: list[dict[str, Any]], domains: list[dict[str, Any]]) -> st
         key = row["text"], row["model"], row["strategy"]
         if row["n"] == N and row["strategy"] in KINDS and row["objective"] != "untrained" and not row["dropout"]:
             best[key] = max(best.get(key, row), row, key=lambda r: r["train_tokens"] * r["epochs"])
-    tuned = {(r["text"], r["model"], r["strategy"]): r["above_lora"] for r in domains if r["n"] == N and r["lora"]}
+    after = [row for row in domains if row["n"] == N and row["arm"] in ("words_lora", "both_lora")]
+    tuned = {(row["text"], row["model"], row["strategy"]): row["above_lora"] for row in after}
     bases = {(r["text"], r["model"]): r["bpb"] for r in domains if r["arm"] == "base"}
     for row in domains:
         if row["n"] == N and row["arm"] in ("words", "both") and row["above_base"]:

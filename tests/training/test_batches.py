@@ -12,7 +12,7 @@ from tiny import chat_tokenizer, rendered_pairs
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.training.batches import collate, padding_share, plan_epoch
 from vocabx_utils.training.cross_entropy import IGNORE
-from vocabx_utils.training.examples import Example, encode
+from vocabx_utils.training.examples import Example, ExampleSet, encode
 
 
 def examples_of(lengths: list[int]) -> list[Example]:
@@ -119,3 +119,6 @@ def test_occurrences():
     coded = encode(["abcabc", "ab"], chat_tokenizer(), max_length=64)
     first = int(coded.examples[0].ids[0])
     assert coded.occurrences(first, 1)[0] == sum((e.ids == first).sum() for e in coded.examples)
+    by_hand = ExampleSet(tuple(Example(np.array(ids)) for ids in ([5, 7, 5], [6, 7], [5])))
+    assert by_hand.occurrences(5, 3).tolist() == [3, 1, 2]
+    assert by_hand.occurrences(5, 3, followed=True).tolist() == [1, 1, 1]

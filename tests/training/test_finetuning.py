@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -447,3 +448,14 @@ def test_a_stage_whose_files_do_not_fit_takes_no_step(tmp_path, monkeypatch):
     with pytest.raises(folders.SpaceError, match=r"stage a needs .* 256 MiB margin"):
         fine_tune(model, train, validation, tmp_path / "run", config, limit=limit, new_ids=new_ids)
     assert not list(tmp_path.rglob("losses.jsonl"))
+
+
+def test_a_new_token_that_only_ends_a_text_may_rest(tmp_path):
+    """Nothing follows it there, so its input row has no gradient; its head row has one at every position."""
+    model, (train, validation), new_ids, limit, config = setting(stages=("b",), rows_in_b=True)
+    last = new_ids[2]  # stands in no text of the setting
+    ends = tuple(dataclasses.replace(e, ids=np.append(e.ids, last)) for e in train.examples)
+    before = [matrix.data.clone() for matrix in stages.matrices_of(model)]
+    fine_tune(model, type(train)(ends), validation, tmp_path, config, limit=limit, new_ids=new_ids)
+    after = stages.matrices_of(model)
+    assert [torch.equal(old[last], new[last]) for old, new in zip(before, after, strict=True)] == [True, False]

@@ -246,10 +246,11 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
 
 def _arm_style(arm: str) -> dict[str, Any]:
     """Colour by tokens and how their rows were made, filled and another marker after LoRA."""
-    stem, tuned = arm.removesuffix("_lora"), arm.endswith("_lora")
-    kinds = [name for name in DOMAIN_ARMS if not name.endswith("_lora")]
+    stem, tuned, moving = arm.partition("_lora")
+    kinds = [name for name in DOMAIN_ARMS if "_lora" not in name]
     color = BASE_COLOR if stem == "base" else PALETTE[kinds.index(stem) - 1]
-    return {"color": color, "marker": "D" if tuned else "o", "linestyle": "none", "mfc": color if tuned else "white"}
+    marker = "s" if moving else "D" if tuned else "o"
+    return {"color": color, "marker": marker, "linestyle": "none", "mfc": color if tuned else "white"}
 
 
 def _told_domain(rows: Sequence[Mapping[str, Any]]) -> str:

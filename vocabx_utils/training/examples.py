@@ -111,9 +111,14 @@ class ExampleSet:
         """Tokens learned in one pass."""
         return sum(example.targets for example in self.examples)
 
-    def occurrences(self, first_id: int, count: int) -> Ints:
-        """Count each id of `first_id … first_id + count - 1` in all examples: (count,)."""
-        ids = np.concatenate([np.zeros(0, np.int64), *(example.ids for example in self.examples)])
+    def occurrences(self, first_id: int, count: int, *, followed: bool = False) -> Ints:
+        """Count each id of `first_id … first_id + count - 1` in all examples: (count,).
+
+        Args:
+            followed: only where another token follows; the last one of a text teaches its input row nothing.
+        """
+        end = -1 if followed else None
+        ids = np.concatenate([np.zeros(0, np.int64), *(example.ids[:end] for example in self.examples)])
         return np.bincount(ids[(ids >= first_id) & (ids < first_id + count)] - first_id, minlength=count)
 
     def fingerprint(self) -> str:

@@ -303,7 +303,7 @@ class StageTraining:
         key, ids = self.stage.key, self.new_ids
         if not len(ids) or not (key == "a" or (key == "b" and self.config.rows_in_b)):
             return
-        counts = self.train.occurrences(ids.start, len(ids))
+        counts = self.train.occurrences(ids.start, len(ids), followed=True)
         for name, old, new in zip(("input", "head"), self.rows_before, new_rows_of(self.model, ids), strict=True):
             if still := [ids.start + number for number in stages.unmoved_rows(old, new, counts)]:
                 raise RuntimeError(
