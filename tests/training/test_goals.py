@@ -139,3 +139,16 @@ def test_no_position_has_no_goals() -> None:
 )
 def test_goals_serve_plain_logits_at_temperature_one(objective: str, transform: LogitTransform, enough: bool) -> None:
     assert serve(parse_objective(objective), transform) is enough
+
+
+def test_a_common_shift_of_many_logits_leaves_the_divergence_where_it_is() -> None:
+    """A sum of p that is off by 1e-5 would move the KL by that share of the shift."""
+    generator = torch.Generator().manual_seed(0)
+    states, theirs = (torch.randn(40, D, generator=generator) for _ in range(2))
+    head = 0.6 * torch.randn(49_152, D, generator=generator)
+    states[:, 0], theirs[:, 0], head[:, 0] = 1.0, 1.0, 200.0
+    none, new, goals = torch.full((40,), -1), torch.zeros(0, D), sum_up(theirs, head)
+    found = phase1_loss(states, head, new, none, ce_coefficient=torch.ones(40), goals=goals)
+    log_p, log_q = (torch.log_softmax(x.double() @ head.double().T, -1) for x in (theirs, states))
+    expected = (log_p.exp() * (log_p - log_q)).sum(-1)
+    assert (found.kl - expected).mean().abs() < 1e-4 < expected.mean()

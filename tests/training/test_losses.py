@@ -16,6 +16,7 @@ from vocabx_utils.models import with_extra_rows
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training import losses
 from vocabx_utils.training.losses import LossTerms, phase1_loss
+from vocabx_utils.training.old_sums import old_sums
 
 V, N, D = 61, 7, 16
 
@@ -85,6 +86,23 @@ def test_values_and_gradients_equal_float64(lam: float, scale: float, tau: float
     expected = naive(p, lam, scale, tau, transform)
     for got, want in zip((terms.input_loss, terms.head_loss, to_hidden, to_head, terms.kl), expected, strict=True):
         assert close(got, want)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("compared", [0, 20])
+def test_known_sums_stand_for_products_with_the_head(compared: int, transform: LogitTransform) -> None:
+    p = problem(37, compared)
+    settings = {"ce_weight": 0.3, "kl_coefficient": 0.1, "transform": transform, "chunk": 8}
+    tail = slice(26, None)
+    known = old_sums(p["hidden"][tail], p["targets"][tail], p["head"], transform)
+    terms, to_hidden, to_head = ours(p, known=known, **settings)
+    expected = naive(p, 0.3, 0.1, 1.0, transform)
+    for got, want in zip(
+        (terms.input_loss, terms.head_loss, to_head, terms.kl), expected[:2] + expected[3:], strict=True
+    ):
+        assert close(got, want)
+    assert close(to_hidden[:26], expected[2][:26])
+    assert not to_hidden[tail].any()  # no new row reaches these states
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -175,7 +193,10 @@ def test_without_new_tokens_ce_is_the_ordinary_one() -> None:
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     p = problem(4, 4)
-    with pytest.raises(ValueError, match="K <= P"):
+    known = old_sums(p["hidden"][:1], p["targets"][:1], p["head"], LogitTransform())
+    with pytest.raises(ValueError, match=r"K \+ U <= P"):  # a position would be compared and known
+        phase1_loss(**p, known=known)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"K \+ U <= P"):
         phase1_loss(**(p | {"teacher_hidden": torch.zeros(5, D)}))  # type: ignore[arg-type]
 
 

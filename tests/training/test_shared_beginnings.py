@@ -13,8 +13,10 @@ from training.phase1_parts import example_set
 
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
+from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
+from vocabx_utils.training.teacher import ask_teacher
 
 SETS = {"whole texts": example_set(), "windows": example_set(window=16)}
 
@@ -60,18 +62,18 @@ def test_a_student_with_blocks_of_its_own_does_not_take_the_base_models_beginnin
         assert torch.equal(beginnings.hidden(tuned, ids, indices)[0], expected)
 
 
-def test_a_group_starts_where_all_its_rows_still_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_follows_the_beginnings_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     base, examples = tiny_model(), SETS["whole texts"]
     beginnings, model, read = SharedBeginnings(base, examples), student(base), []
     indices = list(range(len(examples)))
     ids = align_batch(examples, indices, None).ids
-    whole = Student.hidden
+    whole = Student.embed
     beginnings.hidden(model, ids, indices)  # reads the beginnings
-    monkeypatch.setattr(Student, "hidden", lambda self, part, **more: (read.append(part), whole(self, part, **more))[1])
+    monkeypatch.setattr(Student, "embed", lambda self, part, *at: (read.append(part), whole(self, part, *at))[1])
     beginnings.hidden(model, ids, indices)
-    assert 1 <= len(read) <= 3 and sum(len(part) for part in read) == len(indices)
-    assert sum(part.numel() for part in read) < ids.numel() - sum(beginnings.lengths) / 3
-    assert not any(((part < V).all(1)).any() for part in read)  # what is run holds each row's new tokens
+    expected = [torch.as_tensor(e.ids[n:]) for e, n in zip(examples.examples, beginnings.lengths, strict=True)]
+    assert len(read) == 1 and torch.equal(read[0][0], torch.cat(expected))
+    assert beginnings.skipped(indices, ids.shape[1]) == ids.numel() - read[0].numel()
 
 
 def test_another_layer_is_right_where_it_is_compared() -> None:
@@ -97,3 +99,25 @@ def test_what_does_not_fit_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(torch, "nonzero")
         assert torch.equal(beginnings.hidden(model, batch.ids, [1, 0], new_at=batch.new_at)[0], expected)
     assert beginnings.kept == {}
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_sums_are_those_of_the_kept_positions(kind: str) -> None:
+    base, examples = tiny_model(), SETS[kind]
+    beginnings, model, indices = SharedBeginnings(base, examples), student(base), [7, 2, 5]
+    batch = align_batch(examples, indices, "last", ask_teacher(base, examples).rows)
+    width = batch.ids.shape[1]
+    assert beginnings.sums(model, batch.positions, indices, width) is None  # nothing is read yet
+    with torch.no_grad():
+        beginnings.hidden(model, batch.ids, indices)
+        whole = model.hidden(batch.ids)[0].flatten(0, 1)
+    found = beginnings.sums(model, batch.positions, indices, width)
+    assert found is not None and len(found) == sum(beginnings.lengths[index] for index in indices) > 0
+    at, targets = batch.positions[-len(found) :], batch.targets[-len(found) :]
+    logits = (whole[at] @ model.head.T).double()
+    torch.testing.assert_close(found.sums.double(), logits.exp().sum(-1).log(), rtol=1e-5, atol=1e-5)
+    own = logits.gather(1, targets.clamp(max=V - 1)[:, None])[:, 0]
+    torch.testing.assert_close(found.logits.double(), torch.where(targets < V, own, 0), rtol=1e-5, atol=1e-5)
+    assert IGNORE not in targets
+    tuned = student(dataclasses.replace(base, model=copy.deepcopy(base.model)))
+    assert beginnings.sums(tuned, batch.positions, indices, width) is None

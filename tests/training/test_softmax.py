@@ -12,6 +12,7 @@ from vocabx_utils.training.softmax import (
     _exponentials,
     aligned_rows,
     blank_,
+    log_sum_exp_,
     softmax_rows,
     softmax_step,
     softmax_step_in_place,
@@ -155,3 +156,10 @@ def test_softmax_rows(dtype):
     torch.testing.assert_close(lse.double(), exact.logsumexp(-1), rtol=1e-6, atol=1e-6)
     found = weights.double() * share.double()[:, None]
     torch.testing.assert_close(found, exact.softmax(-1), rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-8)
+
+
+def test_the_log_sum_exp_of_blocks_equals_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vocabx_utils.training.softmax.CACHE_BYTES", 4 * V * 2)  # two rows a block
+    logits = case()["old"] + 200.0
+    whole = logits.double().logsumexp(-1)
+    torch.testing.assert_close(log_sum_exp_(logits).double(), whole, rtol=1e-6, atol=1e-5)

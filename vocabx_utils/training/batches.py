@@ -29,11 +29,12 @@ from vocabx_utils.training.objectives import Anchor, Objective
 class Batch:
     """Padded student ids and flat positions into them.
 
-    Positions are ordered so that the K compared with the teacher come first, as `phase1_loss` wants them.
+    Positions are ordered as `phase1_loss` wants them: first the K that are compared with the teacher, last those
+    before an example's first divergence, whose states never change.
 
     Attributes:
         ids: (B, T) right-padded.
-        positions: (P,) flat positions of real tokens: the K compared ones first, then the others that have a target.
+        positions: (P,) flat positions of real tokens: the K compared ones, then the others that have a target.
         targets: (P,) next ids, `IGNORE` after the last token of an example.
         teacher_rows: (K,) rows of the teacher cache.
         merged: (K,) True at pairs that stand for a divergent group.
@@ -90,7 +91,8 @@ def align_batch(
             weights.append(weighed)
     first = _joined(compared)
     others = np.setdiff1d(np.flatnonzero(targets.reshape(-1) >= 0), first)
-    positions = np.concatenate([first, others])  # (P,)
+    before = others % ids.shape[1] < np.array([e.prefix_pairs for e in chosen])[others // ids.shape[1]]
+    positions = np.concatenate([first, others[~before], others[before]])  # (P,)
     flat = targets.reshape(-1)[positions]
     return Batch(
         torch.from_numpy(ids),

@@ -24,7 +24,7 @@ from torch import Tensor
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.softmax import aligned_rows, blank_, default_chunk, logit_products
+from vocabx_utils.training.old_sums import old_sums
 from vocabx_utils.training.teacher import TeacherStates
 
 _NEW_CHUNK = 65_536  # positions whose logits of new tokens are held at once
@@ -53,16 +53,12 @@ def head_states(
 ) -> HeadStates:
     """Read some examples once; of the teacher only what it knows of their beginnings is taken."""
     parts: list[tuple[Tensor, ...]] = []
-    head, vocab = aligned_rows(student.head), student.vocab_size
     for part in micro_batches([len(e.ids) for e in examples.examples], range(len(examples)), token_budget):
         batch = align_batch(examples, part, None).to(student.device)
         hidden, _ = teacher.beginnings.hidden(student, batch.ids, part, new_at=batch.new_at)
         states = hidden.flatten(0, 1)[batch.positions]
-        chunk = default_chunk(student.vocab_size, student.device)
-        for few, targets in zip(states.split(chunk), batch.targets.split(chunk), strict=True):
-            old = blank_(student.transform.apply_(logit_products(few, head)), vocab)  # (c, V), then blank columns
-            known = old.gather(1, targets.clamp(max=vocab - 1)[:, None])[:, 0]
-            parts.append((few.clone(), targets, torch.logsumexp(old, -1), torch.where(targets < vocab, known, 0.0)))
+        old = old_sums(states, batch.targets, student.head, student.transform)
+        parts.append((states, batch.targets, old.sums, old.logits))
     return HeadStates(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 

@@ -21,11 +21,13 @@ from torch.autograd.function import once_differentiable
 
 from vocabx_utils.student import LogitTransform
 from vocabx_utils.training.goals import Goals
+from vocabx_utils.training.old_sums import OldSums
 from vocabx_utils.training.softmax import (
     Scratch,
     aligned_rows,
     blank_,
     default_chunk,
+    log_sum_exp_,
     logit_products,
     softmax_chunk,
     softmax_rows,
@@ -61,6 +63,7 @@ def phase1_loss(
     goals: Goals | None = None,
     kl_coefficient: float = 0.0,
     kl_weights: Tensor | None = None,
+    known: OldSums | None = None,
     temperature: float = 1.0,
     transform: LogitTransform | None = None,
     chunk: int | None = None,
@@ -81,6 +84,8 @@ def phase1_loss(
         goals: instead of them, what the teacher's distributions come to, for plain logits at temperature 1.
         kl_coefficient: factor of each compared position's KL in `input_loss`.
         kl_weights: (K,) float32 further factors of each of them, all 1 unless given.
+        known: what the original head makes of the last U positions, none of them compared, whose states no new row
+            reaches: they need no product with it, and their gradient of the hidden states is left at 0.
         temperature: tau.
         transform: the family's logit scaling and capping.
         chunk: positions at a time; chosen from V unless given. It does not change the result.
@@ -90,10 +95,12 @@ def phase1_loss(
     """
     teacher = goals if teacher_hidden is None else teacher_hidden
     compared = 0 if teacher is None else len(teacher)
-    if compared > hidden.shape[0] or targets.shape != hidden.shape[:1] or ce_coefficient.shape != targets.shape:
+    unknown = hidden.shape[0] - (0 if known is None else len(known))
+    if compared > unknown or targets.shape != hidden.shape[:1] or ce_coefficient.shape != targets.shape:
         raise ValueError(
             f"hidden {tuple(hidden.shape)}, targets {tuple(targets.shape)}, coefficients "
-            f"{tuple(ce_coefficient.shape)}, {compared} teacher rows: expected P positions each and K <= P"
+            f"{tuple(ce_coefficient.shape)}, {compared} teacher rows, {hidden.shape[0] - unknown} known sums: "
+            "expected P positions each and K + U <= P"
         )
     if chunk is None:
         chunk = default_chunk(head.shape[0] + new_head.shape[0], hidden.device)
@@ -101,7 +108,7 @@ def phase1_loss(
             chunk *= 2  # no second matrix of logits beside the student's
     settings = _Settings(
         head, targets, ce_coefficient, ce_weight, teacher_hidden, goals if teacher_hidden is None else None, compared,
-        kl_coefficient, kl_weights, temperature, transform or LogitTransform(), chunk,
+        kl_coefficient, kl_weights, known, unknown, temperature, transform or LogitTransform(), chunk,
     )  # fmt: skip
     return LossTerms(*_Phase1Loss.apply(hidden, new_head, settings))
 
@@ -117,6 +124,8 @@ class _Settings:
     compared: int
     kl_coefficient: float
     kl_weights: Tensor | None
+    known: OldSums | None
+    unknown: int
     temperature: float
     transform: LogitTransform
     chunk: int
@@ -135,11 +144,12 @@ class _Phase1Loss(torch.autograd.Function):
         ce = hidden.new_zeros(hidden.shape[0], dtype=torch.float32)  # (P,)
         new_weights = new_head.to(hidden.dtype)
         logits = _OldLogits(s, hidden.device, wanted=wants_hidden)
-        # a chunk either has a teacher at all of its positions or at none
-        edges = sorted({*range(0, compared, s.chunk), *range(compared, hidden.shape[0], s.chunk), hidden.shape[0]})
+        # a chunk either has a teacher at all of its positions or at none, and so it is with known sums
+        starts = ((0, compared), (compared, s.unknown), (s.unknown, hidden.shape[0]))
+        edges = sorted({at for start, stop in starts for at in range(start, stop, s.chunk)} | {hidden.shape[0]})
         for start, stop in pairwise(edges):
             part = slice(start, stop)
-            _chunk(hidden, new_weights, s, part, stop <= compared, logits, kl, ce, grad_hidden, grad_head)
+            _chunk(hidden, new_weights, s, part, logits, kl, ce, grad_hidden, grad_head)
         ctx.save_for_backward(grad_hidden, grad_head)
         ce_sum = (ce * s.ce_coefficient).sum()
         kl_sum = kl.sum() if s.kl_weights is None else (kl * s.kl_weights).sum()
@@ -160,7 +170,6 @@ def _chunk(
     new_weights: Tensor,
     s: _Settings,
     part: slice,
-    with_teacher: bool,
     logits: _OldLogits,
     kl: Tensor,
     ce: Tensor,
@@ -171,25 +180,14 @@ def _chunk(
     states, vocab = hidden[part], s.head.shape[0]  # (c, D)
     targets, has_target = s.targets[part], s.targets[part] >= 0  # (c,)
     weight = torch.where(has_target, s.ce_coefficient[part], 0.0)  # (c,) d head_loss / d ce
-    old = logits.products(states, "old")  # (c, V)
     new = s.transform.apply_(logit_products(states, new_weights))  # (c, N)
-    chosen = old.gather(1, targets.clamp(0, vocab - 1)[:, None]).squeeze(1)  # (c,) logit of the target
-    lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(chosen, -torch.inf)  # (c,)
-    goals = s.goals[part] if with_teacher and s.goals is not None else None
-    logits.weigh(part if with_teacher else None)
-    old_gradient: Tensor | None = None
-    if goals is not None:
-        lse, kl[part], gradient = logits.approach(old, goals, states, lse_new, targets, weight)  # (c,), (c,), (c, D)
-        if grad_hidden is not None and gradient is not None:
-            grad_hidden[part] = gradient.to(hidden.dtype)
+    lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(weight, -torch.inf)  # (c,)
+    if part.start >= s.unknown:
+        assert s.known is not None
+        known, grad_hidden = s.known[part.start - s.unknown : part.stop - s.unknown], None
+        lse, chosen = known.sums, known.logits  # (c,) each
     else:
-        teacher = None
-        if with_teacher:
-            assert s.teacher_hidden is not None
-            teacher = logits.products(s.teacher_hidden[part], "teacher")  # (c, V)
-        lse, divergence, old_gradient = logits.softmax(old, teacher, lse_new, targets, weight)  # (c,), (c,), (c, V)
-        if divergence is not None:
-            kl[part] = s.temperature**2 * divergence
+        lse, chosen = _old_side(s, part, states, lse_new, weight, logits, kl, grad_hidden)
     to_all = torch.logaddexp(lse, lse_new)  # (c,) over V + N
     if new.shape[1]:
         at = (targets - vocab).clamp(min=0)[:, None]  # (c, 1)
@@ -200,11 +198,43 @@ def _chunk(
         if grad_head is not None:
             grad_head.addmm_(new_gradient.T, states.float())  # (N, D)
     ce[part] = torch.where(has_target, to_all - chosen, 0.0)
-    if grad_hidden is not None:
-        if old_gradient is not None:
-            grad_hidden[part] = old_gradient @ logits.head  # (c, D)
-        if s.ce_weight > 0 and new.shape[1]:
-            grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
+    if grad_hidden is not None and s.ce_weight > 0 and new.shape[1]:
+        grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
+
+
+def _old_side(
+    s: _Settings,
+    part: slice,
+    states: Tensor,
+    lse_new: Tensor,
+    weight: Tensor,
+    logits: _OldLogits,
+    kl: Tensor,
+    grad_hidden: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp of the old logits and the target's logit there, (c,) each; fill `kl` and `grad_hidden`.
+
+    Eight arguments: what `_chunk` knows of the positions, and the memory that it writes to.
+    """
+    targets, with_teacher = s.targets[part], part.stop <= s.compared  # (c,)
+    old = logits.products(states, "old")  # (c, V)
+    chosen = old.gather(1, targets.clamp(0, s.head.shape[0] - 1)[:, None]).squeeze(1)  # (c,) logit of the target
+    logits.weigh(part if with_teacher else None)
+    if with_teacher and s.goals is not None:
+        lse, kl[part], gradient = logits.approach(old, s.goals[part], states, lse_new, targets, weight)  # …, (c, D)
+        if grad_hidden is not None and gradient is not None:
+            grad_hidden[part] = gradient.to(grad_hidden.dtype)
+        return lse, chosen
+    teacher = None
+    if with_teacher:
+        assert s.teacher_hidden is not None
+        teacher = logits.products(s.teacher_hidden[part], "teacher")  # (c, V)
+    lse, divergence, old_gradient = logits.softmax(old, teacher, lse_new, targets, weight)  # (c,), (c,), (c, V)
+    if divergence is not None:
+        kl[part] = s.temperature**2 * divergence
+    if grad_hidden is not None and old_gradient is not None:
+        grad_hidden[part] = old_gradient @ logits.head  # (c, D)
+    return lse, chosen
 
 
 class _OldLogits:
@@ -243,7 +273,7 @@ class _OldLogits:
         likely = old.gather(1, goals.ids)  # (c, M) logits of the teacher's likeliest ids
         known = goals.negative_entropy - goals.expected(states, likely)  # (c,) the KL without the log-sum-exp
         if self.kl_factor is None:
-            lse = torch.logsumexp(old, -1)
+            lse = log_sum_exp_(old)
             return lse, known + lse, None
         # the student's likeliest token is hardly far above the teacher's
         lse, weights, share = softmax_rows(old, likely.amax(-1), head.dtype, self.scratch)  # (c,), (c, V), (c,)

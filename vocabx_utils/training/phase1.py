@@ -286,15 +286,18 @@ class Phase1Training:
         student, data = self.student, self.data
         anchor = None if objective.match is None else objective.anchor
         batch = align_batch(data.train, part, anchor, data.train_teacher.rows, objective).to(student.device)
-        final, layer = data.train_teacher.beginnings.hidden(
+        beginnings = data.train_teacher.beginnings
+        final, layer = beginnings.hidden(
             student, batch.ids, part, layer=objective.layer, new_at=batch.new_at
         )  # (B, T, D) each
+        old = beginnings.sums(student, batch.positions, part, batch.ids.shape[1])
         teacher: Tensor | Goals | None = None
         if objective.match is not None and len(batch.teacher_rows) > 0:
             states = data.train_teacher if objective.layer == -1 else data.layers[objective.layer]
             known = states.goals if serve(objective, student.transform) else states
             teacher = known.take(batch.teacher_rows, student.device)  # of K positions
-        input_loss, head_loss, kl = batch_losses(student, batch, final, layer, teacher, objective, (kl_scale, ce_scale))
+        scales = kl_scale, ce_scale
+        input_loss, head_loss, kl = batch_losses(student, batch, final, layer, teacher, objective, scales, old)
         (input_loss + head_loss).backward()
         return torch.stack([input_loss.detach(), head_loss.detach(), kl]).double()
 

@@ -1,33 +1,38 @@
 """The tokens before an example's first divergence, run once: no new token stands there, so nothing ever changes.
 
 A block looks only backwards. What it makes of these positions is the same for the teacher and for every student at
-every step, so their keys, values and final states are kept and they cost neither a forward nor a backward pass.
+every step, so their keys, values and final states are kept and they cost neither a forward nor a backward pass. Nor do
+the logits of the V original ids change there: what the cross-entropy needs of them is kept too.
 
-Shapes: B examples, T extended ids, P of them before the divergence, D width; L blocks with H key heads of width d.
+Shapes: B examples, T extended ids, P of them before the divergence, D width; L blocks with H key heads of width d; V
+original ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel, is_sharded
-from vocabx_utils.student import Student, cache_argument
+from vocabx_utils.student import Student, cache_argument, logit_transform
 from vocabx_utils.training.batches import micro_batches
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.fusing import is_fused
+from vocabx_utils.training.old_sums import OldSums, old_sums
+from vocabx_utils.training.packed import Layout, packable, run_packed
 
 _CPU_BYTES = 2 << 30
-_GROUPS = 3
+_TRIED = 2  # examples on which a packed pass is compared with a plain one
+Kept = tuple[Tensor, Tensor]  # (L, 2, P, H, d) keys and values, (P, D) final states
 
 
 class SharedBeginnings:
-    """Keys, values and final states of the shared beginnings of a split; read at the first use.
+    """Keys, values, final states and sums of logits of the shared beginnings of a split; read at the first use.
 
     Args:
         base: the base model.
@@ -48,7 +53,9 @@ class SharedBeginnings:
             limit = _CPU_BYTES if kept else 0
         self.base, self.examples, self.token_budget, self.limit = base, examples, token_budget, limit
         self.lengths = [min(e.prefix_pairs, len(e.ids) - 1) for e in examples.examples]
-        self.kept: dict[int, tuple[Tensor, Tensor]] | None = None
+        self.ends = np.cumsum([0, *self.lengths])  # of each example's positions in `old`
+        self.kept: dict[int, Kept] | None = None
+        self.old: OldSums | None = None  # at all positions of all beginnings
 
     def hidden(
         self,
@@ -59,7 +66,7 @@ class SharedBeginnings:
         layer: int = -1,
         new_at: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the blocks over a batch, from a little before the first divergence on.
+        """Run the blocks over a batch, each example from its first divergence on, all in one row (`packed`).
 
         Args:
             model: a student. What is kept is the base model's, so a student with blocks of its own (after LoRA, say, or
@@ -70,7 +77,7 @@ class SharedBeginnings:
             new_at: see `Student.embed`; used where nothing is kept.
 
         Returns:
-            What `Student.hidden` returns; of another layer than the last, positions that were kept are 0.
+            What `Student.hidden` returns; 0 at padding and, of another layer than the last, at positions that are kept.
         """
         if model.model is not self.base.model:
             return model.hidden(ids, layer=layer, new_at=new_at)
@@ -78,53 +85,63 @@ class SharedBeginnings:
             self.kept = self._read()
         if not self.kept:  # nothing to put in order: a list of rows would make a GPU wait
             return model.hidden(ids, layer=layer, new_at=new_at)
-        groups = self._groups(indices, ids.shape[1])
-        finals, others = [], []
-        for length, rows in groups:
-            batch = ids[rows]
-            if length == 0:
-                final, other = model.hidden(batch, layer=layer)
-            else:
-                states, cache = self._take([indices[row] for row in rows], length)
-                final, other = model.hidden(batch[:, length:], layer=layer, cache=cache)
-                final, other = (torch.cat(pair, 1) for pair in ((states, final), (torch.zeros_like(states), other)))
-            finals.append(final)
-            others.append(other)
-        place = torch.tensor([row for _, rows in groups for row in rows], device=ids.device).argsort()
-        final = torch.cat(finals)[place]
-        return final, final if layer == -1 else torch.cat(others)[place]
+        return self._packed(model, ids, [self.kept[index] for index in indices], indices, layer)
+
+    def sums(self, model: Student, positions: Tensor, indices: Sequence[int], width: int) -> OldSums | None:
+        """Return what the original head makes of those positions of a batch that lie in a beginning, U of them.
+
+        Args:
+            model: a student, after `hidden`.
+            positions: (P,) flat positions with a target, those before the first divergence last (`align_batch`).
+            indices: which examples.
+            width: T of the batch.
+
+        Returns:
+            The sums at the last U positions, or None where nothing is kept.
+        """
+        if model.model is not self.base.model or self.old is None:
+            return None
+        rows, places = positions.cpu().numpy() // width, positions.cpu().numpy() % width
+        chosen = np.asarray(indices)[rows]
+        inside = places < np.asarray(self.lengths)[chosen]
+        at = (self.ends[chosen] + places)[inside]
+        assert inside[len(inside) - len(at) :].all(), "positions of the beginnings have to come last"
+        return self.old[torch.from_numpy(at).to(self.old.sums.device)]
 
     def skipped(self, indices: Sequence[int], width: int) -> int:
-        """Count the positions of a batch that cost no pass."""
+        """Count the positions of a batch, padding included, that cost no pass."""
         if not self.kept:
             return 0
-        return sum(length * len(rows) for length, rows in self._groups(indices, width))
+        return sum(width - len(self.examples.examples[index].ids) + self.lengths[index] for index in indices)
 
-    def _groups(self, indices: Sequence[int], width: int) -> list[tuple[int, list[int]]]:
-        """Rows of a batch by the number of positions that are kept for all of a group, so that few are run twice."""
-        lengths = [self.lengths[index] for index in indices]
-        rows = sorted(range(len(indices)), key=lambda row: (lengths[row], row))
-        cuts = [0]
-        while len(cuts) < _GROUPS:
-            saved = {cut: _skipped(lengths, rows, sorted({*cuts, cut})) for cut in range(1, len(rows))}
-            best = max(saved, key=lambda cut: saved[cut], default=0)
-            if best == 0 or saved[best] - _skipped(lengths, rows, cuts) < width:
-                break  # less than a row is saved: not worth a smaller pass
-            cuts = sorted({*cuts, best})
-        return [(lengths[rows[start]], rows[start:stop]) for start, stop in pairwise([*cuts, len(rows)])]
+    def _packed(
+        self, model: Student, ids: Tensor, kept: Sequence[Kept], indices: Sequence[int], layer: int = -1
+    ) -> tuple[Tensor, Tensor]:
+        """Run what follows the beginnings of some examples in one row; see `hidden`."""
+        lengths = [len(self.examples.examples[index].ids) for index in indices]
+        layout = Layout.of(lengths, ids.shape[1], [keys_values for keys_values, _ in kept], ids.device)
+        embedded = model.embed(layout.pack(ids)[None])  # (1, S, D)
+        output = run_packed(self.base.model.base_model, embedded, layout, layers=layer != -1)
+        final = layout.unpack(output.last_hidden_state[0], torch.cat([states for _, states in kept]))  # (B, T, D)
+        return final, final if layer == -1 else layout.unpack(output.hidden_states[layer][0])
 
-    def _take(self, chosen: Sequence[int], length: int) -> tuple[Tensor, DynamicCache]:
-        assert self.kept is not None
-        kept = [self.kept[index] for index in chosen]
-        states = torch.stack([final[:length] for _, final in kept])
-        both = torch.stack([keys_values[:, :, :, :length] for keys_values, _ in kept], 2)  # (L, 2, B, H, P, d)
-        return states, DynamicCache([(keys, values) for keys, values in both])
+    def _agrees(self, kept: dict[int, Kept]) -> bool:
+        """Try some examples, in original ids: whether a packed pass gives the states of a plain one."""
+        tried = range(min(_TRIED, len(self.examples)))
+        texts = [self.examples.examples[index].ids.clip(max=self.base.vocab_size - 1) for index in tried]
+        ids, real = (tensor.to(self.base.device) for tensor in pad(texts))
+        teacher = Student(self.base.model, self.base.vocab_size)
+        plain, _ = teacher.hidden(ids)
+        packed, _ = self._packed(teacher, ids, [kept[index] for index in tried], tried)
+        apart, size = ((states * real[..., None]).abs().max() for states in (packed - plain, plain))
+        return bool(apart <= (1e-3 if plain.dtype == torch.float32 else 4e-2) * size.clamp(min=1.0))
 
     @torch.no_grad()
-    def _read(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Run the base model over all prefixes; nothing where they do not fit or the model keeps no keys."""
-        kept: dict[int, tuple[Tensor, Tensor]] = {}
-        if self.limit == 0:
+    def _read(self) -> dict[int, Kept]:
+        """Run the base model over all prefixes; nothing where they do not fit or cannot be gone on from in a row."""
+        kept: dict[int, Kept] = {}
+        longest = max(len(example.ids) for example in self.examples.examples)
+        if self.limit == 0 or not packable(self.base.model, longest):
             return kept
         body = self.base.model.base_model
         if getattr(self.base.model, "_is_stateful", False):  # recurrent families keep states of another kind
@@ -144,10 +161,16 @@ class SharedBeginnings:
                 return {}
             for row, index in enumerate(part):
                 length = self.lengths[index]
-                kept[index] = both[:, :, row, :, :length].clone(), output.last_hidden_state[row, :length].clone()
+                keys_values = both[:, :, row, :, :length].transpose(2, 3).contiguous()  # (L, 2, P, H, d)
+                kept[index] = keys_values, output.last_hidden_state[row, :length].clone()
+        if not kept:
+            return kept
+        nothing = keys_values[:, :, :0], output.last_hidden_state[0, :0]
+        kept = {index: kept.get(index, nothing) for index in range(len(self.lengths))}
+        if not self._agrees(kept):
+            return {}
+        states = torch.cat([kept[index][1] for index in chosen])  # (all P, D)
+        parts = [self.examples.examples[index].ids[1 : self.lengths[index] + 1] for index in chosen]
+        head, targets = self.base.head_rows[: self.base.vocab_size], torch.from_numpy(np.concatenate(parts))
+        self.old = old_sums(states, targets.to(states.device), head, logit_transform(self.base.model.config))
         return kept
-
-
-def _skipped(lengths: Sequence[int], rows: Sequence[int], cuts: Sequence[int]) -> int:
-    """Positions that need no pass if the rows, shortest prefix first, are cut at these places."""
-    return sum(lengths[rows[start]] * (stop - start) for start, stop in pairwise([*cuts, len(rows)]))

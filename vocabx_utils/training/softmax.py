@@ -294,6 +294,17 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
     return torch.cat(lse), logits.to(dtype), torch.ones_like(near)
 
 
+def log_sum_exp_(logits: Tensor) -> Tensor:
+    """Return the log-sum-exp (r,) of float32 logits (r, V), which are overwritten except on CUDA."""
+    if logits.is_cuda:
+        return torch.logsumexp(logits, -1)
+    size, found = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
+    for block in logits.split(size):
+        top = block.amax(-1, keepdim=True)
+        found.append((top + block.sub_(top).exp_().sum(-1, keepdim=True).log())[:, 0])
+    return torch.cat(found)
+
+
 def _exponentials(logits: Tensor, near: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Sums (r,) and values (r, V) of exp(logits - near)."""
     weights = (logits - near[:, None]).exp()

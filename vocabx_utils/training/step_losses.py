@@ -16,6 +16,7 @@ from vocabx_utils.training.batches import Batch
 from vocabx_utils.training.goals import Goals
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.objectives import Objective
+from vocabx_utils.training.old_sums import OldSums
 
 
 def hidden_distance(
@@ -54,6 +55,7 @@ def batch_losses(
     teacher: Tensor | Goals | None,
     objective: Objective,
     scales: tuple[float, float],
+    known: OldSums | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the losses of a micro-batch: of the input side, of the head side, and the summed KL without gradient.
 
@@ -65,6 +67,9 @@ def batch_losses(
         teacher: (K, D) states to compare with, or what they come to, or None.
         objective: what the input side minimises.
         scales: factors of each compared position and of each target: 1 / what they weigh in the whole step.
+        known: see `phase1_loss`.
+
+    Eight arguments: one micro-batch, and everything that is known of it.
     """
     kl_scale, ce_scale = scales
     weights = batch.weights if objective.end_weight != 1 and teacher is not None else None
@@ -84,6 +89,7 @@ def batch_losses(
         goals=teacher if isinstance(teacher, Goals) else None,
         kl_coefficient=kl_scale if by_kl else 0.0,
         kl_weights=weights if by_kl else None,
+        known=known,
         temperature=objective.temperature,
         transform=student.transform,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
 from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.goals import Goals, is_plain
 from vocabx_utils.training.losses import LossTerms, phase1_loss
 from vocabx_utils.training.phase1 import Phase1Data
 
@@ -29,17 +31,21 @@ def time_schemes(
         Seconds of each step of the first and of the second scheme, in pairs.
     """
     batch = align_batch(data.train, indices, "last", data.train_teacher.rows).to(model.device)
-    teacher = data.train_teacher.take(batch.teacher_rows, model.device)
+    beginnings = data.train_teacher.beginnings
+    known = data.train_teacher.goals if is_plain(model.transform) else data.train_teacher  # as training takes it
+    told = known.take(batch.teacher_rows, model.device)
+    teacher: dict[str, Any] = {"goals": told} if isinstance(told, Goals) else {"teacher_hidden": told}
     scale = 1.0 / len(batch.targets)
 
     def states() -> Tensor:
-        hidden, _ = data.train_teacher.beginnings.hidden(model, batch.ids, indices, new_at=batch.new_at)
+        hidden, _ = beginnings.hidden(model, batch.ids, indices, new_at=batch.new_at)
         return hidden.reshape(-1, hidden.shape[-1])[batch.positions]
 
     def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:
         return phase1_loss(
             hidden, model.head, rows, batch.targets, ce_coefficient=torch.full_like(hidden[:, 0].float(), scale),
-            teacher_hidden=teacher if kl else None, kl_coefficient=scale if kl else 0.0, transform=model.transform,
+            kl_coefficient=scale if kl else 0.0, transform=model.transform,
+            known=beginnings.sums(model, batch.positions, indices, batch.ids.shape[1]), **teacher if kl else {},
         )  # fmt: skip
 
     def one() -> None:
@@ -47,11 +53,11 @@ def time_schemes(
         (terms.input_loss + terms.head_loss).backward()
 
     def two() -> None:
-        few = len(teacher)
+        few = len(told)
         terms = phase1_loss(
             states()[:few], model.head, model.head_rows.detach(), torch.full_like(batch.targets[:few], IGNORE),
-            ce_coefficient=torch.zeros(few, device=model.device), teacher_hidden=teacher, kl_coefficient=scale,
-            transform=model.transform,
+            ce_coefficient=torch.zeros(few, device=model.device), kl_coefficient=scale, transform=model.transform,
+            **teacher,
         )  # fmt: skip
         terms.input_loss.backward()
         with torch.no_grad():

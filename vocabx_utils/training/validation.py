@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,10 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch, align_batch, micro_batches
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
+from vocabx_utils.training.goals import is_plain
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.objectives import Anchor
+from vocabx_utils.training.old_sums import OldSums
 from vocabx_utils.training.processes import sum_over
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.teacher import TeacherStates
@@ -147,24 +150,33 @@ def _read(
     """Run a model over some examples: their batch with the anchor `last`, and what `_losses` gives."""
     last, first = (align_batch(examples, part, anchor, teacher.rows).to(model.device) for anchor in _ANCHORS)
     hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
-    return last, _losses(model, teacher, hidden.flatten(0, 1), last, first)
+    old = teacher.beginnings.sums(model, last.positions, part, last.ids.shape[1])
+    return last, _losses(model, teacher, hidden.flatten(0, 1), last, first, old)
 
 
 def _losses(
-    model: Student, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch
+    model: Student, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch, old: OldSums | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(P,) CE and (K,) KL at the positions of `last`, and KL at the merged pairs of `first`, float64."""
     ones = torch.ones(len(last.targets), device=flat.device)
+    # in fewer bits the goals' rounding would show in a small KL; in float32 it does not
+    by_goals = model.head.dtype == torch.float32 and is_plain(model.transform)
+
+    def told(rows: Tensor) -> dict[str, Any]:
+        if by_goals:
+            return {"goals": teacher.goals.take(rows, flat.device)}
+        return {"teacher_hidden": teacher.take(rows, flat.device)}
+
     terms = phase1_loss(
         flat[last.positions], model.head, model.head_rows, last.targets,
-        ce_coefficient=ones, teacher_hidden=teacher.take(last.teacher_rows, flat.device), transform=model.transform,
+        ce_coefficient=ones, known=old, transform=model.transform, **told(last.teacher_rows),
     )  # fmt: skip
     at_first = first.positions[: len(first.merged)][first.merged]
     none = torch.full_like(at_first, IGNORE)
     at_merged = phase1_loss(
         flat[at_first], model.head, model.head_rows, none,
-        ce_coefficient=ones[:1].expand(len(none)),
-        teacher_hidden=teacher.take(first.teacher_rows[first.merged], flat.device), transform=model.transform,
+        ce_coefficient=ones[:1].expand(len(none)), transform=model.transform,
+        **told(first.teacher_rows[first.merged]),
     )  # fmt: skip
     return terms.ce.double(), terms.kl.double(), at_merged.kl.double()
 
