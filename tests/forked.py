@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["torch", "accelerate", "transformers.modeling_utils", "pandas"])
 
 
-def run_forked(target: Callable[..., None], *arguments: Any, log: Path, count: int = 1) -> list[int]:
+def run_forked(
+    target: Callable[..., None],
+    *arguments: Any,
+    log: Path,
+    count: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> list[int]:
     """Call a function of a module in `count` processes that find each other as those of torchrun do.
 
     Args:
@@ -27,18 +33,20 @@ def run_forked(target: Callable[..., None], *arguments: Any, log: Path, count: i
         arguments: of the function.
         log: what the processes write, errors included, goes here.
         count: processes; where one fails, the others are ended.
+        environment: variables that are set in each; the server does not know those of the test.
 
     Returns:
         Exit status of each: 0, or minus the signal that ended it.
     """
-    group: list[dict[str, str]] = [{}]
+    given = dict(environment or {})
+    group = [given]
     if count > 1:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-        group = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        group = [given | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     log.parent.mkdir(parents=True, exist_ok=True)
     processes = [_SERVER.Process(target=_begin, args=(target, arguments, one, log)) for one in group]
     for process in processes:

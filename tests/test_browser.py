@@ -78,23 +78,62 @@ def browser() -> Iterator[Any]:
         found.close()
 
 
-def report_site(tmp_path: Path) -> list[Path]:
-    write_notebooks(tmp_path / "r")
-    glossary = tmp_path / "glossary.md"
-    glossary.write_text("# Glossary\n\n## KL\n\nA divergence, $\\ge 0$.\n")
-    return build_report(Run("r", tmp_path / "r"), tmp_path / "site", [glossary])
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """One page without a network for all that a test opens: a page of its own for each costs more than the checks."""
+    context = browser.new_context(offline=True)
+    yield context.new_page()
+    context.close()
 
 
-def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
-    """Open one page without a network and check what a reader needs."""
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True)
-    page = context.new_page()
+def build_site(folder: Path, run: Path, documents: list[Path]) -> list[Path]:
+    """The HTML files of a run's report."""
+    return [path for path in build_report(Run(run.name, run), folder, documents) if path.suffix == ".html"]
+
+
+def check_page(page: Any, path: Path, views: list[tuple[int, str]]) -> None:
+    """Open one page and check what a reader needs, in each of the views, a width and a colour scheme, and on paper."""
     problems: list[str] = []
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("requestfailed", lambda request: problems.append(f"failed: {request.url}"))
+    listeners = {
+        "console": lambda message: problems.append(message.text) if message.type == "error" else None,
+        "pageerror": lambda error: problems.append(str(error)),
+        "requestfailed": lambda request: problems.append(f"failed: {request.url}"),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    show(page, *views[0])
     page.goto(path.as_uri())
+    check_links(page, path)
+    page.keyboard.press("Tab")
+    for width, scheme in views:
+        show(page, width, scheme)
+        check_view(page, path, width=width, scheme=scheme)
+    check_paper(page, path)
     assert not problems, f"{path.name}: {problems}"
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
+
+
+def show(page: Any, width: int, scheme: str) -> None:
+    page.emulate_media(media="screen", color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+
+
+def check_links(page: Any, path: Path) -> None:
+    """No link is dead, and no equation shows its source."""
+    raw = page.evaluate("[...document.querySelectorAll('math')].map(m => m.textContent)")
+    unread = [words for words in raw if re.search(r"\\|frac|sqrt|alpha|mathcal|cdot|\$", words)]
+    assert not unread, f"{path.name}: equations that show their source: {unread}"
+    for link in page.evaluate("[...document.links].map(a => a.href)"):
+        target, _, anchor = link.partition("#")
+        if target.startswith("file:"):
+            file = Path(urllib.request.url2pathname(target.removeprefix("file://")))
+            assert file.exists(), f"{path.name}: dead link {link}"
+            assert not anchor or f'id="{anchor}"' in file.read_text(), f"{path.name}: dead anchor {link}"
+
+
+def check_view(page: Any, path: Path, *, width: int, scheme: str) -> None:
+    """What a reader sees at one width and in one colour scheme, after one press of the tabulator."""
     broken = page.evaluate(
         "[...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src.slice(0, 60))"
     )
@@ -113,57 +152,39 @@ def check_page(browser: Any, path: Path, *, width: int, scheme: str) -> None:
     )
     hidden = page.evaluate("[...document.querySelectorAll('details:not([open]) math')].length")
     assert flat <= hidden, f"{path.name}: {flat} equations without height"
-    raw = page.evaluate("[...document.querySelectorAll('math')].map(m => m.textContent)")
-    unread = [words for words in raw if re.search(r"\\|frac|sqrt|alpha|mathcal|cdot|\$", words)]
-    assert not unread, f"{path.name}: equations that show their source: {unread}"
     narrow = page.evaluate(NARROW)
     assert not narrow, f"{path.name} at {width}: cells too narrow to read: {narrow}"
-    for link in page.evaluate("[...document.links].map(a => a.href)"):
-        target, _, anchor = link.partition("#")
-        if target.startswith("file:"):
-            file = Path(urllib.request.url2pathname(target.removeprefix("file://")))
-            assert file.exists(), f"{path.name}: dead link {link}"
-            assert not anchor or f'id="{anchor}"' in file.read_text(), f"{path.name}: dead anchor {link}"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
-    context.close()
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the text", f"{path.name} at {width}"
 
 
-def check_paper(browser: Any, path: Path) -> None:
-    """Lay one page out for paper and check that nothing is cut, hidden or dark."""
-    page = browser.new_page(viewport={"width": PAPER, "height": 1000}, color_scheme="dark")
-    page.goto(path.as_uri())
+def check_paper(page: Any, path: Path) -> None:
+    """Nothing is cut, hidden or dark on paper."""
+    page.set_viewport_size({"width": PAPER, "height": 1000})
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate(CUT, PAPER) == [], f"{path.name}: cut at the edge of the paper"
     assert page.evaluate(CLOSED) == 0, f"{path.name}: answers that paper hides"
     assert page.evaluate("getComputedStyle(document.querySelector('main p')).color") == "rgb(0, 0, 0)"
     assert not page.get_by_role("navigation").first.is_visible(), f"{path.name}: contents on paper"
-    page.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")])
-def test_report(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
-    for path in report_site(tmp_path):
-        if path.suffix == ".html":
-            check_page(browser, path, width=width, scheme=scheme)
+def test_report(tmp_path: Path, page: Any) -> None:
+    write_notebooks(tmp_path / "r")
+    glossary = tmp_path / "glossary.md"
+    glossary.write_text("# Glossary\n\n## KL\n\nA divergence, $\\ge 0$.\n")
+    for path in build_site(tmp_path / "site", tmp_path / "r", [glossary]):
+        check_page(page, path, [(1280, "light"), (360, "light"), (360, "dark"), (1280, "dark")])
 
 
-def test_report_of_the_series_itself(tmp_path: Path, browser: Any) -> None:
+def test_report_of_the_series_itself(tmp_path: Path, page: Any) -> None:
     (tmp_path / "series").mkdir()
     notebooks = list(NOTEBOOK.parent.glob("*.ipynb"))
     for path in notebooks:
         shutil.copy(path, tmp_path / "series")
     documents = sorted((NOTEBOOK.parents[1] / "docs").glob("*.md"))
-    pages = [
-        path
-        for path in build_report(Run("series", tmp_path / "series"), tmp_path / "site", documents)
-        if path.suffix == ".html"
-    ]
+    pages = build_site(tmp_path / "site", tmp_path / "series", documents)
     assert len(pages) == 1 + len(notebooks) + len(documents)
     for path in pages:
-        check_page(browser, path, width=1280, scheme="light")
-        check_page(browser, path, width=390, scheme="dark")
-        check_paper(browser, path)
+        check_page(page, path, [(1280, "light"), (390, "dark")])
 
 
 def write_two_runs(folder: Path) -> Path:
@@ -181,6 +202,13 @@ def write_two_runs(folder: Path) -> Path:
     return models[0]
 
 
+# What is looked at here is the view; the notebook's figures take longer to draw than all the rest of it.
+NO_FIGURES = """
+def show_figure(figure, *_):
+    plt.close(figure)
+"""
+
+
 @pytest.fixture()
 def lab(tmp_path: Path) -> Iterator[str]:
     """JupyterLab on notebook 06 with the parameters of a tiny run; yields its address.
@@ -188,11 +216,15 @@ def lab(tmp_path: Path) -> Iterator[str]:
     `VOCABX_EXPLORER_RUN=quick` takes that finished run with its model instead, for the screenshot under figures/.
     """
     notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code"]  # less to lay out
+    for code in notebook.cells:
+        code.outputs = []
     [cell] = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     real = os.environ.get("VOCABX_EXPLORER_RUN")
     lines = [f"run_name = {real or 'tiny'!r}"]
     if not real:
         lines.append(f"model = {str(write_two_runs(tmp_path))!r}")
+        lines.append(NO_FIGURES)
     cell.source = "\n".join([cell.source, *lines])
     nbformat.write(notebook, tmp_path / NOTEBOOK.name)
     with socket.socket() as probe:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from forked import run_forked
 from torch import nn
 
 BENCH = Path(__file__).parent / "bench"
@@ -25,15 +27,26 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("large")
 
 
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(BENCH.parents[1]), "OMP_NUM_THREADS": "1"}
+FORKED = ("phase1", "lora")  # as many processes, without a launcher; it starts the other parts
+
+
 @pytest.fixture
 def measure(large: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     """Call the script here; its parts are processes of their own all the same."""
-    for name, value in {
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": str(BENCH.parents[1]),
-        "OMP_NUM_THREADS": "1",
-    }.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    launch = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        words = command[command.index(large.__file__) + 1 :]
+        if words[words.index("--part") + 1] not in FORKED:
+            return launch(command, **options)
+        count, log = int(command[command.index("--nproc-per-node") + 1]), tmp_path / "part.log"
+        states = run_forked(large.main, words, log=log, count=count, environment=ENVIRONMENT)
+        return Ended(states, log.read_text())
+
+    monkeypatch.setattr(large.subprocess, "Popen", start)
 
     def call(*more: str) -> dict[str, Any]:
         given = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
@@ -42,6 +55,22 @@ def measure(large: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         return found
 
     return call
+
+
+class Ended:
+    """What `Popen` gives, of processes that have ended."""
+
+    def __init__(self, states: list[int], told: str) -> None:
+        self.returncode, self.told = max(map(abs, states)), told
+
+    def __enter__(self) -> Ended:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def communicate(self, timeout: float | None = None) -> tuple[None, str]:
+        return None, self.told
 
 
 def test_every_part_on_the_tiny_shape(tmp_path: Path, large: Any, measure: Callable[..., dict[str, Any]]) -> None:

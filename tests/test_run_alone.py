@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,20 @@ import run_alone
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
-    """Write test files and run them with two processes."""
+BARE = "import run_alone, sys; run_alone.import_once = lambda: None; sys.exit(run_alone.main())"
+
+
+def run(folder: Path, *words: str, **files: str) -> subprocess.CompletedProcess[str]:
+    """Write test files and run them with two processes, without plugins that have no part in it."""
     names = []
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
         names.append(f"test_{name}.py")
-    command = [sys.executable, str(ROOT / "tools" / "run_alone.py"), "--at-once", "2", *names]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    tools = ROOT / "tools"
+    command = [sys.executable, *(words or [str(tools / "run_alone.py")]), "--at-once", "2", *names]
+    path = os.pathsep.join([str(tools), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_leftovers_do_not_help_and_what_fails_is_shown(tmp_path: Path) -> None:
@@ -38,7 +45,7 @@ def test_leftovers_do_not_help_and_what_fails_is_shown(tmp_path: Path) -> None:
     assert "test_broken.py does not pass alone" in answer.stdout
     assert "test_dies.py does not pass alone (status 3)" in answer.stdout
     assert "test_own" not in answer.stdout
-    assert run(tmp_path, leaves="def test_fine():\n    pass\n").returncode == 0
+    assert run(tmp_path, "-c", BARE, leaves="def test_fine():\n    pass\n").returncode == 0
 
 
 def test_every_file_is_found_but_those_of_the_matrix() -> None:

@@ -31,6 +31,7 @@ def test_what_needs_a_failed_one_does_not_begin_and_the_log_is_shown(
         jobs.append(Job(name, words, tmp_path / f"{name}.log", needs.get(name, ()), gives_way=name == "first"))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path)
+        patched.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         assert run_jobs(jobs, 2) == ["bad", "after"]
     told = capsys.readouterr().out
     assert "bad: failed (" in told and "an output differs" in told

@@ -102,8 +102,15 @@ def nbval(folder: Path, *more: str, copy: bool = True, **environment: str) -> su
     if copy:
         shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
     path = os.pathsep.join([environment.pop("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    variables = {**os.environ, **environment, "PYTHONPATH": path}
-    words = ["--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg")]
+    variables = {**os.environ, **environment, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    words = [
+        "-p",
+        "nbval.plugin",
+        "--nbval-lax",
+        "--nbval-current-env",
+        "--nbval-sanitize-with",
+        str(ROOT / "tests" / "sanitize.cfg"),
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, *more, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from adaptation.adaptation_parts import write_sources
+from adaptation.adaptation_worker import adapt_and_die
 from adaptation.conftest import Finished
+from forked import run_forked
 from tiny import tiny_family, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -146,25 +146,17 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_numbers(
 
 def test_a_killed_process_goes_on_from_its_checkpoint(tmp_path: Path, tiny_folder: Path) -> None:
     source = write_sources(tmp_path / "src")
-    options = {"n": 6, "learning_rate": 0.01, "epochs": 24, "device": "cpu"}
+    options = GIVEN | {"epochs": 3}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     adapt(tiny_folder, source, whole, tell=quiet, **options)
-    words = [str(word) for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
-    command = [sys.executable, "-m", "vocabx_utils", "adapt", str(tiny_folder), "--from", str(source), *words]
-    command += ["--out", str(killed)]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + 120
-        while not list(killed.glob(f"{WORK}/rows-*/variant/checkpoint.safetensors")):
-            assert process.poll() is None and time.monotonic() < end
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
+    log = tmp_path / "log"
+    [status] = run_forked(adapt_and_die, tiny_folder, source, killed, options, log=log)
+    assert status == -signal.SIGKILL, log.read_text()
     assert not list(killed.glob(f"{WORK}/rows-*/done.json"))
-    second = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    assert "learning rows (going on) …" in second.stdout and "new tokens: done before" in second.stdout
+    told: list[str] = []
+    adapt(tiny_folder, source, killed, tell=told.append, **options)
+    assert any("learning rows (going on) …" in line for line in told)
+    assert any("new tokens: done before" in line for line in told)
     first, other = (read_json(out / "summary.json") for out in (whole, killed))
     assert numbers(first) == numbers(other)
 
@@ -203,12 +195,9 @@ def test_bad_input_is_refused_and_nothing_is_lost(tmp_path: Path, tiny_folder: P
         adapt(tiny_folder, source, kept, tell=quiet, **GIVEN)
     assert [p.name for p in kept.iterdir()] == ["results.csv"]
     with writing(out / WORK):
-        code = (
-            "import sys; from vocabx_utils import adapt\n"
-            f"adapt({str(tiny_folder)!r}, {str(source)!r}, {str(out)!r}, n=6, learning_rate=0.01)"
-        )
-        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert BusyError.__name__ in answer.stderr and f"process {os.getpid()}" in answer.stderr
+        [status] = run_forked(partial(adapt, n=6, learning_rate=0.01), tiny_folder, source, out, log=tmp_path / "log")
+    told = (tmp_path / "log").read_text()
+    assert status != 0 and BusyError.__name__ in told and f"process {os.getpid()}" in told
 
 
 def test_a_model_that_phase_1_refuses_is_refused_before_the_long_parts(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 import itertools
 import json
-import select
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import gguf
@@ -200,22 +200,31 @@ def test_a_conversion_that_does_not_fit_is_refused_before_it_is_written(tmp_path
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_a_second_process_waits_for_the_conversion_and_takes_it(tmp_path, tokenizer):
+SLOW = """
+import sys
+from pathlib import Path
+from vocabx_utils import fetch
+convert = fetch.gguf.convert_into
+def slow(*given):
+    print("begun", flush=True)
+    input()
+    convert(*given)
+fetch.gguf.convert_into = slow
+print(fetch.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2])))
+"""
+
+
+def test_a_second_process_waits_for_the_conversion_and_takes_it(tmp_path, tokenizer, monkeypatch):
+    """The first is one of its own, the second this one."""
     path, out = write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out"
-    code = (
-        "import sys; from pathlib import Path; from vocabx_utils import fetch\n"
-        "convert = fetch.gguf.convert_into\n"
-        "def slow(*given): print('begun', flush=True); input(); convert(*given)\n"
-        "fetch.gguf.convert_into = slow\n"
-        "print(fetch.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2])))"
-    )
-    command = [sys.executable, "-c", code, str(path), str(out)]
+    begun = []
+    monkeypatch.setattr(fetch.gguf, "convert_into", lambda *given: begun.append(given))
+    command = [sys.executable, "-c", SLOW, str(path), str(out)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as two:
-        first, second = (one, two) if select.select([one.stdout], [], [], 60)[0] else (two, one)
+    with subprocess.Popen(command, **pipes) as first, ThreadPoolExecutor(1) as threads:
         assert first.stdout.readline() == "begun\n"
-        first.stdin.write("\n")
-        first.stdin.flush()
-        made = first.stdout.readline()
-        assert second.stdout.readline() == made  # it never began
+        second = threads.submit(convert_gguf, path, out)
+        assert not wait([second], timeout=0.3).done
+        made, _ = first.communicate("\n")
+        assert f"{second.result(60)}\n" == made and not begun
     assert [f"{p}\n" for p in out.iterdir()] == [made]

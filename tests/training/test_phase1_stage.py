@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from forked import run_forked
 from matplotlib import pyplot as plt
 from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -25,6 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from vocabx_utils import files, models, runs, tokenizer_files
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.corpus import Pair
+from vocabx_utils.figures import theme
 from vocabx_utils.paths import notebooks_root, project_root
 from vocabx_utils.settings import ConfigError
 from vocabx_utils.training.__main__ import main
@@ -212,8 +214,34 @@ def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.Mon
     assert len(once) == len(each) == 2 and min(once + each) > 0
 
 
+def launch(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Start the command for two processes with accelerate's launcher."""
+    command = [
+        sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", *words,
+    ]  # fmt: skip
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=folder)
+
+
+def train(profile: Path, way: str, log: Path) -> None:
+    """Train in two processes: `parallel` started by the launcher, `sharded` as the launcher starts them."""
+    words = ["phase1", "--config", str(profile)]
+    if way == "sharded":
+        runs_folder = {"VOCABX_RUNS": os.environ["VOCABX_RUNS"]}
+        assert run_forked(main, words, log=log, count=2, environment=runs_folder) == [0, 0], log.read_text()[-3000:]
+        return
+    # --multi_gpu starts the processes also where there is no GPU; they then talk through gloo
+    module = ["--multi_gpu", "--main_process_port", "0", "-m", "vocabx_utils.training"]
+    done = launch(*module, *words, folder=profile.parent)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("way", ["parallel", "sharded"])
-def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_accelerate_launch_equals_one_process(
+    stage_one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     monkeypatch.setenv("VOCABX_RUNS", str(stage_one / "runs"))
     stage = prepare_phase1(runs.open_run("tiny"), config(stage_one), tell=lambda _: None)
     one = train_stage(stage, config(stage_one))["mean_kl_last"]
@@ -225,35 +253,21 @@ def test_accelerate_launch_equals_one_process(stage_one: Path, monkeypatch: pyte
     if way == "sharded":
         values |= {"sharded": True, "gradient_checkpointing": "always"}
     profile.write_text(yaml.safe_dump({"03": values}), encoding="utf-8")
-    # --multi_gpu starts the processes also where there is no GPU; they then talk through gloo
-    command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
-        "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
-        "-m", "vocabx_utils.training", "phase1", "--config", str(profile),
-    ]  # fmt: skip
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "VOCABX_RUNS": str(stage_one / "runs")}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    train(profile, way, tmp_path / "log")
     two = stage_one / "runs" / way / "03_phase1_training" / "mean_kl_last"
     assert runs.read_provenance(two)["processes"] == 2
     curves = [[row["input_loss"] for row in files.read_jsonl(f / "steps.jsonl")] for f in (one.folder, two)]
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
 
 
-@pytest.mark.parametrize("command_name", ["phase1", "finetune"])
-def test_a_launcher_that_starts_one_process_for_two_is_refused(command_name: str, tmp_path: Path) -> None:
-    command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no",
-        "-m", "vocabx_utils.training", command_name, "--config", "quick",
-    ]  # fmt: skip
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+def test_a_launcher_that_starts_one_process_for_two_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = launch("--cpu", "-m", "vocabx_utils.training", "phase1", "--config", "quick", folder=tmp_path)
     assert done.returncode != 0 and "asked for several processes and started one" in done.stderr
     assert not list((tmp_path / "runs").glob("*"))
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what that launcher sets
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(RuntimeError, match="asked for several processes and started one"):
+        main(["finetune", "--config", "quick"])
 
 
 def notebook_code(name: str, **parameters: Any) -> str:
@@ -278,6 +292,8 @@ def test_notebook_03_runs_to_its_end_with_any_variants(
     other.parent.mkdir()
     other.symlink_to(stage_one / "runs" / "tiny" / "01_tokenizer_extension")
     values = SETTINGS | {"run_name": name, "variants": variants, "model": str(stage_one / "model"), "epochs": 1}
+    # laid out once; to write each in three forms takes three quarters of the notebook's time
+    monkeypatch.setattr(theme, "show_figure", lambda figure, *_: figure.draw_without_rendering())
     space: dict[str, Any] = {}
     with matplotlib.rc_context():
         exec(compile(notebook_code("03_phase1_training", **values), "notebook 03", "exec"), space)

@@ -6,6 +6,7 @@ import inspect
 import json
 import random
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -403,3 +404,18 @@ def test_merges_cannot_cross_the_pre_tokenizer(base_tokenizers: Any) -> None:
             add_tokens(base_tokenizers[name], ["df.groupby("])
         extension = add_tokens(base_tokenizers[name], ["df.groupby("], "added")
         assert extension.V in encode_all(extension.extended, ["x = df.groupby(y)"])[0]
+
+
+def test_time_grows_with_the_number_of_added_tokens_and_not_with_its_square(smollm_like: Any, tmp_path: Path) -> None:
+    """Extended, saved and loaded; both sizes in this process, so that a slow machine is slow for both."""
+    letters = "bcdfghjklmnpqrstvwxz"
+    words = [f"{' ' * (k % 2)}zq{a}{b}{c}" for k, a in enumerate(letters) for b in letters for c in letters]
+
+    def spent(n: int) -> float:
+        start = time.process_time()
+        add_tokens(smollm_like, words[-n:], "added").save(tmp_path / str(n))
+        loaded = load_extension(tmp_path / str(n))
+        assert len(loaded.tokens) == n
+        return time.process_time() - start
+
+    assert spent(4_000) < 8 * spent(1_000)  # four times the tokens: 4 at most where linear, 16 where quadratic
