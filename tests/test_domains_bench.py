@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from vocabx_utils import files
-from vocabx_utils.measured import DOMAIN_ARMS, read_domains
+from vocabx_utils.measured import DOMAIN_ARMS, read_domains, read_phrases
 from vocabx_utils.resampling import paired_bootstrap
 
 ROOT = Path(__file__).parents[1]
@@ -298,6 +298,29 @@ def test_the_readme_shows_the_comparison_where_it_is_measured() -> None:
     shown = page.gains_table([row], domains).splitlines()
     assert shown[0].endswith("| with LoRA, against LoRA alone |") and len(shown) == 3
     assert shown[-1].endswith("| 30.0 % | 1.500 | -0.100 [-0.200, -0.050] | +0.020 [+0.010, +0.030] |")
+
+
+def test_the_readme_tells_the_minutes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = bench("readme_page")
+    monkeypatch.setattr(page, "TIMES", tmp_path / "times.json")
+    run = {"00_start": {"seconds": 90, "peak_mib": 1000.0, "finished": "now", "settings": {}}}
+    files.write_json(tmp_path / "timings.json", run)
+    page.keep_times(tmp_path)
+    times = files.read_json(tmp_path / "times.json")
+    assert times == {"00_start": {"seconds": 90, "peak_mib": 1000.0, "finished": "now"}}
+    line = "| [00 Start](notebooks/00_start.ipynb) | What? | – | facts | {} |"
+    assert page.with_minutes(f"a\n{line.format(7.4)}\nb", times) == f"a\n{line.format(1.5)}\nb"
+    assert "1.5 in all" in page.all_minutes(times) and "1.0 GB" in page.all_minutes(times)
+    with pytest.raises(SystemExit, match="0 lines for notebook 00_start"):
+        page.with_minutes("nothing", times)
+
+
+def test_the_committed_readme_is_what_the_files_say() -> None:
+    page, text = bench("readme_page"), (ROOT / "README.md").read_text(encoding="utf-8")
+    times = files.read_json(page.TIMES)
+    assert page.with_minutes(text, times) == text and page.all_minutes(times) in text
+    gains = page.gains_table(read_phrases(ROOT / "results" / "phrases"), read_domains(ROOT / "results" / "domains"))
+    assert gains in text
 
 
 def test_the_committed_page_is_what_the_files_say(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Fill the tables of README.md from results/, and draw docs/figures/before_after.svg.
 
-    python tests/bench/readme_page.py [--without-figure]
+    python tests/bench/readme_page.py [--without-figure] [--run runs/quick]
 
-The figure shows a passage of this package's own source, under a tokenizer that was extended on the other files.
+The figure shows a passage of this package's own source, under a tokenizer that was extended on the other files. The
+minutes of the notebooks are those of a run, which `--run` takes over into results/bench/quick-run.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from phrase_report import table_of
 from vocabx_utils.figures.strip_pictures import draw_strip
 from vocabx_utils.figures.strips import token_strip
 from vocabx_utils.figures.theme import save_figure, theme
-from vocabx_utils.files import read_json
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.measured import DOMAIN_TEXTS, read_domains, read_phrases
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_all
@@ -30,6 +32,7 @@ from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.tokens import Extension
 
 ROOT = Path(__file__).resolve().parents[2]
+TIMES = ROOT / "results" / "bench" / "quick-run.json"
 N = 800
 KINDS = {"merges": "words", "both": "words and phrases"}
 SHOWN = "locks.py"  # held out for the figure
@@ -74,6 +77,31 @@ def _interval(gap: list[float] | None) -> str:
     return "" if gap is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*gap)
 
 
+def keep_times(run: Path) -> None:
+    """Take over how long each notebook of a finished run took, and its peak of memory."""
+    kept = ("seconds", "peak_mib", "finished")
+    write_json(TIMES, {name: {key: t[key] for key in kept} for name, t in read_json(run / "timings.json").items()})
+
+
+def with_minutes(page: str, times: dict[str, dict[str, Any]]) -> str:
+    """Put minutes at the end of each notebook's line of a table; SystemExit where a notebook has no line."""
+    for name, time in times.items():
+        line = rf"(?m)^(\| \[.*?\]\(notebooks/{name}\.ipynb\) .*\| )[\d.]+ \|$"
+        page, found = re.subn(line, lambda m, t=time: f"{m[1]}{t['seconds'] / 60:.1f} |", page)
+        if found != 1:
+            raise SystemExit(f"README.md has {found} lines for notebook {name}, expected one that ends in its minutes")
+    return page
+
+
+def all_minutes(times: dict[str, dict[str, Any]]) -> str:
+    """Say what the whole run took, and where."""
+    minutes, memory = (f(t[key] for t in times.values()) for f, key in ((sum, "seconds"), (max, "peak_mib")))
+    return (
+        f"Minutes: one `make run` in the quick profile, {minutes / 60:.1f} in all, on two CPU cores of a machine that "
+        f"others use, too; the largest takes {memory * 2**20 / 1e9:.1f} GB of memory."
+    )
+
+
 def own_extension() -> tuple[Extension, str]:
     """SmolLM2's tokenizer with 400 tokens of this package's source, and the source of the file that was left out."""
     files = sorted((ROOT / "vocabx_utils").rglob("*.py"))
@@ -109,15 +137,22 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--without-figure", action="store_true")
+    parser.add_argument("--run", type=Path, help="folder of a finished quick run, whose minutes are to be told")
     options = parser.parse_args()
+    if options.run:
+        keep_times(options.run)
+    times = read_json(TIMES)
+    readme = ROOT / "README.md"
+    readme.write_text(with_minutes(readme.read_text(encoding="utf-8"), times), encoding="utf-8")
     parts = {
         "gains": gains_table(read_phrases(ROOT / "results" / "phrases"), read_domains(ROOT / "results" / "domains"))
     }
     alt = read_json(ROOT / "docs" / "figures" / "alt.json")["phrases"]
+    parts["minutes"] = all_minutes(times)
     parts["saved"] = f"![{alt}](docs/figures/phrases.svg)"
     if not options.without_figure:
         parts["before-after"] = draw_before_after(ROOT / "docs")
-    fill_page(ROOT / "README.md", parts)
+    fill_page(readme, parts)
 
 
 if __name__ == "__main__":
