@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import run_tests
-from run_tests import Job, choose, notebook_jobs, run_jobs
+from run_tests import Job, choose, longest_chain, notebook_jobs, run_jobs
 
 from vocabx_utils.paths import STAGES
 
@@ -51,6 +51,13 @@ def test_the_one_that_most_others_wait_for_begins_first() -> None:
     assert sorted(begun) == [stage[:2] for stage in STAGES]
     assert begun[:3] == ["01", "03", "04"]
     assert choose(notebook_jobs([], Path("scratch")), set(), 2, 2) is None
+
+
+def test_all_but_the_longest_chain_give_way_and_its_end_uses_every_core() -> None:
+    assert longest_chain({"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c")}) == ["a", "c", "d"]
+    jobs = notebook_jobs([], Path("scratch"))
+    assert [job.name[:2] for job in jobs if not job.gives_way] == ["01", "03", "04", "05"]
+    assert [job.name[:2] for job in jobs if "OMP_NUM_THREADS" in job.environment] == ["05"]
 
 
 @pytest.mark.parametrize(("free", "words", "at_once"), [(64, [], 3), (4, [], 1), (64, ["--one-by-one"], 1)])

@@ -3,8 +3,8 @@
 python tools/run_tests.py --unit=WORDS --nbval=WORDS [--one-by-one]
 
 WORDS are what follows `python -m pytest`. Each notebook is a process of its own that begins when those whose files it
-reads have passed, two at a time, with one thread each. The longest chain of notebooks decides how long all of it takes,
-so the unit tests, which wait a lot for sandboxes and kernels, give way to it.
+reads have passed, two at a time, with one thread. The longest chain of notebooks decides how long all of it takes,
+so the other notebooks and the unit tests, which wait a lot for sandboxes and kernels, give way to it.
 """
 
 from __future__ import annotations
@@ -94,13 +94,33 @@ def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
     return failed
 
 
+def longest_chain(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the longest chain of names in which each needs the one before it; names stand behind what they need.
+
+    >>> longest_chain({"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c")})
+    ['a', 'c', 'd']
+    """
+    chains: dict[str, list[str]] = {}
+    for name, needed in needs.items():
+        chains[name] = [*max((chains[other] for other in needed), key=len, default=[]), name]
+    return max(chains.values(), key=len)
+
+
 def notebook_jobs(words: Sequence[str], scratch: Path) -> list[Job]:
-    """Make a job of each notebook; they share a fresh run folder, so that no stage is skipped as finished."""
+    """Make a job of each notebook; they share a fresh run folder, so that no stage is skipped as finished.
+
+    When the last of the chain begins, hardly anything else is left to do, so it may use every core.
+    """
     runs, words = {"VOCABX_RUNS": str(scratch / "runs")}, [*words, "-p", "no:cacheprovider"]
+    chain = longest_chain(NEEDS)
+    every = {"OMP_NUM_THREADS": str(psutil.cpu_count() or 1)}
     return [
-        Job(name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), environment=runs)
+        Job(
+            name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), gives_way=name not in chain,
+            environment=runs | (every if name == chain[-1] else {}),
+        )
         for name, path in find_notebooks().items()
-    ]
+    ]  # fmt: skip
 
 
 def main() -> int:
