@@ -50,6 +50,7 @@ from vocabx_utils.statistics import wilson_interval
 from vocabx_utils.student import Student
 from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.in_memory import fine_tune
+from vocabx_utils.training.loss_model import peak_bytes, reset_peak
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
 from vocabx_utils.training.prompt_cuts import choose_cuts, list_cuts, measure_cuts, summarize_cuts
@@ -174,6 +175,7 @@ class Bench:
         config, recipe = self.config(run), parse_variant(f"mean_{run.objective}")
         student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
         training = Phase1Training(recipe, student, data, config)
+        reset_peak()
         records = [event.record for event in training.run() if getattr(event, "record", None) is not None]
         return extension, data, student, records, prepared
 
@@ -201,7 +203,7 @@ class Bench:
             "bpb_difference": [gap.estimate, gap.low, gap.high],
             "start": {k: records[0][k] for k in ("kl_identical", "kl_last", "bpb", "ce_new")},
             "seconds": round(seconds, 1), "prepared_s": round(prepared, 1),
-            "seen": int((data.train.counts() > 0).sum()),
+            "seen": int((data.train.counts() > 0).sum()), "peak_bytes": peak_bytes(),
         }  # fmt: skip
         if self.options.speed and self.base.device.type == "cuda":
             row |= self.speed(extension, student, row["saved"])
