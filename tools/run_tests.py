@@ -109,7 +109,7 @@ def longest_chain(needs: Mapping[str, Sequence[str]]) -> list[str]:
 def notebook_jobs(words: Sequence[str], scratch: Path) -> list[Job]:
     """Make a job of each notebook; they share a fresh run folder, so that no stage is skipped as finished.
 
-    When the last two of the chain begin, little else is left to do, so they may use every core.
+    When the last of the chain begins, hardly anything else is left to do, so it may use every core.
     """
     runs, words = {"VOCABX_RUNS": str(scratch / "runs")}, [*words, "-p", "no:cacheprovider"]
     chain = longest_chain(NEEDS)
@@ -117,7 +117,7 @@ def notebook_jobs(words: Sequence[str], scratch: Path) -> list[Job]:
     return [
         Job(
             name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), gives_way=name not in chain,
-            environment=runs | (every if name in chain[-2:] else {}),
+            environment=runs | (every if name == chain[-1] else {}),
         )
         for name, path in find_notebooks().items()
     ]  # fmt: skip
