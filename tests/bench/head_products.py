@@ -69,7 +69,7 @@ def whole_loss(head: Tensor) -> float:
     def run() -> None:
         terms = phase1_loss(
             states.requires_grad_(), head, rows.requires_grad_(), targets, ce_coefficient=weights,
-            teacher_hidden=states.detach(), kl_coefficient=1 / ROWS,
+            teacher=states.detach(), kl_coefficient=1 / ROWS,
         )  # fmt: skip
         (terms.input_loss + terms.head_loss).backward()
 

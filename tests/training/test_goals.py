@@ -32,12 +32,11 @@ def problem(seed: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tens
 
 def losses(found: tuple[Tensor, ...], compared: int, weight: float, *, by_goals: bool) -> LossTerms:
     states, theirs, head, new, targets = found
-    ours = theirs[:compared] if not by_goals else sum_up(theirs[:compared], head, chunk=3)
-    teacher = {"goals": ours} if by_goals else {"teacher_hidden": ours}
+    teacher = theirs[:compared] if not by_goals else sum_up(theirs[:compared], head, chunk=3)
     every = torch.full((len(states),), 0.1)
     return phase1_loss(
-        states, head, new, targets, ce_coefficient=every, ce_weight=weight, kl_coefficient=0.3, chunk=4, **teacher
-    )  # type: ignore[arg-type]
+        states, head, new, targets, ce_coefficient=every, ce_weight=weight, teacher=teacher, kl_coefficient=0.3, chunk=4
+    )
 
 
 def written_out(found: tuple[Tensor, ...], compared: int, weight: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,11 +100,11 @@ def test_bfloat16_goals_move_a_near_student_as_the_distributions_do(monkeypatch:
         missed = (hidden.grad.double() - wanted).norm(dim=1) / wanted.norm(dim=1)
         return float(missed.median()), float((terms.kl.double() - kl).abs().mean())
 
-    by_states, by_goals = apart(teacher_hidden=half[1]), apart(goals=sum_up(half[1], half[2]))
+    by_states, by_goals = apart(teacher=half[1]), apart(teacher=sum_up(half[1], half[2]))
     assert by_goals[0] < 2 * by_states[0] < 0.01
     assert by_goals[1] < 1e-3
     monkeypatch.setattr(goals_module, "LIKELIEST", 1)
-    assert apart(goals=sum_up(half[1], half[2]))[0] > 3 * by_states[0]  # what the likeliest are kept apart for
+    assert apart(teacher=sum_up(half[1], half[2]))[0] > 3 * by_states[0]  # what the likeliest are kept apart for
 
 
 def test_keeps_the_likeliest_apart_and_the_entropy() -> None:
@@ -148,7 +147,7 @@ def test_a_common_shift_of_many_logits_leaves_the_divergence_where_it_is() -> No
     head = 0.6 * torch.randn(49_152, D, generator=generator)
     states[:, 0], theirs[:, 0], head[:, 0] = 1.0, 1.0, 200.0
     none, new, goals = torch.full((40,), -1), torch.zeros(0, D), sum_up(theirs, head)
-    found = phase1_loss(states, head, new, none, ce_coefficient=torch.ones(40), goals=goals)
+    found = phase1_loss(states, head, new, none, ce_coefficient=torch.ones(40), teacher=goals)
     log_p, log_q = (torch.log_softmax(x.double() @ head.double().T, -1) for x in (theirs, states))
     expected = (log_p.exp() * (log_p - log_q)).sum(-1)
     assert (found.kl - expected).mean().abs() < 1e-4 < expected.mean()

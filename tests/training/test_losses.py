@@ -31,7 +31,7 @@ def problem(positions: int, compared: int, seed: int = 0, new: int = N) -> dict[
         "new_head": torch.randn(new, D, generator=generator),
         "targets": targets,
         "ce_coefficient": torch.rand(positions, generator=generator) / positions,
-        "teacher_hidden": torch.randn(compared, D, generator=generator),
+        "teacher": torch.randn(compared, D, generator=generator),
     }
 
 
@@ -50,8 +50,8 @@ def naive(p: dict[str, Tensor], lam: float, scale: float, tau: float, t: LogitTr
         z = torch.cat([logits(states, p["head"]), logits(states, rows)], 1)[has]
         return (torch.nn.functional.cross_entropy(z, p["targets"][has], reduction="none") * weights).sum()
 
-    compared = p["teacher_hidden"].shape[0]
-    teacher = torch.softmax(logits(p["teacher_hidden"].double(), p["head"]) / tau, -1)
+    compared = p["teacher"].shape[0]
+    teacher = torch.softmax(logits(p["teacher"].double(), p["head"]) / tau, -1)
     student = torch.log_softmax(logits(hidden[:compared], p["head"]) / tau, -1)
     kl = tau**2 * (teacher * (teacher.log() - student)).sum(-1)
     input_loss = scale * kl.sum() + lam * ce(hidden, new_head.detach())
@@ -143,9 +143,9 @@ def test_sides_do_not_leak_into_each_other() -> None:
 
 def test_kl_of_equal_states_is_zero_and_never_negative() -> None:
     p = problem(64, 64)
-    p["teacher_hidden"] = p["hidden"].clone()
+    p["teacher"] = p["hidden"].clone()
     assert float(ours(p, kl_coefficient=1.0)[0].kl.abs().max()) < 1e-6
-    near = p | {"teacher_hidden": p["hidden"] + 1e-4}
+    near = p | {"teacher": p["hidden"] + 1e-4}
     assert float(ours(near, kl_coefficient=1.0)[0].kl.min()) > -1e-6
     assert float(ours(near, kl_coefficient=1.0)[0].kl.mean()) > -1e-7
 
@@ -157,7 +157,7 @@ def test_half_precision_states_still_sum_in_float32() -> None:
     student = torch.randn(8, 32, generator=generator).bfloat16()
     teacher = (student.float() + 0.05 * torch.randn(8, 32, generator=generator)).bfloat16()
     terms = phase1_loss(
-        student, head, torch.zeros(0, 32), torch.full((8,), -1), ce_coefficient=torch.zeros(8), teacher_hidden=teacher
+        student, head, torch.zeros(0, 32), torch.full((8,), -1), ce_coefficient=torch.zeros(8), teacher=teacher
     )
     p = torch.log_softmax((teacher @ head.T).double(), -1)
     q = torch.log_softmax((student @ head.T).double(), -1)
@@ -167,7 +167,7 @@ def test_half_precision_states_still_sum_in_float32() -> None:
 def test_extreme_logits_stay_finite() -> None:
     """B48: where probabilities underflow, value and gradient stay finite."""
     p = problem(12, 12)
-    p["hidden"], p["teacher_hidden"] = p["hidden"] * 500, p["teacher_hidden"] * -500
+    p["hidden"], p["teacher"] = p["hidden"] * 500, p["teacher"] * -500
     terms, to_hidden, to_head = ours(p, ce_weight=1.0, kl_coefficient=1.0)
     assert all(torch.isfinite(t).all() for t in (terms.input_loss, terms.head_loss, terms.kl, to_hidden, to_head))
 
@@ -197,7 +197,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"K \+ U <= P"):  # a position would be compared and known
         phase1_loss(**p, known=known)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"K \+ U <= P"):
-        phase1_loss(**(p | {"teacher_hidden": torch.zeros(5, D)}))  # type: ignore[arg-type]
+        phase1_loss(**(p | {"teacher": torch.zeros(5, D)}))  # type: ignore[arg-type]
 
 
 def student_of(base: Any, seed: int = 1) -> Student:

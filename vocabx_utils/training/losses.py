@@ -59,8 +59,7 @@ def phase1_loss(
     *,
     ce_coefficient: Tensor,
     ce_weight: float = 0.0,
-    teacher_hidden: Tensor | None = None,
-    goals: Goals | None = None,
+    teacher: Tensor | Goals | None = None,
     kl_coefficient: float = 0.0,
     kl_weights: Tensor | None = None,
     known: OldSums | None = None,
@@ -80,8 +79,8 @@ def phase1_loss(
         targets: (P,) next-token ids below V + N, or `IGNORE` where there is none.
         ce_coefficient: (P,) float32 factor of each position's CE in `head_loss` (usually 1 / number of targets).
         ce_weight: lambda: `input_loss` contains lambda times the same weighted CE sum.
-        teacher_hidden: (K, D) the teacher's final hidden states at the paired positions, or None.
-        goals: instead of them, what the teacher's distributions come to, for plain logits at temperature 1.
+        teacher: (K, D) the teacher's final hidden states at the paired positions, or what its distributions come to
+            there, for plain logits at temperature 1; None for no comparison.
         kl_coefficient: factor of each compared position's KL in `input_loss`.
         kl_weights: (K,) float32 further factors of each of them, all 1 unless given.
         known: what the original head makes of the last U positions, none of them compared, whose states no new row
@@ -93,7 +92,6 @@ def phase1_loss(
     Raises:
         ValueError: more teacher rows than positions, or shapes that do not fit.
     """
-    teacher = goals if teacher_hidden is None else teacher_hidden
     compared = 0 if teacher is None else len(teacher)
     unknown = hidden.shape[0] - (0 if known is None else len(known))
     if compared > unknown or targets.shape != hidden.shape[:1] or ce_coefficient.shape != targets.shape:
@@ -104,11 +102,11 @@ def phase1_loss(
         )
     if chunk is None:
         chunk = default_chunk(head.shape[0] + new_head.shape[0], hidden.device)
-        if teacher_hidden is None and hidden.is_cuda:
+        if not isinstance(teacher, Tensor) and hidden.is_cuda:
             chunk *= 2  # no second matrix of logits beside the student's
     settings = _Settings(
-        head, targets, ce_coefficient, ce_weight, teacher_hidden, goals if teacher_hidden is None else None, compared,
-        kl_coefficient, kl_weights, known, unknown, temperature, transform or LogitTransform(), chunk,
+        head, targets, ce_coefficient, ce_weight, teacher, compared, kl_coefficient, kl_weights, known, unknown,
+        temperature, transform or LogitTransform(), chunk,
     )  # fmt: skip
     return LossTerms(*_Phase1Loss.apply(hidden, new_head, settings))
 
@@ -119,8 +117,7 @@ class _Settings:
     targets: Tensor
     ce_coefficient: Tensor
     ce_weight: float
-    teacher_hidden: Tensor | None
-    goals: Goals | None
+    teacher: Tensor | Goals | None
     compared: int
     kl_coefficient: float
     kl_weights: Tensor | None
@@ -220,15 +217,15 @@ def _old_side(
     old = logits.products(states, "old")  # (c, V)
     chosen = old.gather(1, targets.clamp(0, s.head.shape[0] - 1)[:, None]).squeeze(1)  # (c,) logit of the target
     logits.weigh(part if with_teacher else None)
-    if with_teacher and s.goals is not None:
-        lse, kl[part], gradient = logits.approach(old, s.goals[part], states, lse_new, targets, weight)  # …, (c, D)
+    if with_teacher and isinstance(s.teacher, Goals):
+        lse, kl[part], gradient = logits.approach(old, s.teacher[part], states, lse_new, targets, weight)  # …, (c, D)
         if grad_hidden is not None and gradient is not None:
             grad_hidden[part] = gradient.to(grad_hidden.dtype)
         return lse, chosen
     teacher = None
     if with_teacher:
-        assert s.teacher_hidden is not None
-        teacher = logits.products(s.teacher_hidden[part], "teacher")  # (c, V)
+        assert isinstance(s.teacher, Tensor)
+        teacher = logits.products(s.teacher[part], "teacher")  # (c, V)
     lse, divergence, old_gradient = logits.softmax(old, teacher, lse_new, targets, weight)  # (c,), (c,), (c, V)
     if divergence is not None:
         kl[part] = s.temperature**2 * divergence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
 from vocabx_utils.training.cross_entropy import IGNORE
-from vocabx_utils.training.goals import Goals, is_plain
+from vocabx_utils.training.goals import is_plain
 from vocabx_utils.training.losses import LossTerms, phase1_loss
 from vocabx_utils.training.phase1 import Phase1Data
 
@@ -33,8 +32,7 @@ def time_schemes(
     batch = align_batch(data.train, indices, "last", data.train_teacher.rows).to(model.device)
     beginnings = data.train_teacher.beginnings
     known = data.train_teacher.goals if is_plain(model.transform) else data.train_teacher  # as training takes it
-    told = known.take(batch.teacher_rows, model.device)
-    teacher: dict[str, Any] = {"goals": told} if isinstance(told, Goals) else {"teacher_hidden": told}
+    teacher = known.take(batch.teacher_rows, model.device)
     scale = 1.0 / len(batch.targets)
 
     def states() -> Tensor:
@@ -44,8 +42,8 @@ def time_schemes(
     def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:
         return phase1_loss(
             hidden, model.head, rows, batch.targets, ce_coefficient=torch.full_like(hidden[:, 0].float(), scale),
-            kl_coefficient=scale if kl else 0.0, transform=model.transform,
-            known=beginnings.sums(model, batch.positions, indices, batch.ids.shape[1]), **teacher if kl else {},
+            teacher=teacher if kl else None, kl_coefficient=scale if kl else 0.0, transform=model.transform,
+            known=beginnings.sums(model, batch.positions, indices, batch.ids.shape[1]),
         )  # fmt: skip
 
     def one() -> None:
@@ -53,11 +51,11 @@ def time_schemes(
         (terms.input_loss + terms.head_loss).backward()
 
     def two() -> None:
-        few = len(told)
+        few = len(teacher)
         terms = phase1_loss(
             states()[:few], model.head, model.head_rows.detach(), torch.full_like(batch.targets[:few], IGNORE),
-            ce_coefficient=torch.zeros(few, device=model.device), kl_coefficient=scale, transform=model.transform,
-            **teacher,
+            ce_coefficient=torch.zeros(few, device=model.device), teacher=teacher, kl_coefficient=scale,
+            transform=model.transform,
         )  # fmt: skip
         terms.input_loss.backward()
         with torch.no_grad():

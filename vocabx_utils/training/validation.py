@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -160,23 +159,17 @@ def _losses(
     """(P,) CE and (K,) KL at the positions of `last`, and KL at the merged pairs of `first`, float64."""
     ones = torch.ones(len(last.targets), device=flat.device)
     # in fewer bits the goals' rounding would show in a small KL; in float32 it does not
-    by_goals = model.head.dtype == torch.float32 and is_plain(model.transform)
-
-    def told(rows: Tensor) -> dict[str, Any]:
-        if by_goals:
-            return {"goals": teacher.goals.take(rows, flat.device)}
-        return {"teacher_hidden": teacher.take(rows, flat.device)}
-
+    known = teacher.goals if model.head.dtype == torch.float32 and is_plain(model.transform) else teacher
     terms = phase1_loss(
         flat[last.positions], model.head, model.head_rows, last.targets,
-        ce_coefficient=ones, known=old, transform=model.transform, **told(last.teacher_rows),
+        ce_coefficient=ones, teacher=known.take(last.teacher_rows, flat.device), known=old, transform=model.transform,
     )  # fmt: skip
     at_first = first.positions[: len(first.merged)][first.merged]
     none = torch.full_like(at_first, IGNORE)
     at_merged = phase1_loss(
         flat[at_first], model.head, model.head_rows, none,
-        ce_coefficient=ones[:1].expand(len(none)), transform=model.transform,
-        **told(first.teacher_rows[first.merged]),
+        ce_coefficient=ones[:1].expand(len(none)),
+        teacher=known.take(first.teacher_rows[first.merged], flat.device), transform=model.transform,
     )  # fmt: skip
     return terms.ce.double(), terms.kl.double(), at_merged.kl.double()
 
