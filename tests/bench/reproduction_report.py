@@ -119,14 +119,20 @@ def _seeds(names: Iterable[str]) -> str:
 
 
 def arms_table(results: Path) -> str:
-    """Mean over seeds of every arm: bits per byte by benchmark and held out."""
+    """Mean over seeds of every arm: bits per byte by benchmark, of all their bytes together, and held out."""
     metrics = lines(results / "metrics.jsonl")
+    over_all = {(row["arm"], row["seed"]): _over_all(row["benchmarks"]) for row in lines(results / "bits.jsonl")}
     rows = []
     for name in _names(metrics):
         own = [row for row in metrics if row["arm"] == name]
         bits = [_mean([row["bpb"][b] for row in own if b in row["bpb"]], "{:.4f}") for b in BENCHMARKS]
+        bits.append(_mean([value for (arm, _), value in over_all.items() if arm == name], "{:.4f}"))
         rows.append([f"`{name}`", str(len(own)), *bits, _mean([row["held_out_bpb"] for row in own], "{:.4f}")])
-    return table_of(["arm", "seeds", *BENCHMARKS, "pairs held out"], rows) if rows else ""
+    return table_of(["arm", "seeds", *BENCHMARKS, "all", "pairs held out"], rows) if rows else ""
+
+
+def _over_all(found: Mapping[str, Mapping[str, Any]]) -> float:
+    return sum(sum(row["bits"]) for row in found.values()) / sum(sum(row["bytes"]) for row in found.values())
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -207,7 +213,7 @@ def subset_table(found: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     rows = []
     for name, row in found.items():
         seeds = [
-            f"{r['first']} - {r['second']} of {r['n']}: {r['p_z']:.2f}, {r['p_mcnemar']:.2f}" for r in row["by seed"]
+            f"{r['first']} - {r['second']} of {r['n']}: {r['p_z']:.3f}, {r['p_mcnemar']:.3f}" for r in row["by seed"]
         ]
         pair = described.get("pairs", {}).get(name, {})
         cells = [told(pair.get(key, {}).get(scope), key) for key in ("bpb", "pass") for scope in (NEW, OTHERS)]
