@@ -282,7 +282,7 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
         dtype: of the weights.
     """
     if logits.is_cuda:
-        found: tuple[Tensor, Tensor] = _fused_exponentials()(logits, near, dtype)
+        found: tuple[Tensor, Tensor] = fused_exponentials()(logits, near, dtype)
         total, weights = found
         return near + total.log(), weights, 1.0 / total
     size, lse = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
@@ -297,7 +297,7 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
 def log_sum_exp_(logits: Tensor) -> Tensor:
     """Return the log-sum-exp (r,) of float32 logits (r, V), which are overwritten except on CUDA."""
     if logits.is_cuda:
-        fused: Tensor = _fused_log_sum_exp()(logits)
+        fused: Tensor = fused_log_sum_exp()(logits)
         return fused
     size, found = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
     for block in logits.split(size):
@@ -313,7 +313,8 @@ def _exponentials(logits: Tensor, near: Tensor, dtype: torch.dtype) -> tuple[Ten
 
 
 @lru_cache(maxsize=1)
-def _fused_exponentials() -> Compiled:
+def fused_exponentials() -> Compiled:
+    """Exponentials and their sums that a compiler has fused, made on first use."""
     return Compiled(_exponentials, _exponentials)
 
 
@@ -323,5 +324,6 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def _fused_log_sum_exp() -> Compiled:
+def fused_log_sum_exp() -> Compiled:
+    """The log-sum-exp that a compiler has fused, made on first use."""
     return Compiled(_log_sum_exp, _log_sum_exp)
