@@ -165,6 +165,8 @@ def test_from_documents_to_the_page(
     assert rest["lora"]["trainable"] == plain["lora"]["trainable"] < move["lora"]["trainable"]
     assert move["lora"]["trainable"] - rest["lora"]["trainable"] == 2 * 6 * 32  # N rows of width D on each side
     assert move["bpb"] != rest["bpb"] and move["phase1"] == rest["phase1"]
+    gap = paired_bootstrap(move["bits"], rest["bits"], weights=rest["bytes"])
+    assert move["above_resting"] == [gap.estimate, gap.low, gap.high] and rest["above_resting"] is None
 
     whole = path.read_text()
     run(["measure", *given, "--recipe", best["recipe"].replace("0.001", "1e-3").replace("0.0001", "1e-4")])
@@ -187,7 +189,10 @@ def test_from_documents_to_the_page(
     shutil.copy(PAGE, docs)
     run(["page", "--out", str(tmp_path / "results"), "--docs", str(docs)])
     page = (docs / "domains.md").read_text(encoding="utf-8")
-    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 2
+    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 3
+    moving = page.split("<!-- moving -->")[1].split("<!-- end -->")[0]
+    assert moving.count("| Tiny, C headers |") == 4 and "{:+.3f} [{:+.3f}".format(*move["above_resting"][:2]) in moving
+    assert "Everything named above is measured." in page
     alt = files.read_json(docs / "figures" / "alt.json")["domains"]
     assert f"base + LoRA {plain['bpb']:.3f}" in alt and f"]({Path('figures/domains.svg')})" in page
 
@@ -277,6 +282,21 @@ def test_sentences_follow_the_rows() -> None:
     assert "In none" not in report.lora_sentences(rows[:1])
 
 
+def test_what_is_missing_is_named_by_place() -> None:
+    report = bench("domain_report")
+    rows = [line(name, 0 if name.startswith("base") else 800, [0, 0, 0]) for name in DOMAIN_ARMS]
+    assert report.missing_sentence(rows).endswith("- M, German manual pages: characters a second")
+    rows[2] = rows[2] | {"speed_gain": 1.1, "speed_range": [1.0, 1.2]}
+    assert report.missing_sentence(rows) == "Everything named above is measured."
+    assert report.missing_sentence(rows[:-1]).endswith(
+        "- M, German manual pages: words and phrases + LoRA, rows moving"
+    )
+    larger = line("words", 3200, [0, 0, 0])
+    assert (
+        report.missing_sentence([*rows, larger]) == "Everything named above is measured."
+    )  # asked at the least N only
+
+
 def test_the_readme_shows_the_comparison_where_it_is_measured() -> None:
     page = bench("readme_page")
     row = {
@@ -328,4 +348,4 @@ def test_the_committed_page_is_what_the_files_say(tmp_path: Path) -> None:
     bench("domain_report").write(ROOT / "results" / "domains", tmp_path)
     assert (tmp_path / "domains.md").read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
     bench("domain_report").write(tmp_path / "none", tmp_path)
-    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 6
+    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 8

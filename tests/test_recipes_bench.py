@@ -277,3 +277,113 @@ def test_finalists_are_the_nearest_of_two_new_families() -> None:
     without = [row for row in other if row["family"] != "r1"]  # a family that a sweep has not tried is no finalist
     assert verdicts.choose_finalists({"one": sweep, "two": without}, ["one"])["finalists"] == ["r2", "r3"]
     assert verdicts.choose_finalists({"one": sweep, "two": without}, ["one"], ["one"])["finalists"] == ["r1", "r2"]
+
+
+# --- families that were swept later ---------------------------------------------------------------------------------
+
+
+def swept(values: dict[str, tuple[float, float, float]], **more: Any) -> list[dict[str, Any]]:
+    """Lines of a sweep: KL at identical places, at merged spans, bits per byte."""
+    runs = bench("recipe_runs")
+    return [
+        {"run": name, "family": runs.parse_run(name).family, "settings": runs.parse_run(name).settings,
+         "kl_identical": a, "kl_last": b, "bpb": c, "tokens": 1000, "sampled": 0, "budget": 1000} | more
+        for name, (a, b, c) in values.items()
+    ]  # fmt: skip
+
+
+def test_pairs_differ_in_what_a_family_tries_alone() -> None:
+    further = bench("recipe_further")
+    rows = swept({
+        "r1:kl_last_ce0.03:0.001:0.0001:mean": (0.01, 0.1, 0.700),
+        "kl_hidden:kl_last_ce0.03_hidden0.1:0.001:0.0001:mean": (0.011, 0.08, 0.699),
+        "kl_hidden:kl_last_ce0.03_hidden1:0.001:0.0001:mean": (0.02, 0.05, 0.698),
+        "kl_hidden:kl_last_ce0.03_hidden1:0.002:0.0001:mean": (9, 9, 9),  # no other run has its rates
+        "equal:kl_last_ce0.03:0.001:0.0001:mean:equal": (0.012, 0.1, 0.702),
+        "equal:kl_last_ce0.03:0.001:0.0001:mean:equal:texts": (0.06, 0.6, 0.75),
+        "texts:kl_last_ce0.03:0.001:0.0001:mean:texts": (0.03, 0.4, 0.74),
+    })  # fmt: skip
+    rows.append({"run": "fade:kl_last_ce0.03:0.001:0.0001:mean:fade", "family": "fade", "error": "loss is nan",
+                 "settings": "kl_last_ce0.03:0.001:0.0001:mean:fade"})  # fmt: skip
+    wanted = {
+        "KL last + hidden MSE, weight 0.1 or less": (0.1, -0.2, -0.001),
+        "KL last + hidden MSE, weight above 0.1": (1.0, -0.5, -0.002),
+        "tokens seen equally often": (0.2, 0.0, 0.002),
+        "tokens seen equally often, in whole texts": (1.0, 0.5, 0.01),
+        "whole texts": (2.0, 3.0, 0.04),
+    }
+    found = further.pairs(rows)
+    assert found.keys() == wanted.keys()
+    for label, changes in wanted.items():
+        assert found[label] == pytest.approx(np.array([changes]))
+    line = (
+        "| KL last + hidden MSE, weight 0.1 or less | one | 1 | +10 % (+10 to +10 %) | -20 % (-20 to -20 %) | -0.0010 "
+    )
+    assert line in further.pair_table({"one": rows})
+    for run in (run for family in further.FURTHER for run in bench("recipe_runs").GRID[family]):
+        assert bench("recipe_runs").parse_run("x:" + further.without(run)[1]).settings != run.settings
+
+
+def test_distances_and_gaps_to_the_best_of_each_column() -> None:
+    further, verdicts = bench("recipe_further"), bench("recipe_verdict")
+    rows = swept({
+        "kl:kl_last:0.001:0.0001:mean": (0.01, 0.103, 0.701), "ce:ce:0.001:0.0001:mean": (0.02, 0.2, 0.7),
+        "fade:kl_last_ce0.1:0.001:0.0001:mean:fade": (0.0103, 0.1, 0.703),
+    })  # fmt: skip
+    gaps = verdicts.gaps(rows)["fade:kl_last_ce0.1:0.001:0.0001:mean:fade"]
+    assert list(gaps.values()) == pytest.approx([1.0, 0.0, 3.0])
+    assert verdicts.distances(rows)["kl:kl_last:0.001:0.0001:mean"] == pytest.approx((0 + 1 + 1) / 3)
+    table = further.distance_table({"one": rows})
+    assert "| λ fading | **1.3** (1.0 / 0.0 / 3.0) |" in table and "| whole texts |  |" in table
+    assert "| *the nearest of the first nine families* | **0.7** (0.0 / 1.0 / 1.0) |" in table
+
+
+def test_notes_name_what_is_missing_and_who_misses_the_budget() -> None:
+    further, grid = bench("recipe_further"), bench("recipe_runs").GRID
+    whole = swept({run.name: (0.01, 0.1, 0.7) for runs in grid.values() for run in runs})
+    said = further.notes({"one": whole})
+    assert "Every run of the grid is there" in said and "budget" not in said
+    rows = [row for row in whole if row["run"] not in (grid["td"][0].name, grid["fade"][3].name)]
+    for row in rows:
+        if row["family"] == "sampled":
+            row |= {"tokens": 600, "sampled": 360}
+    said = further.notes({"one": whole, "two": rows})
+    assert "two lacks 1 of 12 of Token Distillation, 1 of 12 of λ fading." in said and "one lacks" not in said
+    assert "more than 1 % in: ends written by the teacher (-4.0 to -4.0 %)." in said
+
+
+def test_the_page_says_of_later_families_what_their_files_say() -> None:
+    further, verdicts, runs = bench("recipe_further"), bench("recipe_verdict"), bench("recipe_runs")
+    sweeps, _ = read_recipes(BENCH.parents[1] / "results" / "recipes")
+    page = (BENCH.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for part in (further.distance_table(sweeps), further.notes(sweeps), further.pair_table(sweeps)):
+        assert part in page  # else: python tests/bench/recipe_report.py
+    nearest: dict[str, dict[str, float]] = {}
+    for setting, rows in sweeps.items():
+        apart = verdicts.distances(rows)
+        nearest[setting] = {f: min(d for n, d in apart.items() if n.split(":")[0] == f) for f in runs.GRID}
+    assert min(nearest["qwen-python"], key=nearest["qwen-python"].__getitem__) == "kl_hidden"
+    for setting in nearest.keys() - {"qwen-python"}:  # "The advised recipe is nearer than each of the five"
+        found = nearest[setting]
+        assert min(found[f] for f in verdicts.ADVISED) < min(found[f] for f in further.FURTHER)
+    assert all(abs(found["fade"] - found["r1"]) < 1 for found in nearest.values())
+    pairs = {setting: further.pairs(rows) for setting, rows in sweeps.items()}
+    small, large = (f"KL last + hidden MSE, weight {what}" for what in ("0.1 or less", "above 0.1"))
+    for setting in ("smollm2-python", "smollm2-headers"):
+        assert (abs(pairs[setting][small][:, :2]) < 0.03).all() and (pairs[setting][large][:, 0] > 0).all()
+    assert (pairs["smollm2-python"][large][:, 1] < 0).all() and (pairs["qwen-python"][small][:, 1] < 0).all()
+    equal = RECIPES["equal"]
+    for setting, found in pairs.items():
+        assert (found["λ fading"][:, 0] < 0).all() and (found[f"{equal}, in whole texts"] > 0).all()
+        assert (found[equal] > 0).all() or not setting.endswith("headers")
+        for label in (RECIPES["sampled"], RECIPES["texts"]):
+            assert (found[label][:, 1:] > 0).all()
+    fading = np.concatenate([found["λ fading"] for found in pairs.values()])
+    assert (fading[:, 2] > 0).mean() > 0.5
+    assert np.median(pairs["qwen-python"][equal][:, 1]) > 0.03 and (pairs["smollm2-python"][equal][:, 1] < 0).all()
+    assert max(run.head_rate for family in further.FURTHER for run in runs.GRID[family]) == 3e-4
+    for setting in ("qwen-headers", "smollm2-headers"):
+        gaps, apart = verdicts.gaps(sweeps[setting]), verdicts.distances(sweeps[setting])
+        for family in (f for f in runs.GRID if f != "ce"):
+            run = min((n for n in apart if n.split(":")[0] == family), key=apart.__getitem__)
+            assert gaps[run]["bpb"] > 9

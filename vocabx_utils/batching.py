@@ -1,4 +1,4 @@
-"""Texts of ids to tensors: padding, and batches of like length, so that padding stays rare.
+"""Texts of ids to tensors: padding, batches of like length, so that padding stays rare, and the way to a device.
 
 What is padding is known from lengths, never from ids, so a text may hold the padding token's id (case: pad equals
 end-of-text).
@@ -27,14 +27,47 @@ def pad(
     >>> [part.tolist() for part in pad([[5, 6, 7], [8]])]
     [[[5, 6, 7], [8, 0, 0]], [[1, 1, 1], [1, 0, 0]]]
     """
-    width = max(map(len, sequences))
-    ids = torch.full((len(sequences), width), value, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(sequences):
-        place = slice(width - len(sequence), None) if left else slice(len(sequence))
-        ids[row, place] = torch.as_tensor(sequence, dtype=torch.int64)
-        mask[row, place] = 1
-    return ids, mask
+    lengths = np.array([len(sequence) for sequence in sequences])[:, None]  # (B, 1)
+    width = int(lengths.max())
+    ids = np.full((len(sequences), width), value, np.int64)  # numpy: a training step pads anew, and torch is slow at it
+    for row, sequence in zip(ids, sequences, strict=True):
+        row[slice(width - len(sequence), None) if left else slice(len(sequence))] = sequence
+    places = np.arange(width)
+    mask = places >= width - lengths if left else places < lengths
+    return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
+
+
+def move(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy tensors from the host to a device; to a GPU all at once, and without waiting for it.
+
+    A copy from ordinary memory waits until the GPU has done everything before it, and each copy of its own costs the
+    host time. So one stretch of page-locked memory takes them all.
+    """
+    if device.type != "cuda":
+        return [tensor.to(device) for tensor in tensors]
+    return unpack(pack(tensors, pinned=True).to(device, non_blocking=True), tensors)
+
+
+def pack(tensors: Sequence[Tensor], *, pinned: bool = False) -> Tensor:
+    """Put the bytes of tensors on the host into one, (n,) uint8; each begins at a multiple of 8."""
+    sizes = [_padded(tensor) for tensor in tensors]
+    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
+    memory, start = packed.numpy(), 0
+    for tensor, size in zip(tensors, sizes, strict=True):
+        memory[start : start + tensor.nbytes] = tensor.numpy().reshape(-1).view(np.uint8)
+        start += size
+    return packed
+
+
+def unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return what `pack` has put into one, as views of it; dtypes and shapes are those of `like`."""
+    parts = packed.split([_padded(tensor) for tensor in like])
+    pairs = zip(parts, like, strict=True)
+    return [part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape) for part, tensor in pairs]
+
+
+def _padded(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // 8) * 8
 
 
 def like_length(

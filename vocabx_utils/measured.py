@@ -220,18 +220,21 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
     `tokens_per_1000_bytes`, `bpb`, KL from the frozen base in nats (`kl_identical`, `kl_last`), `phase1` and `lora`
     (what each training took, or null). Added here: `speed_gain` and `speed_range` from `speed/`, where it was read;
     `above_base` and `above_lora`, the differences in bits per byte to these arms on the same documents, as estimate,
-    low and high, or null where that arm is not there.
+    low and high, or null where that arm is not there; likewise `above_resting`, of an arm whose new rows move with LoRA
+    against the arm of the same N whose rows rest.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
         rows = [row for row in files.read_jsonl(path) if row["seed"] == 0]
-        arms = {row["arm"]: row for row in rows if row["n"] == 0}
+        arms = {(row["arm"], row["n"]): row for row in rows}
         read = folder / "speed" / path.name
         speeds = {(row["arm"], row["n"]): row for row in (files.read_jsonl(read) if read.exists() else [])}
         for row in sorted(rows, key=lambda row: (row["n"], list(DOMAIN_ARMS).index(row["arm"]))):
-            gaps = {
-                name: _above(row, arms.get(arm)) for name, arm in (("above_base", "base"), ("above_lora", "base_lora"))
-            }
+            resting = (row["arm"].removesuffix("_rows"), row["n"])
+            others = {"above_base": ("base", 0), "above_lora": ("base_lora", 0), "above_resting": resting}
+            gaps = {name: _above(row, arms.get(other)) for name, other in others.items()}
+            if resting == (row["arm"], row["n"]):
+                gaps["above_resting"] = None
             speed = speeds.get((row["arm"], row["n"]), {})
             found.append(row | gaps | {key: speed[key] for key in ("speed_gain", "speed_range") if speed})
     return found

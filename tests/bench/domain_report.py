@@ -35,7 +35,8 @@ def write(results: Path, docs: Path) -> None:
     rows = read_domains(results)
     parts = {
         "settings": settings_table(rows), "quality": quality_table(rows), "cost": cost_table(rows),
-        "lora": lora_sentences(rows), "pilot": pilot_table(results / "pilot"), "figure": _NOTHING,
+        "lora": lora_sentences(rows), "moving": moving_table(rows), "missing": missing_sentence(rows),
+        "pilot": pilot_table(results / "pilot"), "figure": _NOTHING,
     }  # fmt: skip
     if any(row["above_base"] for row in rows):
         theme()
@@ -163,6 +164,45 @@ def _phase1_alone(rows: Rows) -> list[str]:
         f"Learned rows alone, with frozen blocks, stay above plain LoRA in {len(above)} of {len(alone)} comparisons "
         f"(differences from {min(gaps):+.3f} to {max(gaps):+.3f})."
     ]
+
+
+def moving_table(rows: Rows) -> str:
+    """Set arms whose new rows move with LoRA beside those whose rows rest, on the same documents and steps."""
+    resting = {(place(row), f"{row['arm']}_rows", row["n"]): row for row in rows}
+    lines = [
+        [
+            place(row), arm(rest), f"{row['settings']['lora_rate']:g}", _interval(rest["above_lora"]),
+            _interval(row["above_lora"]), _interval(row["above_resting"]),
+        ]
+        for row in rows
+        if row["above_resting"] and (rest := resting[(place(row), row["arm"], row["n"])])
+    ]  # fmt: skip
+    header = [
+        "model, text",
+        "arm, N",
+        "LoRA's rate",
+        "above base + LoRA: rows resting",
+        "rows moving",
+        "moving above resting",
+    ]
+    return table_of(header, lines) if lines else _NOTHING
+
+
+def missing_sentence(rows: Rows) -> str:
+    """Name what a reader would look for in vain: arms at the least N, and readings of speed, by model and text."""
+    gaps = []
+    for name in dict.fromkeys(place(row) for row in rows):
+        own = [row for row in rows if place(row) == name]
+        least = min((row["n"] for row in own if row["n"]), default=0)
+        there = {row["arm"] for row in own if row["n"] in (0, least)}
+        lacking = [title for key, title in DOMAIN_ARMS.items() if key not in there]
+        if not any("speed_gain" in row for row in own):
+            lacking.append("characters a second")
+        if lacking:
+            gaps.append(f"- {name}: {'; '.join(lacking)}")
+    if not rows:
+        return _NOTHING
+    return "Everything named above is measured." if not gaps else "\n".join(["Not measured:", "", *gaps])
 
 
 def side_of(gap: Sequence[float]) -> str:

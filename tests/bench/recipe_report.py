@@ -17,6 +17,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of
+from recipe_further import distance_table, notes, pair_table
 from recipe_runs import GRID
 from recipe_verdict import MARGINS, distances
 
@@ -127,8 +128,10 @@ def write(results: Path, docs: Path) -> None:
     if content:
         parts |= {"final": final_table(content), "comparison": comparison_table(content), "answer": answer(content)}
         parts["advice"] = advice_table(content)
-    parts["figure"] = NOTHING
+    parts |= dict.fromkeys(("figure", "further", "pairs"), NOTHING)
     if sweeps:
+        parts["further"] = f"{distance_table(sweeps)}\n\n{notes(sweeps)}"
+        parts["pairs"] = pair_table(sweeps)
         drawing = draw_frontier(sweeps, content)
         save_figure(drawing.figure, "recipes", drawing.alt, docs / "figures", ("svg",))
         plt.close(drawing.figure)

@@ -33,8 +33,8 @@ Row = Mapping[str, Any]
 # --- who goes on ----------------------------------------------------------------------------------------------------
 
 
-def distances(rows: Sequence[Row]) -> dict[str, float]:
-    """How far each run of a sweep is from the best of each column: the mean of the three, in units of its margin."""
+def gaps(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """How far each run of a sweep is from the best of each column, in units of its margin; failures are left out."""
     whole = [row for row in rows if all(row.get(column) is not None for column in MARGINS)]
     best = {column: min((row[column] for row in whole), default=0.0) for column in MARGINS}
 
@@ -42,7 +42,12 @@ def distances(rows: Sequence[Row]) -> dict[str, float]:
         gap = row[column] - best[column]
         return float(gap / MARGINS[column] if column == "bpb" else gap / best[column] / MARGINS[column])
 
-    return {row["run"]: float(np.mean([apart(row, column) for column in MARGINS])) for row in whole}
+    return {row["run"]: {column: apart(row, column) for column in MARGINS} for row in whole}
+
+
+def distances(rows: Sequence[Row]) -> dict[str, float]:
+    """How far each run of a sweep is from the best of each column: the mean of `gaps`."""
+    return {name: float(np.mean(list(parts.values()))) for name, parts in gaps(rows).items()}
 
 
 def choose_finalists(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vocabx_utils.batching import like_length, pad
+from vocabx_utils.batching import like_length, move, pack, pad, unpack
 
 
 def test_padding_is_known_from_lengths_never_from_ids() -> None:
@@ -15,6 +15,28 @@ def test_padding_is_known_from_lengths_never_from_ids() -> None:
     ids, mask = pad([(4, 5, 6), (9,)], left=True)
     assert ids.tolist() == [[4, 5, 6], [0, 0, 9]] and mask.tolist() == [[1, 1, 1], [0, 0, 1]]
     assert ids.dtype == mask.dtype == torch.int64
+
+
+def test_tensors_go_to_a_device_as_they_are() -> None:
+    given = [
+        torch.tensor([[1, -2, 3], [4, 5, 2**40]]),
+        torch.tensor([True, False, True]),
+        torch.zeros(0),
+        torch.tensor([0.5, -1.5, 2.5]),
+        torch.tensor([7, 8]),
+        torch.tensor(-3),
+    ]
+    for found in (unpack(pack(given), given), move(given, torch.device("cpu"))):
+        for one, other in zip(found, given, strict=True):
+            assert one.dtype == other.dtype and torch.equal(one, other)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tensors_go_to_a_gpu_in_one_copy() -> None:
+    given = [torch.arange(5), torch.tensor([True, False]), torch.zeros(0), torch.tensor([[0.5], [1.5]])]
+    found = move(given, torch.device("cuda"))
+    assert all(torch.equal(one.cpu(), other) and one.is_cuda for one, other in zip(found, given, strict=True))
+    assert len({one.untyped_storage().data_ptr() for one in found}) == 1
 
 
 def test_batches_keep_the_budget_and_hold_every_text_once() -> None:

@@ -129,4 +129,10 @@ def test_arms_of_a_domain_are_compared_on_the_same_documents(tmp_path: Path) -> 
     low, high = found[2]["above_base"][1:]
     assert low < found[2]["above_base"][0] < high
     assert found[0]["above_base"] == [0, 0, 0] and found[3]["above_base"] is found[3]["above_lora"] is None
+    moved = line("words_lora_rows", 800, [bits - 1 for bits in tuned])
+    files.write_jsonl(
+        tmp_path / "O-german.jsonl", [moved, line("words_lora", 800, tuned), line("words_lora", 3200, base)]
+    )
+    resting, moving, _ = bench.read_domains(tmp_path)[-3:]
+    assert resting["above_resting"] is None and moving["above_resting"][0] == pytest.approx(-len(tuned) / 187)
     assert bench.read_domains(tmp_path / "none") == []

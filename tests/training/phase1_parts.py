@@ -6,7 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from tiny import N, V, texts, tokenizers
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
@@ -51,3 +53,19 @@ def settings(**changes: Any) -> Phase1Config:
         "require_improvement": False,
     }
     return Phase1Config.from_params(**(values | changes))
+
+
+class AsksNothing(TorchDispatchMode):
+    """Refuses what makes a GPU's host wait for its answer: values, and shapes that follow from values."""
+
+    ASKED = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "repeat_interleave", "is_nonzero")
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        found: Any = next((part for part in given if isinstance(part, (list, tuple))), ())
+        by_mask = name in ("index", "index_put", "index_put_") and any(
+            part is not None and part.dtype in (torch.bool, torch.uint8) for part in found
+        )
+        if name in self.ASKED or by_mask:
+            raise AssertionError(f"{function} would make the host wait for a GPU")
+        return function(*given, **(named or {}))

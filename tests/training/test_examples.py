@@ -105,6 +105,11 @@ def test_a_batch_holds_each_pair_and_target_once() -> None:
         has = batch.targets >= 0
         assert torch.equal(flat[batch.positions[has] + 1], batch.targets[has])
         assert torch.equal(batch.new_at, torch.nonzero(flat >= V).squeeze(1))
+        shared = [line * width + at for _, line, e in pairs for at in range(min(e.prefix_pairs, len(e.ids) - 1))]
+        assert batch.before == len(shared) > 0 and batch.positions[-batch.before :].tolist() == shared
+        again = align_batch(examples, [3, 0, 7], anchor, rows).to(torch.device("cpu"))  # what examples keep is the same
+        assert vars(again).keys() == vars(batch).keys() and again.before == batch.before
+        assert torch.equal(again.teacher_rows, batch.teacher_rows)
 
 
 def test_inner_end_tokens_are_supervised_once_though_they_pad() -> None:

@@ -89,10 +89,11 @@ def test_values_and_gradients_equal_float64(lam: float, scale: float, tau: float
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("compared", [0, 20])
-def test_known_sums_stand_for_products_with_the_head(compared: int, transform: LogitTransform) -> None:
+@pytest.mark.parametrize("chunk", [8, 13, 37])  # pieces end within chunks, at their edges, or all lie in one
+@pytest.mark.parametrize("compared", [0, 20, 26])
+def test_known_sums_stand_for_products_with_the_head(compared: int, chunk: int, transform: LogitTransform) -> None:
     p = problem(37, compared)
-    settings = {"ce_weight": 0.3, "kl_coefficient": 0.1, "transform": transform, "chunk": 8}
+    settings = {"ce_weight": 0.3, "kl_coefficient": 0.1, "transform": transform, "chunk": chunk}
     tail = slice(26, None)
     known = old_sums(p["hidden"][tail], p["targets"][tail], p["head"], transform)
     terms, to_hidden, to_head = ours(p, known=known, **settings)

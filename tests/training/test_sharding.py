@@ -187,7 +187,10 @@ def test_processes_make_as_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [sharding.even_parts(model, lengths, range(7), 50, p) for p in processes]
     assert [len(parts) for parts in both] == [4, 4] and both[1][1:] == [[], [], []]
     assert sorted(i for parts in both for part in parts for i in part) == list(range(7))
-    assert sharding.even_parts(model, lengths, range(7), 50, None) == micro_batches(lengths, range(7), 50)
+    alone: Any = SimpleNamespace(num_processes=1, process_index=0)
+    monkeypatch.setattr(sharding, "is_sharded", lambda _: pytest.fail("a step alone looks at no parameter"))
+    for given in (None, alone):
+        assert sharding.even_parts(model, lengths, range(7), 50, given) == micro_batches(lengths, range(7), 50)
 
 
 def test_an_idle_pass_changes_nothing() -> None:

@@ -106,12 +106,11 @@ def test_sums_are_those_of_the_kept_positions(kind: str) -> None:
     base, examples = tiny_model(), SETS[kind]
     beginnings, model, indices = SharedBeginnings(base, examples), student(base), [7, 2, 5]
     batch = align_batch(examples, indices, "last", ask_teacher(base, examples).rows)
-    width = batch.ids.shape[1]
-    assert beginnings.sums(model, batch.positions, indices, width) is None  # nothing is read yet
+    assert beginnings.sums(model, batch, indices) is None  # nothing is read yet
     with torch.no_grad():
         beginnings.hidden(model, batch.ids, indices)
         whole = model.hidden(batch.ids)[0].flatten(0, 1)
-    found = beginnings.sums(model, batch.positions, indices, width)
+    found = beginnings.sums(model, batch, indices)
     assert found is not None and len(found) == sum(beginnings.lengths[index] for index in indices) > 0
     at, targets = batch.positions[-len(found) :], batch.targets[-len(found) :]
     logits = (whole[at] @ model.head.T).double()
@@ -120,4 +119,4 @@ def test_sums_are_those_of_the_kept_positions(kind: str) -> None:
     torch.testing.assert_close(found.logits.double(), torch.where(targets < V, own, 0), rtol=1e-5, atol=1e-5)
     assert IGNORE not in targets
     tuned = student(dataclasses.replace(base, model=copy.deepcopy(base.model)))
-    assert beginnings.sums(tuned, batch.positions, indices, width) is None
+    assert beginnings.sums(tuned, batch, indices) is None

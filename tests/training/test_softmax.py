@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from vocabx_utils.training import softmax
 from vocabx_utils.training.softmax import (
     Compiled,
     Scratch,
@@ -163,3 +164,10 @@ def test_the_log_sum_exp_of_blocks_equals_float64(monkeypatch: pytest.MonkeyPatc
     logits = case()["old"] + 200.0
     whole = logits.double().logsumexp(-1)
     torch.testing.assert_close(log_sum_exp_(logits).double(), whole, rtol=1e-6, atol=1e-5)
+
+
+def test_what_a_compiler_gets_for_the_log_sum_exp_equals_float64() -> None:
+    logits = 30 * torch.randn(4, 60) + 200.0
+    torch.testing.assert_close(
+        softmax._log_sum_exp(logits).double(), logits.double().logsumexp(-1), rtol=1e-6, atol=1e-5
+    )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny import WIDTH, N, V, tiny_model
+from tiny import WIDTH, N, V, new_tokens, tiny_model
 from torch import Tensor
-from training.phase1_parts import example_set, settings
+from training.phase1_parts import AsksNothing, example_set, phase1_data, settings
 
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
+from vocabx_utils.training.blocks import causal_only
 from vocabx_utils.training.checks import StepFacts
 from vocabx_utils.training.objectives import Objective, parse_objective, parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student
 from vocabx_utils.training.step_losses import hidden_distance
 from vocabx_utils.training.teacher import ask_teacher
 
@@ -175,3 +177,19 @@ def test_lambda_falls_to_zero_and_the_rate_stays_where_asked() -> None:
         for after in ("linear", "constant")
     }
     assert rates["constant"] == [2e-2, 2e-2] and max(rates["linear"]) < 1.3e-2
+
+
+@pytest.mark.parametrize("name", ["mean_kl_last", "mean_kl_last_ce0.3_t2_w3", "mean_ce", "mean_hidden_last"])
+def test_a_step_asks_the_device_for_nothing(name: str, tmp_path: Path) -> None:
+    base = tiny_model()
+    data, recipe, config = phase1_data(base, tmp_path), parse_variant(name), settings()
+    student = new_student(recipe, base, new_tokens(), config)
+    data.train_teacher.beginnings.limit = 0  # as on a GPU
+    training = Phase1Training(recipe, student, data, config)
+    training.step([3, 0, 7])  # the teacher's sums are made at the first use
+    assert recipe.objective is not None
+    with causal_only(), AsksNothing():
+        losses = training._backward([2, 5], recipe.objective, 0.1, 0.1)
+        with pytest.raises(AssertionError, match="wait for a GPU"):
+            student.embed(torch.tensor([[1, V]]))  # without the places of the new tokens they are looked for
+    assert torch.isfinite(losses).all()

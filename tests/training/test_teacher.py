@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from tiny import ROWS, WIDTH, N, V, tiny_model
-from training.phase1_parts import example_set
+from training.phase1_parts import AsksNothing, example_set
 
 from vocabx_utils import folders, locks
+from vocabx_utils.training import teacher
+from vocabx_utils.training.blocks import causal_only
 from vocabx_utils.training.teacher import storage_kl, teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte
 
@@ -194,3 +196,14 @@ def test_a_state_that_the_storage_cannot_hold_is_refused() -> None:
     states = torch.full((2, WIDTH), 500.0)
     with pytest.raises(ValueError, match=r"holds 500, torch\.float8_e4m3fn at most 448"):
         storage_kl(tiny_model(), states, torch.float8_e4m3fn)
+
+
+def test_the_teachers_pass_asks_the_device_for_nothing(tmp_path: Path) -> None:
+    base, examples = tiny_model(), example_set()
+    cache = teacher_cache(base, examples, tmp_path, token_budget=70, tell=lambda _: None)
+    with causal_only(), AsksNothing():
+        found = list(teacher._passes(base, examples, -1, 70))
+    assert sorted(index for part, *_ in found for index in part) == list(range(len(examples)))
+    assert float(sum(nats for *_, nats in found)) == cache.base_nats
+    for part, kept, _ in found:
+        assert torch.equal(kept, cache.states[torch.from_numpy(np.concatenate([cache.rows[i] for i in part]))])

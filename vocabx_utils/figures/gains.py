@@ -179,8 +179,10 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         told += _best_families(setting, whole)
     for ax in axes.flat[len(sweeps) :]:
         ax.set_axis_off()
-    fig.legend(list(drawn.values()), list(drawn), loc="outside right center", fontsize="small")
-    beyond = f" {left_out} runs lie far beyond." if left_out else ""
+    labels = [RECIPES[name] for name in families if RECIPES[name] in drawn]
+    fig.legend([drawn[label] for label in labels], labels, loc="outside right center", fontsize="small")
+    unseen = ", ".join(RECIPES[name] for name in families if RECIPES[name] not in drawn)
+    beyond = f" {left_out} runs lie far beyond{f', all of {unseen} among them' * bool(unseen)}." if left_out else ""
     said = "Down and left is better. Small: a run of the sweep. Large: report split, 95 % over seeds and texts."
     note(axes[0, 0], said + beyond)
     alt = (

@@ -50,8 +50,8 @@ _ORDERED = (
 """Variants with a style of their own, in the order of the styles."""
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {}}
-_FILE_DPI, _INLINE_DPI, _PAGE_DPI, _MIN_ALT = 200, 150, 84, 20
-"""Dots per inch of a PNG file, of a picture in a notebook, and of the size at which a page shows that one."""
+_PNG_DPI, _PAGE_DPI, _MIN_ALT = 150, 84, 20
+"""Dots per inch of a PNG, in a file and in a notebook, and of the size at which a page shows it."""
 _COLORS = 256  # of a PNG: lines and words need no more, and the file shrinks to less than half
 _CHARACTERS_PER_INCH = 14.5  # of a note
 
@@ -168,7 +168,9 @@ def legend_by_end(ax: Axes, **style: Any) -> Legend:
 def save_figure(
     fig: Figure, name: str, alt: str, folder: str | Path | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Path]:
-    """Save a figure with fixed bytes (PNG with 200 dpi, few colours), and its alternative text in `alt.json` beside it.
+    """Save a figure with fixed bytes (PNG with 150 dpi, few colours), and its alternative text in `alt.json` beside it.
+
+    Its parts are laid out once, for all formats, and stay where they are from then on.
 
     Args:
         alt: what is plotted, which axes, the main pattern; for readers who do not see the picture.
@@ -183,10 +185,12 @@ def save_figure(
         raise ValueError(f"Unknown formats {unknown}; choose from {sorted(_DATES)}.")
     folder = Path(folder) if folder is not None else runs_root() / "figures"
     paths = [folder / f"{name}.{extension}" for extension in formats]
+    fig.draw_without_rendering()
+    fig.set_layout_engine("none")  # laying out takes as long as drawing, and every format would do it again
     for path, extension in zip(paths, formats, strict=True):
         with atomic_path(path) as temporary, mpl.rc_context({"svg.hashsalt": "vocabx"}):
             if extension == "png":
-                temporary.write_bytes(_png(fig, _FILE_DPI))
+                temporary.write_bytes(_png(fig))
             else:
                 fig.savefig(temporary, format=extension, metadata=_DATES[extension], facecolor="white")
     texts = read_json(folder / "alt.json") if (folder / "alt.json").exists() else {}
@@ -194,18 +198,18 @@ def save_figure(
     return paths
 
 
-def _png(fig: Figure, dpi: int) -> bytes:
+def _png(fig: Figure) -> bytes:
     """Draw a figure as a PNG of few colours, always the same bytes for the same figure."""
     drawn, packed = io.BytesIO(), io.BytesIO()
-    fig.savefig(drawn, format="png", dpi=dpi, metadata={"Software": None}, facecolor="white")
+    fig.savefig(drawn, format="png", dpi=_PNG_DPI, metadata={"Software": None}, facecolor="white")
     with Image.open(drawn) as picture:
         few = picture.convert("RGB").quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        few.save(packed, "png", optimize=True, dpi=(dpi, dpi))
+        few.save(packed, "png", optimize=True, dpi=(_PNG_DPI, _PNG_DPI))
     return packed.getvalue()
 
 
 def show_figure(fig: Figure, name: str, alt: str, folder: str | Path | None = None) -> None:
-    """Save a figure (see `save_figure`), show it in the notebook with its alternative text below, and close it.
+    """Save a figure (see `save_figure`), show its PNG in the notebook with its alternative text below, and close it.
 
     The picture has more dots than the page shows at its size, so that it is sharp on a dense screen. It carries the
     text as its `alt` attribute too, so that web pages made from the notebook keep it.
@@ -213,9 +217,9 @@ def show_figure(fig: Figure, name: str, alt: str, folder: str | Path | None = No
     from IPython.display import Image as Shown
     from IPython.display import Markdown, display
 
-    save_figure(fig, name, alt, folder)
-    picture, width = _png(fig, _INLINE_DPI), round(_PAGE_DPI * fig.get_size_inches()[0])
+    _, picture = save_figure(fig, name, alt, folder, ("svg", "png"))
+    width = round(_PAGE_DPI * fig.get_size_inches()[0])
     plt.close(fig)
     words = " ".join(alt.split())
-    display(Shown(picture, format="png", width=width, alt=words))
+    display(Shown(picture.read_bytes(), format="png", width=width, alt=words))
     display(Markdown(f"*{words}*"))

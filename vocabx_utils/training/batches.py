@@ -11,17 +11,18 @@ Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vocabx_utils.batching import like_length, pad
+from vocabx_utils.batching import like_length, move, pad
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.emphasis import chosen_pairs, pair_weights
-from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, Ints
+from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.objectives import Anchor, Objective
 
 
@@ -40,6 +41,7 @@ class Batch:
         merged: (K,) True at pairs that stand for a divergent group.
         new_at: flat positions of the new tokens.
         weights: (K,) float32 weights of the compared positions; (0,) where all are 1.
+        before: how many of the positions lie before a first divergence; they are the last ones.
     """
 
     ids: Tensor
@@ -49,13 +51,13 @@ class Batch:
     merged: Tensor
     new_at: Tensor
     weights: Tensor
+    before: int
 
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
-
-        if device.type == "cuda":
-            return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in vars(self).values()))
-        return Batch(*(tensor.to(device) for tensor in vars(self).values()))
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = dict(zip(tensors, move([*tensors.values()], device), strict=True))
+        return replace(self, **moved)
 
 
 def align_batch(
@@ -73,35 +75,39 @@ def align_batch(
         objective: of this anchor; says which of the pairs are compared and how much each weighs. Without it all are.
     """
     chosen = [examples.examples[i] for i in indices]
-    ids = pad([e.ids for e in chosen])[0].numpy()  # (B, T)
-    targets = pad([_next_learned(e) for e in chosen], value=IGNORE)[0].numpy()
+    ids, real = (tensor.numpy() for tensor in pad([e.ids for e in chosen]))  # (B, T) each
+    targets = np.full_like(ids, IGNORE)
+    targets[:, :-1] = np.where(real[:, 1:], ids[:, 1:], IGNORE)
     compared: list[Ints] = []
     teacher: list[Ints] = []
     merged: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     for line, (index, example) in enumerate(zip(indices, chosen, strict=True)):
+        targets[line, example.unmerged - 1] = IGNORE
         if anchor is None or rows is None:
             continue
         kept = chosen_pairs(example, objective) if objective is not None else None
-        pairs = example.pairs[anchor] if kept is None else example.pairs[anchor][kept]
-        compared.append(pairs[:, 1] + line * ids.shape[1])
-        teacher.append(rows[index][np.searchsorted(example.teacher_at(), pairs[:, 0])])
-        merged.append(example.merged[anchor] if kept is None else example.merged[anchor][kept])
+        which = slice(None) if kept is None else kept
+        compared.append(example.pairs[anchor][which, 1] + line * ids.shape[1])
+        teacher.append(rows[index][example.teacher_places(anchor)[which]])
+        merged.append(example.merged[anchor][which])
         if objective is not None and (weighed := pair_weights(example, objective)) is not None:
             weights.append(weighed)
-    first = _joined(compared)
-    others = np.setdiff1d(np.flatnonzero(targets.reshape(-1) >= 0), first)
-    before = others % ids.shape[1] < np.array([e.prefix_pairs for e in chosen])[others // ids.shape[1]]
-    positions = np.concatenate([first, others[~before], others[before]])  # (P,)
-    flat = targets.reshape(-1)[positions]
+    first, flat = _joined(compared), targets.reshape(-1)
+    other = flat >= 0
+    other[first] = False
+    shared = np.arange(ids.shape[1]) < np.array([e.prefix_pairs for e in chosen])[:, None]  # (B, T)
+    after, before = (np.flatnonzero(other & side.reshape(-1)) for side in (~shared, shared))
+    positions = np.concatenate([first, after, before])  # (P,)
     return Batch(
         torch.from_numpy(ids),
         torch.from_numpy(positions),
-        torch.from_numpy(flat),
+        torch.from_numpy(flat[positions]),
         torch.from_numpy(_joined(teacher)),
         torch.from_numpy(np.concatenate(merged) if merged else np.zeros(0, bool)),
         torch.from_numpy(np.flatnonzero(ids.reshape(-1) >= examples.vocab_size)),
-        torch.from_numpy(np.concatenate(weights) if weights else np.zeros(0)).float(),
+        torch.from_numpy(np.concatenate(weights, dtype=np.float32) if weights else np.zeros(0, np.float32)),
+        len(before),
     )
 
 
@@ -231,12 +237,6 @@ def next_ids(ids: Ints, first_target: int = 1) -> Ints:
     """Return (T,) what each position of a text has to predict: the next id, or `IGNORE` where nothing is learned."""
     targets = np.append(ids[1:], IGNORE)
     targets[: first_target - 1] = IGNORE
-    return targets
-
-
-def _next_learned(example: AlignedExample) -> Ints:
-    targets = next_ids(example.ids)
-    targets[example.unmerged - 1] = IGNORE
     return targets
 
 

@@ -81,7 +81,20 @@ class AlignedExample(Example):
 
     def teacher_at(self) -> Ints:
         """Original positions whose teacher state some anchor needs, sorted."""
-        return np.unique(np.concatenate([self.pairs[anchor][:, 0] for anchor in ANCHORS]))
+        needed = np.zeros(len(self.original_ids), bool)
+        for anchor in ANCHORS:
+            needed[self.pairs[anchor][:, 0]] = True
+        return np.flatnonzero(needed)
+
+    def teacher_places(self, anchor: Anchor) -> Ints:
+        """(P,) where in `teacher_at` the original position of each pair stands; kept, since every step asks for it."""
+        if anchor not in self._places:
+            self._places[anchor] = np.searchsorted(self.teacher_at(), self.pairs[anchor][:, 0])
+        return self._places[anchor]
+
+    @cached_property
+    def _places(self) -> dict[Anchor, Ints]:
+        return {}
 
 
 @dataclass(frozen=True)

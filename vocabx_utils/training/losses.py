@@ -127,6 +127,11 @@ class _Settings:
     transform: LogitTransform
     chunk: int
 
+    def edges(self, part: slice) -> list[int]:
+        """Cut positions where a teacher or known sums begin or end: a piece has each everywhere or nowhere."""
+        inside = (at for at in (self.compared, self.unknown) if part.start < at < part.stop)
+        return sorted({part.start, *inside, part.stop})
+
 
 class _Phase1Loss(torch.autograd.Function):
     """Both losses at once; gradients are formed in the forward pass, while the logits exist."""
@@ -141,11 +146,8 @@ class _Phase1Loss(torch.autograd.Function):
         ce = hidden.new_zeros(hidden.shape[0], dtype=torch.float32)  # (P,)
         new_weights = new_head.to(hidden.dtype)
         logits = _OldLogits(s, hidden.device, wanted=wants_hidden)
-        # a chunk either has a teacher at all of its positions or at none, and so it is with known sums
-        starts = ((0, compared), (compared, s.unknown), (s.unknown, hidden.shape[0]))
-        edges = sorted({at for start, stop in starts for at in range(start, stop, s.chunk)} | {hidden.shape[0]})
-        for start, stop in pairwise(edges):
-            part = slice(start, stop)
+        for start in range(0, hidden.shape[0], s.chunk):
+            part = slice(start, min(start + s.chunk, hidden.shape[0]))
             _chunk(hidden, new_weights, s, part, logits, kl, ce, grad_hidden, grad_head)
         ctx.save_for_backward(grad_hidden, grad_head)
         ce_sum = (ce * s.ce_coefficient).sum()
@@ -174,29 +176,29 @@ def _chunk(
     grad_head: Tensor | None,
 ) -> None:
     """Fill the results of the positions `part`: the last four arguments are the memory that it writes to."""
-    states, vocab = hidden[part], s.head.shape[0]  # (c, D)
-    targets, has_target = s.targets[part], s.targets[part] >= 0  # (c,)
+    states, targets = hidden[part], s.targets[part]  # (c, D), (c,)
+    has_target, is_new = targets >= 0, targets >= s.head.shape[0]  # (c,) each
     weight = torch.where(has_target, s.ce_coefficient[part], 0.0)  # (c,) d head_loss / d ce
     new = s.transform.apply_(logit_products(states, new_weights))  # (c, N)
     lse_new = torch.logsumexp(new, -1) if new.shape[1] else torch.full_like(weight, -torch.inf)  # (c,)
-    if part.start >= s.unknown:
-        assert s.known is not None
-        known, grad_hidden = s.known[part.start - s.unknown : part.stop - s.unknown], None
-        lse, chosen = known.sums, known.logits  # (c,) each
-    else:
-        lse, chosen = _old_side(s, part, states, lse_new, weight, logits, kl, grad_hidden)
+    edges = s.edges(part)
+    sizes = [stop - start for start, stop in pairwise(edges)]
+    pieces = zip(pairwise(edges), states.split(sizes), lse_new.split(sizes), weight.split(sizes), strict=True)
+    found = [_old_side(s, slice(*ends), h, n, w, logits, kl, grad_hidden) for ends, h, n, w in pieces]
+    lse, chosen = (torch.cat(parts) for parts in zip(*found, strict=True))  # (c,) each
     to_all = torch.logaddexp(lse, lse_new)  # (c,) over V + N
     if new.shape[1]:
-        at = (targets - vocab).clamp(min=0)[:, None]  # (c, 1)
-        chosen = torch.where(targets >= vocab, new.gather(1, at).squeeze(1), chosen)
+        at = (targets - s.head.shape[0]).clamp(min=0)[:, None]  # (c, 1)
+        chosen = torch.where(is_new, new.gather(1, at).squeeze(1), chosen)
         new_gradient = (new - to_all[:, None]).exp_().mul_(weight[:, None])  # (c, N) softmax minus one-hot
-        new_gradient.scatter_add_(1, at, torch.where(targets >= vocab, -weight, 0.0)[:, None])
+        new_gradient.scatter_add_(1, at, torch.where(is_new, -weight, 0.0)[:, None])
         s.transform.chain_(new_gradient, new)
         if grad_head is not None:
             grad_head.addmm_(new_gradient.T, states.float())  # (N, D)
+        if grad_hidden is not None and s.ce_weight > 0:
+            reached = slice(max(0, min(part.stop, s.unknown) - part.start))  # of the rest the sums are known
+            grad_hidden[part][reached] += (s.ce_weight * new_gradient[reached]).to(hidden.dtype) @ new_weights
     ce[part] = torch.where(has_target, to_all - chosen, 0.0)
-    if grad_hidden is not None and s.ce_weight > 0 and new.shape[1]:
-        grad_hidden[part] += (s.ce_weight * new_gradient).to(hidden.dtype) @ new_weights
 
 
 def _old_side(
@@ -211,11 +213,16 @@ def _old_side(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp of the old logits and the target's logit there, (c,) each; fill `kl` and `grad_hidden`.
 
-    Eight arguments: what `_chunk` knows of the positions, and the memory that it writes to.
+    Eight arguments: what `_chunk` knows of a piece of its positions, and the memory that it writes to.
     """
+    if s.known is not None and part.start >= s.unknown:
+        known = s.known[part.start - s.unknown : part.stop - s.unknown]
+        return known.sums, known.logits
     targets, with_teacher = s.targets[part], part.stop <= s.compared  # (c,)
     old = logits.products(states, "old")  # (c, V)
     chosen = old.gather(1, targets.clamp(0, s.head.shape[0] - 1)[:, None]).squeeze(1)  # (c,) logit of the target
+    if not with_teacher and not logits.with_ce:
+        return log_sum_exp_(old), chosen
     logits.weigh(part if with_teacher else None)
     if with_teacher and isinstance(s.teacher, Goals):
         lse, kl[part], gradient = logits.approach(old, s.teacher[part], states, lse_new, targets, weight)  # …, (c, D)

@@ -48,14 +48,13 @@ def old_sums(states: Tensor, targets: Tensor, head: Tensor, transform: LogitTran
         transform: the family's logit scaling and capping.
     """
     weights, vocab = aligned_rows(head), len(head)
-    chunk = default_chunk(vocab, states.device)
+    chunk = default_chunk(vocab, states.device) * (2 if states.is_cuda else 1)  # no second matrix beside the logits
+    at = targets.clamp(0, vocab - 1)[:, None]  # (P, 1)
     sums = torch.empty(len(states), dtype=torch.float32, device=states.device)
     logits = torch.empty_like(sums)
     for start in range(0, len(states), chunk):
         part = slice(start, start + chunk)
-        wanted = targets[part]
         old = blank_(transform.apply_(logit_products(states[part], weights)), vocab)  # (c, V), then blank columns
-        known = old.gather(1, wanted.clamp(0, vocab - 1)[:, None])[:, 0]
-        logits[part] = torch.where((wanted >= 0) & (wanted < vocab), known, 0.0)
+        logits[part] = old.gather(1, at[part])[:, 0]
         sums[part] = log_sum_exp_(old)
-    return OldSums(sums, logits)
+    return OldSums(sums, torch.where(at[:, 0] == targets, logits, 0.0))

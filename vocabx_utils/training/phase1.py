@@ -290,7 +290,7 @@ class Phase1Training:
         final, layer = beginnings.hidden(
             student, batch.ids, part, layer=objective.layer, new_at=batch.new_at
         )  # (B, T, D) each
-        old = beginnings.sums(student, batch.positions, part, batch.ids.shape[1])
+        old = beginnings.sums(student, batch, part)
         teacher: Tensor | Goals | None = None
         if objective.match is not None and len(batch.teacher_rows) > 0:
             states = data.train_teacher if objective.layer == -1 else data.layers[objective.layer]

@@ -284,11 +284,12 @@ def even_parts(
     Where the model is sharded there are as many as in the process with most, the last ones empty: see `idle_pass`.
     """
     parts = micro_batches(lengths, share_of(indices, processes), token_budget)
-    if processes is None or not is_sharded(model):
+    if processes is None or processes.num_processes == 1:
         return parts
     shares = [indices[rank :: processes.num_processes] for rank in range(processes.num_processes)]
-    most = max(len(micro_batches(lengths, share, token_budget)) for share in shares)
-    return parts + [[] for _ in range(most - len(parts))]
+    missing = max(len(micro_batches(lengths, share, token_budget)) for share in shares) - len(parts)
+    # asked last, and only where it matters: a step has no time to look at every parameter
+    return parts + [[] for _ in range(missing)] if missing and is_sharded(model) else parts
 
 
 def idle_pass(student: Student) -> None:

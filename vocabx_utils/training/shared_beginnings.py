@@ -20,7 +20,7 @@ from transformers import DynamicCache
 from vocabx_utils.batching import pad
 from vocabx_utils.models import BaseModel, is_sharded
 from vocabx_utils.student import Student, cache_argument, logit_transform
-from vocabx_utils.training.batches import micro_batches
+from vocabx_utils.training.batches import Batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.fusing import is_fused
 from vocabx_utils.training.old_sums import OldSums, old_sums
@@ -87,25 +87,22 @@ class SharedBeginnings:
             return model.hidden(ids, layer=layer, new_at=new_at)
         return self._packed(model, ids, [self.kept[index] for index in indices], indices, layer)
 
-    def sums(self, model: Student, positions: Tensor, indices: Sequence[int], width: int) -> OldSums | None:
-        """Return what the original head makes of those positions of a batch that lie in a beginning, U of them.
+    def sums(self, model: Student, batch: Batch, indices: Sequence[int]) -> OldSums | None:
+        """Return what the original head makes of those positions of a batch that lie in a beginning, its last U ones.
 
         Args:
             model: a student, after `hidden`.
-            positions: (P,) flat positions with a target, those before the first divergence last (`align_batch`).
+            batch: of the examples.
             indices: which examples.
-            width: T of the batch.
 
         Returns:
             The sums at the last U positions, or None where nothing is kept.
         """
         if model.model is not self.base.model or self.old is None:
             return None
-        rows, places = positions.cpu().numpy() // width, positions.cpu().numpy() % width
-        chosen = np.asarray(indices)[rows]
-        inside = places < np.asarray(self.lengths)[chosen]
-        at = (self.ends[chosen] + places)[inside]
-        assert inside[len(inside) - len(at) :].all(), "positions of the beginnings have to come last"
+        positions = batch.positions[len(batch.positions) - batch.before :].cpu().numpy()
+        rows, places = np.divmod(positions, batch.ids.shape[1])
+        at = self.ends[np.asarray(indices)[rows]] + places
         return self.old[torch.from_numpy(at).to(self.old.sums.device)]
 
     def skipped(self, indices: Sequence[int], width: int) -> int:

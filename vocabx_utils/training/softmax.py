@@ -282,7 +282,7 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
         dtype: of the weights.
     """
     if logits.is_cuda:
-        found: tuple[Tensor, Tensor] = _fused_exponentials()(logits, near, dtype)
+        found: tuple[Tensor, Tensor] = fused_exponentials()(logits, near, dtype)
         total, weights = found
         return near + total.log(), weights, 1.0 / total
     size, lse = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
@@ -297,7 +297,8 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
 def log_sum_exp_(logits: Tensor) -> Tensor:
     """Return the log-sum-exp (r,) of float32 logits (r, V), which are overwritten except on CUDA."""
     if logits.is_cuda:
-        return torch.logsumexp(logits, -1)
+        fused: Tensor = fused_log_sum_exp()(logits)
+        return fused
     size, found = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
     for block in logits.split(size):
         top = block.amax(-1, keepdim=True)
@@ -312,5 +313,17 @@ def _exponentials(logits: Tensor, near: Tensor, dtype: torch.dtype) -> tuple[Ten
 
 
 @lru_cache(maxsize=1)
-def _fused_exponentials() -> Compiled:
+def fused_exponentials() -> Compiled:
+    """Exponentials and their sums that a compiler has fused, made on first use."""
     return Compiled(_exponentials, _exponentials)
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Log-sum-exp (r,); PyTorch's own reads the logits several times."""
+    return _normaliser(logits)[0]
+
+
+@lru_cache(maxsize=1)
+def fused_log_sum_exp() -> Compiled:
+    """The log-sum-exp that a compiler has fused, made on first use."""
+    return Compiled(_log_sum_exp, _log_sum_exp)

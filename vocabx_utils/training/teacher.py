@@ -23,17 +23,15 @@ from accelerate import PartialState
 from torch import Tensor
 
 from vocabx_utils import files, folders, locks, paths
-from vocabx_utils.batching import pad
+from vocabx_utils.batching import move, pad
 from vocabx_utils.models import BaseModel, gathered
 from vocabx_utils.progress import progress
-from vocabx_utils.student import Student, logit_transform
-from vocabx_utils.training.batches import next_ids
+from vocabx_utils.student import Student
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import rows_checksum
-from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet, Ints
 from vocabx_utils.training.goals import Goals, sum_up
-from vocabx_utils.training.losses import phase1_loss
+from vocabx_utils.training.old_sums import old_sums
 from vocabx_utils.training.processes import leads, sum_over, wait
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -94,12 +92,12 @@ def ask_teacher(
     """
     rows, total = _layout(base, examples)
     states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
-    nats = 0.0
+    nats = torch.zeros((), dtype=torch.float64, device=base.device)
     for part, kept, part_nats in _passes(base, examples, layer, token_budget):
         nats += part_nats
         states[torch.from_numpy(np.concatenate([rows[index] for index in part]))] = kept.cpu()
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
-    return TeacherStates(tuple(rows), states, nats, beginnings)
+    return TeacherStates(tuple(rows), states, float(nats), beginnings)
 
 
 def teacher_cache(
@@ -146,7 +144,7 @@ def teacher_cache(
             if writes:
                 _reserve(folder, total, base.width, dtype, tell)
             wait(processes)
-            nats, apart = 0.0, None
+            nats, apart = torch.zeros((), dtype=torch.float64, device=base.device), None
             with path.open("r+b", buffering=0) as file:
                 for part, kept, part_nats in _passes(base, examples, layer, token_budget, processes):
                     nats += part_nats
@@ -156,20 +154,19 @@ def teacher_cache(
                     for index, states in zip(part, of_each, strict=True):
                         _write(file.fileno(), states, int(rows[index][0]) if len(rows[index]) else 0)
                 os.fsync(file.fileno())
-            summed = torch.tensor(nats, dtype=torch.float64, device=base.device)
-            sum_over([summed], processes)
+            sum_over([nats], processes)
             wait(processes)
             if writes:
                 if apart is not None:
                     tell(f"teacher cache: stored as {dtype}, its distributions move by {apart:.1e} nats a position")
-                made = {"rows": total, "base_nats": float(summed), "sha256": files.file_digest(path)}
+                made = {"rows": total, "base_nats": float(nats), "sha256": files.file_digest(path)}
                 files.write_json(folder / "key.json", key | made | {"storage_kl": apart})
         wait(processes)
     stored: Any = np.memmap(path, dtype=np.uint8, mode="c", shape=(total, base.width * dtype.itemsize))
     states = torch.from_numpy(stored).view(dtype)  # (R, D)
-    nats = files.read_json(folder / "key.json")["base_nats"]
+    base_nats = files.read_json(folder / "key.json")["base_nats"]
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
-    return TeacherStates(tuple(rows), states, nats, beginnings)
+    return TeacherStates(tuple(rows), states, base_nats, beginnings)
 
 
 def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:
@@ -199,42 +196,44 @@ def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
 @torch.no_grad()
 def _passes(
     base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, processes: PartialState | None = None
-) -> Iterator[tuple[list[int], Tensor, float]]:
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Run the teacher over this process's examples: a few numbers, (K, D) states and the nats of their targets.
 
-    States come in the order of the numbers: all that are kept of the first example, then those of the second.
+    States come in the order of the numbers: all that are kept of the first example, then those of the second. Nats are
+    () float64. Nothing here waits for a GPU, and what the next pass reads is prepared while this one runs.
     """
     lengths = [len(e.original_ids) for e in examples.examples]
     teacher = Student(base.model, base.vocab_size)
     teacher.blocks = quick_blocks(base.model)
     parts = even_parts(base.model, lengths, range(len(lengths)), token_budget, processes)
+    inputs = (_inputs(examples, part, base.device) for part in parts if part)
+    coming = next(inputs, None)
     for part in progress(parts, desc="teacher", unit="batch"):
-        if not part:
+        if coming is None:  # parts without an example come last
             idle_pass(teacher)
             continue
-        texts = [examples.examples[i].original_ids for i in part]
-        ids = pad(texts)[0]  # (B, To)
-        final, kept = teacher.hidden(ids.to(base.device), layer=layer)  # (B, To, D) each
-        at = [line * ids.shape[1] + examples.examples[index].teacher_at() for line, index in enumerate(part)]
-        chosen = torch.from_numpy(np.concatenate(at)).to(base.device)
-        yield part, kept.flatten(0, 1).index_select(0, chosen), _nats(base, final, texts)
+        ids, at, before = coming
+        final, kept = teacher.hidden(ids, layer=layer)  # (B, To, D) each
+        found = kept.flatten(0, 1).index_select(0, at), _nats(teacher, final, ids, before)
+        coming = next(inputs, None)
+        yield part, *found
 
 
-def _nats(base: BaseModel, final: Tensor, texts: Sequence[Ints]) -> float:
-    """Summed next-token cross-entropy over V of real targets."""
-    targets, _ = pad([next_ids(ids) for ids in texts], value=IGNORE)
-    flat = targets.flatten().to(final.device)
-    at = torch.nonzero(flat >= 0).squeeze(1)
-    states = final.reshape(-1, final.shape[-1])[at]  # (P, D)
-    terms = phase1_loss(
-        states,
-        base.head_rows[: base.vocab_size],
-        states.new_zeros(0, states.shape[1], dtype=torch.float32),
-        flat[at],
-        ce_coefficient=torch.ones(len(at), device=final.device),
-        transform=logit_transform(base.model.config),
-    )
-    return float(terms.ce.double().sum())
+def _inputs(examples: AlignedSet, part: Sequence[int], device: torch.device) -> list[Tensor]:
+    """Return what a pass reads: (B, To) padded ids, and flat positions, (K,) of kept states and (P,) before targets."""
+    chosen = [examples.examples[index] for index in part]
+    ids, _ = pad([example.original_ids for example in chosen])
+    starts = [line * ids.shape[1] for line in range(len(chosen))]
+    kept = [start + example.teacher_at() for start, example in zip(starts, chosen, strict=True)]
+    before = [start + np.arange(len(example.original_ids) - 1) for start, example in zip(starts, chosen, strict=True)]
+    return move([ids, *(torch.from_numpy(np.concatenate(at)) for at in (kept, before))], device)
+
+
+def _nats(teacher: Student, final: Tensor, ids: Tensor, before: Tensor) -> Tensor:
+    """Summed cross-entropy over V of the ids that follow (P,) flat positions: () float64, still on the device."""
+    states, targets = (tensor.flatten(0, 1).index_select(0, at) for tensor, at in ((final, before), (ids, before + 1)))
+    found = old_sums(states, targets, teacher.head, teacher.transform)
+    return (found.sums - found.logits).double().sum()
 
 
 # --- the file -----------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def time_schemes(
         return phase1_loss(
             hidden, model.head, rows, batch.targets, ce_coefficient=torch.full_like(hidden[:, 0].float(), scale),
             teacher=teacher if kl else None, kl_coefficient=scale if kl else 0.0, transform=model.transform,
-            known=beginnings.sums(model, batch.positions, indices, batch.ids.shape[1]),
+            known=beginnings.sums(model, batch, indices),
         )  # fmt: skip
 
     def one() -> None:

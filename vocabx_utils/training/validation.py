@@ -149,7 +149,7 @@ def _read(
     """Run a model over some examples: their batch with the anchor `last`, and what `_losses` gives."""
     last, first = (align_batch(examples, part, anchor, teacher.rows).to(model.device) for anchor in _ANCHORS)
     hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
-    old = teacher.beginnings.sums(model, last.positions, part, last.ids.shape[1])
+    old = teacher.beginnings.sums(model, last, part)
     return last, _losses(model, teacher, hidden.flatten(0, 1), last, first, old)
 
 

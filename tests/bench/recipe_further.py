@@ -1,0 +1,132 @@
+"""What the families of recipes say that were swept when the report split was open already: the sweep split alone.
+
+Two views. How far the nearest run of a family stands from the best of each column, which depends on the rates that its
+grid holds. And pairs of runs with the same settings that differ in what the family tries alone, which does not.
+
+All numbers are read from the lines of the sweeps, in nats, bits per byte, and margins (`recipe_verdict.MARGINS`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from bench_parts import table_of
+from recipe_runs import GRID, Run, parse_run
+from recipe_verdict import ADVISED, MARGINS, choose_finalists, distances, gaps
+
+from vocabx_utils.measured import RECIPES
+
+FURTHER = ("kl_hidden", "fade", "equal", "sampled", "texts")
+"""Families whose sweeps ended after the report split had been read."""
+_LIGHT = 0.1  # a hidden weight up to here leaves the KL the larger part of the loss
+_OFF_BUDGET = 0.01  # share of the budget
+_COLUMNS = ("KL identical", "KL last", "bits per byte")
+Sweeps = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def distance_table(sweeps: Sweeps) -> str:
+    """Distance of each further family's nearest run: the mean, and that of each column, in margins, by setting.
+
+    The line of the advised recipe and that of the nearest run of all earlier families stand below for comparison.
+    """
+    earlier = tuple(name for name in GRID if name not in FURTHER)
+    groups = {RECIPES[family]: (family,) for family in FURTHER}
+    groups |= {"*the advised recipe*": ADVISED, "*the nearest of the first nine families*": earlier}
+    lines = []
+    for label, families in groups.items():
+        cells = []
+        for rows in sweeps.values():
+            apart, parts = distances(rows), gaps(rows)
+            own = [row["run"] for row in rows if row["family"] in families and row["run"] in apart]
+            best = min(own, key=lambda name: (apart[name], name), default=None)
+            told = "" if best is None else " / ".join(f"{parts[best][column]:.1f}" for column in MARGINS)
+            cells.append("" if best is None else f"**{apart[best]:.1f}** ({told})")
+        lines.append([label, *cells])
+    return table_of(["family", *sweeps], lines)
+
+
+def without(run: Run) -> tuple[str, str]:
+    """What a run of a further family tries, in words, and the settings of the run that does not try it."""
+    plain = {"fade": "fade", "equal": "equal", "sampled": "sampled", "texts": "texts"}.get(run.family)
+    label = RECIPES[run.family]
+    if run.family == "kl_hidden":
+        weight = float(re.findall(r"_hidden([\d.]+)", run.objective)[0])
+        label += f", weight {_LIGHT:g} or less" if weight <= _LIGHT else f", weight above {_LIGHT:g}"
+        return label, re.sub(r"_hidden[\d.]+", "", run.settings)
+    if run.family == "equal" and run.data == "texts":
+        label += ", in whole texts"
+    return label, ":".join(word for word in run.settings.split(":") if word != plain)
+
+
+def pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """By what is tried, (P, 3) changes of the columns that it makes: shares of both KL, and bits per byte."""
+    by_settings = {row["settings"]: row for row in rows if row.get("bpb") is not None}
+    found: dict[str, list[list[float]]] = {}
+    for row in (row for row in by_settings.values() if row["family"] in FURTHER):
+        label, settings = without(parse_run(row["run"]))
+        if (other := by_settings.get(settings)) is not None:
+            changes = [
+                row[column] - other[column] if column == "bpb" else row[column] / other[column] - 1
+                for column in MARGINS
+            ]
+            found.setdefault(label, []).append(changes)
+    return {label: np.array(changes) for label, changes in found.items()}
+
+
+def pair_table(sweeps: Sweeps) -> str:
+    """Tabulate `pairs` of every setting: median, lowest and highest change."""
+    found = {setting: pairs(rows) for setting, rows in sweeps.items()}
+    labels = list(dict.fromkeys(without(run)[0] for family in FURTHER for run in GRID[family]))
+    lines = []
+    for label in labels:
+        for setting, of_setting in found.items():
+            if label in of_setting:
+                changes = of_setting[label]
+                cells = [_spread(changes[:, k], column) for k, column in enumerate(MARGINS)]
+                lines.append([label, setting, str(len(changes)), *cells])
+    return table_of(["what is tried", "setting", "pairs", *_COLUMNS], lines)
+
+
+def _spread(changes: np.ndarray, column: str) -> str:
+    median, low, high = np.median(changes), changes.min(), changes.max()
+    if column == "bpb":
+        return f"{median:+.4f} ({low:+.4f} to {high:+.4f})"
+    return f"{100 * median:+.0f} % ({100 * low:+.0f} to {100 * high:+.0f} %)"
+
+
+def notes(sweeps: Sweeps) -> str:
+    """Name runs of the grid that no sweep holds, families whose runs miss the budget, and who would be a finalist."""
+    lines = [_missing(sweeps), _off_budget(sweeps)]
+    finalists = choose_finalists(sweeps, list(sweeps))["finalists"]
+    named = " and ".join(RECIPES[name] for name in finalists)
+    if named:
+        lines.append(
+            f"The rule for finalists would take {named} now; those named before the report split was read stand."
+        )
+    return "\n".join(f"* {line}" for line in lines if line)
+
+
+def _missing(sweeps: Sweeps) -> str:
+    told = []
+    for setting, rows in sweeps.items():
+        there = {row["run"] for row in rows}
+        lacking = {family: sum(run.name not in there for run in runs) for family, runs in GRID.items()}
+        words = [f"{count} of {len(GRID[family])} of {RECIPES[family]}" for family, count in lacking.items() if count]
+        told += [f"{setting} lacks {', '.join(words)}"] if words else []
+    return f"Not measured: {'; '.join(told)}." if told else "Every run of the grid is there, in every setting."
+
+
+def _off_budget(sweeps: Sweeps) -> str:
+    off: dict[str, list[float]] = {}
+    for row in (row for rows in sweeps.values() for row in rows if "tokens" in row):
+        share = (row["tokens"] + row["sampled"]) / row["budget"] - 1
+        if abs(share) > _OFF_BUDGET:
+            run = parse_run(row["run"])
+            label = without(run)[0] if run.family in FURTHER else RECIPES[run.family]
+            off.setdefault(label, []).append(100 * share)
+    words = [f"{label} ({min(shares):+.1f} to {max(shares):+.1f} %)" for label, shares in off.items()]
+    limit = f"{100 * _OFF_BUDGET:.0f} %"
+    return f"Tokens read and written differ from the budget by more than {limit} in: {'; '.join(words)}." if off else ""
