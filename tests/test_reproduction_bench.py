@@ -92,6 +92,66 @@ def test_more_problems_show_smaller_gains() -> None:
     assert many is not None and (few is None or many < few)
 
 
+def outcomes_of(bits: dict[tuple[str, int], Any], passed: dict[tuple[str, int], Any]) -> Any:
+    """Outcomes of arms and seeds over ten problems of HumanEval, each of 10 to 19 bytes."""
+    ids = [f"HumanEval/{k}" for k in range(10)]
+    rows = [
+        {"arm": arm, "seed": seed, "benchmarks": {
+            "humaneval": {"ids": ids, "bits": list(found), "bytes": list(range(10, 20))}
+        }}
+        for (arm, seed), found in bits.items()
+    ]  # fmt: skip
+    verdicts = [
+        {"arm": arm, "seed": seed, "benchmark": "humaneval", "ids": ids, "passed_ids": [ids[k] for k in found]}
+        for (arm, seed), found in passed.items()
+    ]
+    return bench("reproduction_contrasts").Outcomes(rows, verdicts)
+
+
+CONTENT = {
+    "seeds": 2, "problems": 10, "kept": {"humaneval": 10},
+    "contrasts": {"phase 1": {"first": "one", "second": "two", "question": "?"}},
+}  # fmt: skip
+
+
+def test_a_contrast_is_decided_by_all_its_seeds_and_problems_only() -> None:
+    judge = bench("reproduction_contrasts").judge_contrasts
+    rng = np.random.default_rng(2)
+    bits = {(arm, seed): rng.normal(20 + (arm == "one"), 0.1, 10) for arm in ("one", "two") for seed in (0, 1)}
+    passed = {("one", 0): [0, 1], ("two", 0): [1, 2, 3]}
+    found = judge(CONTENT, outcomes_of(bits, passed), frozenset())["phase 1"]
+    assert found["bpb"]["decided"] and found["bpb"]["p_holm"] < 0.05
+    assert not found["pass"]["decided"] and found["pass"]["p"] is None is found["pass"]["p_holm"]
+    assert found["pass"]["estimate"] == pytest.approx(-0.1) and found["pass"]["low"] is None
+    fewer = judge(CONTENT | {"problems": 11}, outcomes_of(bits, passed), frozenset())["phase 1"]["bpb"]
+    assert not fewer["decided"] and fewer["p_holm"] is None and fewer["estimate"] == found["bpb"]["estimate"]
+
+
+def test_one_seed_is_described_as_a_slow_count_would() -> None:
+    described = bench("reproduction_described")
+    rng = np.random.default_rng(3)
+    bits = {(arm, 0): rng.normal(20, 1, 10) for arm in ("one", "two")}
+    outcomes = outcomes_of(bits, {("one", 0): [0, 1, 4], ("two", 0): [1, 2]})
+    holding = frozenset(f"HumanEval/{k}" for k in (0, 1, 2))
+    end = {"bits": {"English prose": [30.0, 40.0]}, "bytes": {"English prose": [50, 50]}}
+    other = {"bits": {"English prose": [20.0, 40.0]}, "bytes": end["bytes"]}
+    observed = [{"arm": arm, "seed": 0, "observed": {"end": told}} for arm, told in (("base", end), ("one", other))]
+    found = described.describe(CONTENT, outcomes, observed, holding)
+    row = found["pairs"]["phase 1"]
+    gap = sum(float(a - b) for a, b in zip(bits["one", 0], bits["two", 0], strict=True)) / sum(range(10, 20))
+    assert row["bpb"]["all"]["estimate"] == pytest.approx(gap, abs=1e-12) == row["bpb"]["humaneval"]["estimate"]
+    there = sum(float(bits["one", 0][k] - bits["two", 0][k]) for k in (0, 1, 2)) / (10 + 11 + 12)
+    assert row["bpb"]["with a new token"]["estimate"] == pytest.approx(there, abs=1e-12)
+    rates = row["pass"]
+    assert rates["all"]["estimate"] == pytest.approx(0.1) and rates["all"]["low"] < 0 < rates["all"]["high"]
+    assert (rates["all"]["only first"], rates["all"]["only second"]) == (2, 1)
+    assert rates["with a new token"]["estimate"] == 0 and rates["without"]["estimate"] == pytest.approx(1 / 7)
+    assert found["elsewhere"]["one"]["English prose"]["estimate"] == pytest.approx(-0.1)
+    half = described.describe(CONTENT | {"kept": {"humaneval": 10, "mbpp": 4}}, outcomes, [], holding)
+    assert set(half["pairs"]["phase 1"]["bpb"]) == {"humaneval"}  # "all" is all benchmarks or nothing
+    assert half["elsewhere"] == {}
+
+
 def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> None:
     known = bench("reproduction_arms").Settings().tuning()
     ways = {
@@ -231,6 +291,10 @@ def test_the_whole_experiment_in_small(
     assert table.startswith("variant,seed,benchmark,passed,kept,total,p_value,bpb")
     assert "base_lora,0,humaneval,1,2,164,1.0," in table
     page = (tmp_path / "docs" / "reproduction.md").read_text()
-    assert "`recipe_a_lora`" in page and "not measured" in page
+    assert "`recipe_a_lora`" in page and "not measured" in page and "not decided" in page
+    assert "Measured: seeds 0 and 1 of 3 seeds, 5 of 8 arms." in page and "None of the contrasts is decided." in page
+    described = files.read_json(results / "described.json")["pairs"]
+    assert described["leading recipe"]["pass"]["all"]["problems"] == 2 and "KL or CE" not in described
+    assert (tmp_path / "docs" / "figures" / "reproduction.png").exists()
     with pytest.raises(SystemExit, match="not written again"):
         run(f"contrasts --results {results} --extension merges-12 --trials 2".split())

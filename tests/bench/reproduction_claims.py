@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from reproduction_contrasts import Outcomes, judge_contrasts, subset_of
+from reproduction_described import describe
 from reproduction_report import write_page
 from reproduction_run import known_lines as lines
 from reproduction_score import total_of, write_tables
@@ -26,7 +27,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def judge(options: argparse.Namespace) -> None:
-    """Write RESULTS/verdict.json and fill the page."""
+    """Write RESULTS/verdict.json and RESULTS/described.json (see `reproduction_described`), and fill the page."""
     results = options.results
     if not (results / "contrasts.json").exists():
         raise SystemExit(
@@ -34,10 +35,12 @@ def judge(options: argparse.Namespace) -> None:
         )
     write_tables(results)
     verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
-    outcomes = Outcomes(lines(results / "bits.jsonl"), verdicts)
-    found = judge_contrasts(files.read_json(results / "contrasts.json"), outcomes, subset_of(results))
+    outcomes, content = Outcomes(lines(results / "bits.jsonl"), verdicts), files.read_json(results / "contrasts.json")
+    found = judge_contrasts(content, outcomes, subset_of(results))
     told = [verdict.to_dict() for verdict in judge_claims(results, verdicts, options.stored)]
     files.write_json(results / "verdict.json", {"contrasts": found, "claims": told})
+    described = describe(content, outcomes, lines(results / "observed.jsonl"), subset_of(results))
+    files.write_json(results / "described.json", described)
     for name, row in found.items():
         print(name, row["bpb"], row["pass"])
     for row in told:

@@ -5,7 +5,8 @@ over the seeds that both have, by the bits per byte of the references of all kep
 together. Seeds and problems are drawn at once (`resampling.crossed_bootstrap`); p is the smallest level at which the
 interval leaves 0 out, not below 1 / draws; Holm adjusts the six. The same for pass@1 is secondary, and so are the
 problems that hold a new token. z and McNemar tests stand beside them as in the thesis, one for each seed, and decide
-nothing.
+nothing. A contrast with fewer seeds or problems than were written down is not
+decided: it has no p, and Holm counts it as 1.
 """
 
 from __future__ import annotations
@@ -145,22 +146,46 @@ class Outcomes:
             self.passed.setdefault((row["arm"], row["seed"]), {})[row["benchmark"]] = found
 
     def arrays(
-        self, outcome: str, arms: tuple[str, str], only: frozenset[str] | None = None
+        self,
+        outcome: str,
+        arms: tuple[str, str],
+        only: frozenset[str] | None = None,
+        names: Sequence[str] | None = None,
     ) -> tuple[list[int], list[np.ndarray], np.ndarray]:
-        """Seeds that both arms have, (S, T) sums of both, (T,) sizes; over benchmarks that all of them have."""
+        """Seeds that both arms have, (S, T) sums of both, (T,) sizes; over benchmarks that all of them have.
+
+        Args:
+            only: ids of the problems to take; None for all.
+            names: benchmarks to take; None for all.
+        """
+        table, seeds, shared = self.shared(outcome, arms, names)
+        if not seeds or not shared:
+            return [], [np.zeros((0, 0))] * 2, np.zeros(0)
+        sums, sizes = [], np.zeros(0)
+        for arm in arms:
+            per_seed = [[self._values(table[arm, seed][name], outcome, only) for name in shared] for seed in seeds]
+            sums.append(np.array([np.concatenate([values for values, _ in parts]) for parts in per_seed]))
+            sizes = np.concatenate([counts for _, counts in per_seed[0]])
+        return seeds, sums, sizes
+
+    def ids(self, outcome: str, arms: tuple[str, str], names: Sequence[str] | None = None) -> list[str]:
+        """Ids of the problems of `arrays`, (T,)."""
+        table, seeds, shared = self.shared(outcome, arms, names)
+        own = [table[arms[0], seeds[0]][name] for name in shared] if seeds else []
+        return [task for found in own for task in (found["ids"] if outcome == "bpb" else sorted(found))]
+
+    def shared(
+        self, outcome: str, arms: tuple[str, str], names: Sequence[str] | None
+    ) -> tuple[Any, list[int], list[str]]:
+        """The table of an outcome, seeds that both arms have, and benchmarks that all of these have."""
         table: Any = self.bits if outcome == "bpb" else self.passed
         seeds = sorted(
             {seed for arm, seed in table if arm == arms[0]} & {seed for arm, seed in table if arm == arms[1]}
         )
         if not seeds:
-            return [], [np.zeros((0, 0))] * 2, np.zeros(0)
-        names = sorted(set.intersection(*(set(table[arm, seed]) for arm in arms for seed in seeds)))
-        sums, sizes = [], np.zeros(0)
-        for arm in arms:
-            per_seed = [[self._values(table[arm, seed][name], outcome, only) for name in names] for seed in seeds]
-            sums.append(np.array([np.concatenate([values for values, _ in parts]) for parts in per_seed]))
-            sizes = np.concatenate([counts for _, counts in per_seed[0]])
-        return seeds, sums, sizes
+            return table, [], []
+        shared = set.intersection(*(set(table[arm, seed]) for arm in arms for seed in seeds))
+        return table, seeds, sorted(shared if names is None else shared & set(names))
 
     @staticmethod
     def _values(found: Any, outcome: str, only: frozenset[str] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -176,34 +201,41 @@ class Outcomes:
 def judge_contrasts(content: Mapping[str, Any], outcomes: Outcomes, subset: frozenset[str]) -> dict[str, Any]:
     """Measure each contrast of contrasts.json; `subset` are the ids of problems that hold a new token."""
     found: dict[str, Any] = {}
+    planned, some = (content["seeds"], content["problems"]), (content["seeds"], 0)
     for name, row in content["contrasts"].items():
         arms = (row["first"], row["second"])
         found[name] = {
             **row,
-            "bpb": _compared(outcomes, "bpb", arms), "pass": _compared(outcomes, "pass", arms),
-            "bpb, new tokens": _compared(outcomes, "bpb", arms, subset),
-            "pass, new tokens": _compared(outcomes, "pass", arms, subset),
+            "bpb": _compared(outcomes, "bpb", arms, planned), "pass": _compared(outcomes, "pass", arms, planned),
+            "bpb, new tokens": _compared(outcomes, "bpb", arms, some, subset),
+            "pass, new tokens": _compared(outcomes, "pass", arms, some, subset),
             "by seed": _by_seed(outcomes, arms),
         }  # fmt: skip
     for outcome in ("bpb", "pass"):
-        seen = [name for name in found if found[name][outcome] is not None]
-        # what was not measured counts as 1: six contrasts were named
-        values = [found[name][outcome]["p"] if name in seen else 1.0 for name in found]
-        for name, adjusted in zip(found, holm(values), strict=True):
-            if name in seen:
-                found[name][outcome]["p_holm"] = float(adjusted)
+        rows = [row[outcome] or {"decided": False} for row in found.values()]
+        # what was not measured with all seeds counts as 1: six contrasts were named
+        adjusted = holm([row["p"] if row["decided"] else 1.0 for row in rows])
+        for row, value in zip(rows, adjusted, strict=True):
+            row["p_holm"] = float(value) if row["decided"] else None
     return found
 
 
 def _compared(
-    outcomes: Outcomes, outcome: str, arms: tuple[str, str], only: frozenset[str] | None = None
+    outcomes: Outcomes,
+    outcome: str,
+    arms: tuple[str, str],
+    planned: tuple[int, int],
+    only: frozenset[str] | None = None,
 ) -> dict[str, Any] | None:
+    """Measure one contrast; `planned` are the seeds and problems without which it is not decided."""
     seeds, sums, sizes = outcomes.arrays(outcome, arms, only)
     if not seeds or sizes.size < 2:
         return None
     gap = crossed_bootstrap(sums[0], sums[1], sizes, resamples=DRAWS)
+    decided = len(seeds) >= planned[0] and sizes.size >= planned[1]
     return {
-        **_limits(gap), "p": p_value(sums[0], sums[1], sizes) if len(seeds) > 1 else 1.0, "seeds": seeds,
+        **limits_of(gap), "decided": decided, "p": p_value(sums[0], sums[1], sizes) if decided else None,
+        "seeds": seeds,
         "problems": int(sizes.size), "first": float(sums[0].sum() / sizes.sum() / len(seeds)),
         "second": float(sums[1].sum() / sizes.sum() / len(seeds)),
         "sd_seeds": float(((sums[0] - sums[1]).sum(1) / sizes.sum()).std(ddof=1)) if len(seeds) > 1 else None,
@@ -221,7 +253,8 @@ def _by_seed(outcomes: Outcomes, arms: tuple[str, str]) -> list[dict[str, float]
     return rows
 
 
-def _limits(interval: Interval) -> dict[str, float | None]:
+def limits_of(interval: Interval) -> dict[str, float | None]:
+    """Estimate and limits for JSON, None where a limit is infinite."""
     return {key: value if np.isfinite(value) else None for key, value in asdict(interval).items()}
 
 

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from bench_parts import fill_page, table_of
+from reproduction_arms import CORE
+from reproduction_described import NEW, OTHERS, difference_rows, draw_differences, told
 from reproduction_run import BENCHMARKS
 from reproduction_run import known_lines as lines
 from reproduction_score import pilot_rates, pilot_table
 
 from vocabx_utils import files
+from vocabx_utils.evaluation.failures import FAILURE_CLASSES
+from vocabx_utils.figures.theme import save_figure
+from vocabx_utils.statistics import wilson_interval
 
 NOTHING = "not measured"
 _ORDER = ("base", "base_lora", "base_a_lora")
 
 
 def write_page(results: Path, docs: Path) -> None:
-    """Fill every part from what is there."""
-    verdict = _read(results / "verdict.json")
+    """Fill every part from what is there, and draw the differences of one seed."""
+    verdict, described = _read(results / "verdict.json"), _read(results / "described.json")
+    contrasts = verdict.get("contrasts", {})
     parts = {
-        "data": data_table(_read(results / "data.json")), "pilot": pilot_part(results), "arms": arms_table(results),
-        "contrasts": contrasts_table(verdict.get("contrasts", {})),
-        "subset": subset_table(verdict.get("contrasts", {})),
-        "detectable": detectable(_read(results / "contrasts.json")), "forgetting": forgetting(results),
+        "status": status(results), "data": data_table(_read(results / "data.json")), "pilot": pilot_part(results),
+        "arms": arms_table(results), "passed": passed_table(results), "lengths": lengths_table(results),
+        "failures": failures_part(results), "contrasts": contrasts_table(contrasts),
+        "bits": differences_part(described, "bpb"), "points": differences_part(described, "pass"),
+        "subset": subset_table(contrasts, described), "figure": _figure(described, docs),
+        "detectable": detectable(_read(results / "contrasts.json")), "forgetting": forgetting(results, described),
         "causal": causal_table(lines(results / "causal.jsonl")),
         "shape": shape_table(_read(results / "thesis-shape.json")),
         "claims": claims_table(verdict.get("claims", [])), "minutes": minutes(results),
     }  # fmt: skip
     fill_page(docs / "reproduction.md", {name: part or NOTHING for name, part in parts.items()})
+
+
+def _figure(described: Mapping[str, Any], docs: Path) -> str:
+    if not any(row["named"] for row in described.get("pairs", {}).values()):
+        return ""
+    drawing = draw_differences(described)
+    save_figure(drawing.figure, "reproduction", drawing.alt, docs / "figures")
+    plt.close(drawing.figure)
+    return f"![{drawing.alt}](figures/reproduction.svg)"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -72,30 +90,112 @@ def pilot_part(results: Path) -> str:
     return table_of(["setting", "bits per byte held out", *names, "loses at most 3 points"], rows) if rows else ""
 
 
+def status(results: Path) -> str:
+    """Say which arms and seeds of the core are there, which are missing, and whether a contrast is decided."""
+    content, seen = _read(results / "contrasts.json"), lines(results / "metrics.jsonl")
+    if not content or not seen:
+        return ""
+    wanted = range(content["seeds"])
+    have = {arm: sorted({row["seed"] for row in seen if row["arm"] == arm} & set(wanted)) for arm in ("base", *CORE)}
+    lacking: dict[str, list[str]] = {}
+    for arm, seeds in have.items():
+        left = [] if arm == "base" and seeds else [str(seed) for seed in wanted if seed not in seeds]
+        if left:
+            lacking.setdefault(", ".join(left), []).append(f"`{arm}`")
+    there = sorted({seed for seeds in have.values() for seed in seeds})
+    arms = f"{sum(map(bool, have.values()))} of {len(have)} arms"
+    read = f"Measured: {_seeds(map(str, there))} of {len(wanted)} seeds, {arms}."
+    missing = "; ".join(f"{_seeds(left.split(', '))} of {', '.join(names)}" for left, names in lacking.items())
+    found = _read(results / "verdict.json").get("contrasts", {})
+    decided = [name for name, row in found.items() if row["bpb"] and row["bpb"]["decided"]]
+    verdict = f"Decided: {', '.join(decided)}." if decided else "**None of the contrasts is decided.**"
+    return f"{read} {f'Missing: {missing}. ' if missing else ''}{verdict}"
+
+
+def _seeds(names: Iterable[str]) -> str:
+    """`seed 0`, `seeds 1 and 2`."""
+    *first, last = names
+    return f"seeds {', '.join(first)} and {last}" if first else f"seed {last}"
+
+
 def arms_table(results: Path) -> str:
-    """Mean over seeds of every arm: bits per byte and pass@1 by benchmark."""
-    metrics, answers = lines(results / "metrics.jsonl"), lines(results / "answers.jsonl")
-    passed: dict[tuple[str, str], list[float]] = {}
-    for row in lines(results / "verdicts.jsonl"):
-        if row["arm"]:
-            passed.setdefault((row["arm"], row["benchmark"]), []).append(
-                len(row["passed_ids"]) / max(1, len(row["ids"]))
-            )
-    names = sorted({row["arm"] for row in metrics}, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n))
+    """Mean over seeds of every arm: bits per byte by benchmark, of all their bytes together, and held out."""
+    metrics = lines(results / "metrics.jsonl")
+    over_all = {(row["arm"], row["seed"]): _over_all(row["benchmarks"]) for row in lines(results / "bits.jsonl")}
     rows = []
-    for name in names:
+    for name in _names(metrics):
         own = [row for row in metrics if row["arm"] == name]
-        speed = [row["characters_per_s"] for row in answers if row["arm"] == name]
-        length = [row["tokens_per_answer"] for row in answers if row["arm"] == name]
-        rates = [passed.get((name, b), []) for b in BENCHMARKS]
+        bits = [_mean([row["bpb"][b] for row in own if b in row["bpb"]], "{:.4f}") for b in BENCHMARKS]
+        bits.append(_mean([value for (arm, _), value in over_all.items() if arm == name], "{:.4f}"))
+        rows.append([f"`{name}`", str(len(own)), *bits, _mean([row["held_out_bpb"] for row in own], "{:.4f}")])
+    return table_of(["arm", "seeds", *BENCHMARKS, "all", "pairs held out"], rows) if rows else ""
+
+
+def _over_all(found: Mapping[str, Mapping[str, Any]]) -> float:
+    return sum(sum(row["bits"]) for row in found.values()) / sum(sum(row["bytes"]) for row in found.values())
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Arms, those without new tokens first."""
+    return sorted({row["arm"] for row in rows}, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n))
+
+
+def passed_table(results: Path) -> str:
+    """Pass@1 of every arm: the mean over its seeds, with Wilson's interval where it has one."""
+    verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
+    rows = []
+    for name in _names(verdicts):
+        cells = []
+        for wanted in (*((b,) for b in BENCHMARKS), BENCHMARKS):
+            own = [row for row in verdicts if row["arm"] == name and row["benchmark"] in wanted]
+            seeds = {row["seed"] for row in own}
+            complete = len(own) == len(seeds) * len(wanted)
+            counts = sum(len(row["passed_ids"]) for row in own), sum(len(row["ids"]) for row in own)
+            cells.append(_rate(*counts, len(seeds)) if own and complete else NOTHING)
+        rows.append([f"`{name}`", *cells])
+    return table_of(["arm", *BENCHMARKS, "all"], rows) if rows else ""
+
+
+def _rate(passed: int, answered: int, seeds: int) -> str:
+    if seeds > 1:
+        return f"{passed / answered:.1%}"
+    found = wilson_interval(passed, answered)
+    return f"{_share([found.estimate, found.low, found.high])}, {passed}"
+
+
+def lengths_table(results: Path) -> str:
+    """How long answers are: tokens by benchmark, those cut off, and characters that a token holds."""
+    answers = lines(results / "answers.jsonl")
+    rows = []
+    for name in _names(answers):
+        own = [row for row in answers if row["arm"] == name]
+        by = {b: [row["tokens_per_answer"] for row in own if row["benchmark"] == b] for b in BENCHMARKS}
+        total = {key: sum(row[key] for row in own) for key in ("answers", "tokens", "characters", "cut_off", "seconds")}
         rows.append([
-            f"`{name}`", str(len(own)),
-            *(_mean([row["bpb"][b] for row in own if b in row["bpb"]], "{:.4f}") for b in BENCHMARKS),
-            *(_mean([100 * rate for rate in some], "{:.1f}") for some in rates),
-            _mean([row["held_out_bpb"] for row in own], "{:.4f}"), _mean(speed, "{:.0f}"), _mean(length, "{:.0f}"),
+            f"`{name}`", *(_mean(by[b], "{:.0f}") for b in BENCHMARKS), f"{total['cut_off'] / total['answers']:.1%}",
+            f"{total['characters'] / total['tokens']:.3f}", f"{total['characters'] / total['seconds']:,.0f}",
         ])  # fmt: skip
-    header = ["arm", "seeds", *(f"bpb {b}" for b in BENCHMARKS), *(f"% {b}" for b in BENCHMARKS)]
-    return table_of([*header, "bpb held out", "characters/s", "tokens an answer"], rows) if rows else ""
+    header = ["arm", *(f"tokens, {b}" for b in BENCHMARKS), "cut off", "characters a token", "characters a second"]
+    return table_of(header, rows) if rows else ""
+
+
+def failures_part(results: Path) -> str:
+    """Share of all answers in each class of failures, with Wilson's interval where an arm has one seed."""
+    verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
+    kinds = [kind for kind in FAILURE_CLASSES if any(kind in row["failures"] for row in verdicts)]
+    rows = []
+    for name in _names(verdicts):
+        own = [row for row in verdicts if row["arm"] == name]
+        answered, seeds = sum(len(row["ids"]) for row in own), len({row["seed"] for row in own})
+        counts = [sum(row["failures"].get(kind, 0) for row in own) for kind in kinds]
+        rows.append([f"`{name}`", str(answered), *(_rate(count, answered, seeds) for count in counts)])
+    return table_of(["arm", "answers", *kinds], rows) if rows else ""
+
+
+def differences_part(found: Mapping[str, Any], outcome: str) -> str:
+    """Differences between arms of one seed."""
+    rows = difference_rows(found, outcome)
+    return table_of(["difference", "arms", "all", *BENCHMARKS], rows) if rows else ""
 
 
 def contrasts_table(found: Mapping[str, Any]) -> str:
@@ -108,24 +208,19 @@ def contrasts_table(found: Mapping[str, Any]) -> str:
     return table_of(header, rows) if rows else ""
 
 
-def subset_table(found: Mapping[str, Any]) -> str:
-    """The same on problems that hold a new token, and the tests of the thesis seed by seed."""
+def subset_table(found: Mapping[str, Any], described: Mapping[str, Any]) -> str:
+    """The same on problems that hold a new token and on the others, and the tests of the thesis seed by seed."""
     rows = []
     for name, row in found.items():
         seeds = [
-            f"{r['first']} - {r['second']} of {r['n']}: {r['p_z']:.2f}, {r['p_mcnemar']:.2f}" for r in row["by seed"]
+            f"{r['first']} - {r['second']} of {r['n']}: {r['p_z']:.3f}, {r['p_mcnemar']:.3f}" for r in row["by seed"]
         ]
-        bits, rate = row["bpb, new tokens"], row["pass, new tokens"]
-        held = str(bits["problems"]) if bits else NOTHING
-        rows.append([name, held, _told(bits, 1, 4)[0], _told(rate, 100, 2)[0], "; ".join(seeds) or NOTHING])
-    header = [
-        "contrast",
-        "problems with a new token",
-        "bits per byte there",
-        "points there",
-        "passed by seed: p of z, McNemar",
-    ]
-    return table_of(header, rows) if rows else ""
+        pair = described.get("pairs", {}).get(name, {})
+        cells = [told(pair.get(key, {}).get(scope), key) for key in ("bpb", "pass") for scope in (NEW, OTHERS)]
+        bits = row["bpb, new tokens"]
+        rows.append([name, str(bits["problems"]) if bits else NOTHING, *cells, "; ".join(seeds) or NOTHING])
+    header = ["contrast", "problems with a new token", "bits per byte there", "elsewhere", "points there", "elsewhere"]
+    return table_of([*header, "passed by seed: p of z, McNemar"], rows) if rows else ""
 
 
 def detectable(content: Mapping[str, Any]) -> str:
@@ -140,16 +235,22 @@ def detectable(content: Mapping[str, Any]) -> str:
     return table_of(["outcome", "if", "seeds", "problems", "smallest difference found with 80 %"], rows) if rows else ""
 
 
-def forgetting(results: Path) -> str:
-    """Bits per byte elsewhere, mean over seeds."""
+def forgetting(results: Path, described: Mapping[str, Any]) -> str:
+    """Bits per byte elsewhere, mean over seeds, and of the seed that is described the change to the base model."""
     by_arm: dict[str, list[Mapping[str, float]]] = {}
-    for row in lines(results / "metrics.jsonl"):
+    metrics = lines(results / "metrics.jsonl")
+    for row in metrics:
         by_arm.setdefault(row["arm"], []).append(row["bits_per_byte"])
     names = list(next(iter(by_arm.values()))[0]) if by_arm else []
-    rows = [
-        [f"`{arm}`", *(_mean([s[name] for s in some], "{:.4f}") for name in names)]
-        for arm, some in sorted(by_arm.items())
-    ]
+    rows = []
+    for arm in _names(metrics):
+        changes = described.get("elsewhere", {}).get(arm, {})
+        cells = [
+            _mean([seed[name] for seed in by_arm[arm]], "{:.4f}")
+            + (f", {told(changes[name], 'bpb')}" if name in changes else "")
+            for name in names
+        ]
+        rows.append([f"`{arm}`", *cells])
     return table_of(["arm", *names], rows) if rows else ""
 
 
@@ -206,11 +307,14 @@ def minutes(results: Path) -> str:
 
 
 def _told(row: Mapping[str, Any] | None, scale: float, digits: int) -> list[str]:
+    """An outcome of a contrast and its p; limits and p only where all its seeds and problems are there."""
     if row is None:
         return [NOTHING, NOTHING]
+    seeds = f"{len(row['seeds'])} seed{'s' if len(row['seeds']) > 1 else ''}"
+    if not row["decided"]:
+        return [f"{scale * row['estimate']:+.{digits}f}, {seeds}", "not decided"]
     limits = ", ".join("∞" if row[k] is None else f"{scale * row[k]:+.{digits}f}" for k in ("low", "high"))
-    p = f"{row['p_holm']:.3f}" if "p_holm" in row else ""
-    return [f"{scale * row['estimate']:+.{digits}f} [{limits}], {len(row['seeds'])} seeds", p]
+    return [f"{scale * row['estimate']:+.{digits}f} [{limits}], {seeds}", f"{row['p_holm']:.3f}"]
 
 
 def _mean(values: Sequence[float], form: str) -> str:
