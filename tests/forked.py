@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +57,13 @@ def run_forked(
         process.start()
     _wait(processes)
     return [process.exitcode or 0 for process in processes]
+
+
+def be_script(path: str, *words: str) -> None:
+    """Run a script as `python PATH WORDS` does: a target for `run_forked`."""
+    sys.argv[:] = [path, *words]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
 
 
 def _wait(processes: list[Any]) -> None:
