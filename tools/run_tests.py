@@ -47,7 +47,7 @@ class Job:
         """Begin, with so many threads in each process."""
         command = [sys.executable, "-m", "pytest", *self.words]
         if self.gives_way:
-            command = ["nice", "-n", str(NICE), *command]
+            command = ["nice", "-n", str(max(0, NICE - os.nice(0))), *command]  # counted from where this process is
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | self.environment
         if self.log is None:
             return subprocess.Popen(command, env=environment)
