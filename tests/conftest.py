@@ -1,15 +1,19 @@
-"""What every test gets: a tiny model, runs of its own, no open figures, and the marker of slow tests."""
+"""What every test gets: a tiny model, runs of its own, no open figures, and the marker of slow tests.
+
+The process that hands tests out to others reads this file, too, so PyTorch is imported only where a test needs it.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from tiny import save_tiny_model
 
-from vocabx_utils.models import BaseModel, load_base_model
+if TYPE_CHECKING:
+    from vocabx_utils.models import BaseModel
 
 SLOW = Path(__file__).parent / "slow_tests.txt"
 
@@ -31,12 +35,16 @@ def listed_name(item: pytest.Item) -> str:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Hugging Face folder of the tiny model."""
+    from tiny import save_tiny_model
+
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
 def tiny_base(tiny_folder: Path) -> BaseModel:
     """The tiny model, loaded as a base model on the CPU in float32."""
+    from vocabx_utils.models import load_base_model
+
     return load_base_model(tiny_folder, device="cpu")
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ def run_forked(
     log: Path,
     count: int = 1,
     environment: Mapping[str, str] | None = None,
+    unset: Sequence[str] = (),
 ) -> list[int]:
     """Call a function of a module in `count` processes that find each other as those of torchrun do.
 
@@ -34,9 +37,10 @@ def run_forked(
         log: what the processes write, errors included, goes here.
         count: processes; where one fails, the others are ended.
         environment: variables that are set in each; the server does not know those of the test.
+        unset: variables that are removed in each.
 
     Returns:
-        Exit status of each: 0, or minus the signal that ended it.
+        Exit status of each: 0, minus the signal that ended it, or above 0 after an error.
     """
     given = dict(environment or {})
     group = [given]
@@ -48,11 +52,18 @@ def run_forked(
         shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
         group = [given | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     log.parent.mkdir(parents=True, exist_ok=True)
-    processes = [_SERVER.Process(target=_begin, args=(target, arguments, one, log)) for one in group]
+    processes = [_SERVER.Process(target=_begin, args=(target, arguments, one, unset, log)) for one in group]
     for process in processes:
         process.start()
     _wait(processes)
     return [process.exitcode or 0 for process in processes]
+
+
+def be_script(path: str, *words: str) -> None:
+    """Run a script as `python PATH WORDS` does: a target for `run_forked`."""
+    sys.argv[:] = [path, *words]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
 
 
 def _wait(processes: list[Any]) -> None:
@@ -67,7 +78,15 @@ def _wait(processes: list[Any]) -> None:
         process.join()
 
 
-def _begin(target: Callable[..., None], arguments: tuple[Any, ...], environment: dict[str, str], log: Path) -> None:
+def _begin(
+    target: Callable[..., None],
+    arguments: tuple[Any, ...],
+    environment: dict[str, str],
+    unset: Sequence[str],
+    log: Path,
+) -> None:
+    for name in unset:
+        os.environ.pop(name, None)
     os.environ.update(environment | {"OMP_NUM_THREADS": "1", "VOCABX_PROGRESS": "plain"})
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)

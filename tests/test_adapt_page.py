@@ -6,6 +6,8 @@ import importlib
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,24 @@ def test_the_page_names_options_that_the_command_has() -> None:
 def test_a_measured_call_fills_the_page(
     bench: Any, tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    start = subprocess.run
+
+    def run(command: list[str], **options: Any) -> Any:
+        """Call the command here, which imports nothing once more."""
+        if command[:3] != [sys.executable, "-m", "vocabx_utils"]:
+            return start(command, **options)
+        called.append(command[3])
+        return main(command[3:], standalone_mode=False)
+
+    called: list[str] = []
+    monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(bench, "RESULTS", tmp_path / "results")
     source, out = write_sources(tmp_path / "src"), tmp_path / "out"
     options = f"--model {tiny_folder} --from {source} --out {out} --n 5 --learning-rate 0.01 --device cpu".split()
     bench.run("tiny", options)
     with pytest.raises(SystemExit, match="exists; give another --out"):
         bench.run("tiny", options)
+    assert called == ["adapt"]
     shutil.copy(PAGE, tmp_path)
     bench.write_page(tmp_path / "results", tmp_path / "adapt.md")
     text = (tmp_path / "adapt.md").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(BENCH.parents[1]), "OMP_NUM_THREADS": "1"}
-FORKED = ("phase1", "lora")  # as many processes, without a launcher; it starts the other parts
+FORKED = ("phase1", "lora", "quantised")  # as many processes, without a launcher; it starts the other part
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 import run_tests
-from run_tests import Job, choose, longest_chain, notebook_jobs, run_jobs
+from run_tests import Job, chain_from, choose, notebook_jobs, run_jobs
 
 from vocabx_utils.paths import STAGES
 
@@ -17,8 +19,10 @@ from vocabx_utils.paths import STAGES
 def test_what_needs_a_failed_one_does_not_begin_and_the_log_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    priority = max(18, os.nice(0))  # not 19, also where these tests give way themselves
     bodies = {
-        "first": "import os; open('first', 'w').close(); assert os.environ['OMP_NUM_THREADS'] == '1'",
+        "first": "import os; open('first', 'w').close(); assert os.environ['OMP_NUM_THREADS'] == '1'"
+        f" and os.nice(0) == {priority}",
         "second": "import os; assert os.path.exists('first')",
         "bad": "assert 1 == 2, 'an output differs'",
         "after": "open('after', 'w').close()",
@@ -39,7 +43,7 @@ def test_what_needs_a_failed_one_does_not_begin_and_the_log_is_shown(
     assert not (tmp_path / "after").exists()
 
 
-def test_the_one_that_most_others_wait_for_begins_first() -> None:
+def test_the_one_with_the_longest_chain_behind_it_begins_first() -> None:
     jobs = notebook_jobs(["--nbval-lax"], Path("scratch"))
     begun, passed = [], set[str]()
     while jobs:
@@ -53,11 +57,26 @@ def test_the_one_that_most_others_wait_for_begins_first() -> None:
     assert choose(notebook_jobs([], Path("scratch")), set(), 2, 2) is None
 
 
-def test_all_but_the_longest_chain_give_way_and_its_end_uses_every_core() -> None:
-    assert longest_chain({"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c")}) == ["a", "c", "d"]
+def test_all_but_the_longest_chain_give_way() -> None:
+    needs = {"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c"), "e": ()}
+    assert chain_from("a", needs) == ["a", "c", "d"] and chain_from("e", needs) == ["e"]
     jobs = notebook_jobs([], Path("scratch"))
     assert [job.name[:2] for job in jobs if not job.gives_way] == ["01", "03", "04", "05"]
-    assert [job.name[:2] for job in jobs if "OMP_NUM_THREADS" in job.environment] == ["05"]
+
+
+def test_the_last_one_has_every_core_if_nothing_runs_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, list[int]] = {}
+
+    def start(job: Job, threads: int) -> subprocess.Popen[bytes]:
+        given.setdefault(job.name, []).append(threads)
+        return subprocess.Popen(["sleep", job.words[0]])
+
+    monkeypatch.setattr(Job, "start", start)
+    monkeypatch.setattr(run_tests.psutil, "cpu_count", lambda: 4)
+    for seconds in ("0", "0.3"):
+        jobs = [Job("long", [seconds]), Job("first", ["0.1"]), Job("last", ["0"], needs=["first"])]
+        assert run_jobs(jobs, 2) == []
+    assert given == {"first": [1, 1], "long": [1, 1], "last": [4, 1]}
 
 
 @pytest.mark.parametrize(("free", "words", "at_once"), [(64, [], 3), (4, [], 1), (64, ["--one-by-one"], 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import mark_slow
@@ -11,15 +12,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@cache
+def functions(path: Path) -> set[str]:
+    """Names of all functions of a module; none where there is no such file."""
+    tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
 def test_every_listed_test_exists() -> None:
     missing = []
     for line in mark_slow.LIST.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             continue
         module, function = line.split("::")
-        path = ROOT / f"{module.replace('.', '/')}.py"
-        tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
-        if function not in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}:
+        if function not in functions(ROOT / f"{module.replace('.', '/')}.py"):
             missing.append(line)
     assert missing == []
 

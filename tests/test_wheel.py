@@ -12,9 +12,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from forked import run_forked
+from wheel_worker import call_command, open_front_door
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+UNSET = ("VOCABX_ROOT", "VOCABX_RUNS", "VOCABX_DATA")
 
 
 def pip(*words: str) -> None:
@@ -46,11 +49,14 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def vocabx(site: Path, here: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the installed command in an empty folder, with a cache that is empty too."""
-    unset = ("VOCABX_ROOT", "VOCABX_RUNS", "VOCABX_DATA")
-    env = {name: value for name, value in os.environ.items() if name not in unset}
-    env |= {"PYTHONPATH": str(site), "VOCABX_CACHE": str(here / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    env = {name: value for name, value in os.environ.items() if name not in UNSET}
+    env |= {"PYTHONPATH": str(site), **settings(here)}
     command = [sys.executable, "-P", "-m", "vocabx_utils", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=here, env=env)
+
+
+def settings(here: Path) -> dict[str, str]:
+    return {"VOCABX_CACHE": str(here / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
 
 
 def test_the_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
@@ -90,17 +96,18 @@ def test_the_installed_command_says_what_is_there(site: Path, tmp_path: Path) ->
 def test_what_needs_more_than_the_wheel_says_so_in_one_line(
     site: Path, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = vocabx(site, tmp_path, *words)
-    assert done.returncode != 0
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    here, log = tmp_path / "here", tmp_path / "log"
+    here.mkdir()
+    [status] = run_forked(call_command, site, here, list(words), log=log, environment=settings(here), unset=UNSET)
+    assert status > 0
+    (line,) = [line for line in log.read_text().splitlines() if line.startswith("Error: ")]
     assert said in line
 
 
 def test_the_front_door_opens(site: Path, tmp_path: Path) -> None:
-    code = "import vocabx_utils as v; print(v.__file__, [n for n in v.__all__ if not callable(getattr(v, n))])"
-    env = {**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)
-    assert done.stdout.split(maxsplit=1) == [str(site / "vocabx_utils" / "__init__.py"), "[]\n"], done.stderr
+    log = tmp_path / "log"
+    run_forked(open_front_door, site, tmp_path, log=log, environment=settings(tmp_path), unset=UNSET)
+    assert f"opened: {site / 'vocabx_utils' / '__init__.py'} []\n" in log.read_text()
 
 
 def test_the_newest_entry_of_the_changelog_is_this_version() -> None:

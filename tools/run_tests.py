@@ -3,8 +3,8 @@
 python tools/run_tests.py --unit=WORDS --nbval=WORDS [--one-by-one]
 
 WORDS are what follows `python -m pytest`. Each notebook is a process of its own that begins when those whose files it
-reads have passed, two at a time, with one thread. The longest chain of notebooks decides how long all of it takes,
-so the other notebooks and the unit tests, which wait a lot for sandboxes and kernels, give way to it.
+reads have passed, two at a time, with one thread; what is left alone at the end has every core. The longest chain of
+notebooks decides how long all of it takes, so the other notebooks and the unit tests give way to it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ import psutil
 from vocabx_utils.cli.grid import NEEDS
 from vocabx_utils.cli.notebooks import find_notebooks
 
+# The lowest priority but one: beside the chain it gets 2 % of a core. At the lowest one (19), or in the idle class of
+# Linux, tests of the sandbox could no longer see that a program has lowered the priority of others.
+NICE = 18
 GB = 10  # two notebooks of up to 4 GB beside two processes of unit tests of 1 GB
 UNIT = "unit tests"
 
@@ -40,28 +43,42 @@ class Job:
     gives_way: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Begin, with one thread."""
+    def start(self, threads: int = 1) -> subprocess.Popen[bytes]:
+        """Begin, with so many threads in each process."""
         command = [sys.executable, "-m", "pytest", *self.words]
         if self.gives_way:
-            command = ["nice", "-n", "10", *command]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"} | self.environment
+            command = ["nice", "-n", str(max(0, NICE - os.nice(0))), *command]  # counted from where this process is
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | self.environment
         if self.log is None:
             return subprocess.Popen(command, env=environment)
         with self.log.open("wb") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
+def chain_from(name: str, needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the longest chain of names that begins with this one and in which each needs the one before it.
+
+    >>> chain_from("a", {"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c")})
+    ['a', 'c', 'd']
+    """
+    behind = [chain_from(other, needs) for other, needed in needs.items() if name in needed]
+    return [name, *max(behind, key=len, default=[])]
+
+
 def choose(waiting: Sequence[Job], passed: set[str], running: int, at_once: int) -> Job | None:
-    """Return the job to begin now: of those that lack nothing, the one that most others wait for."""
+    """Return the job to begin now: of those that lack nothing, the one with the longest chain behind it."""
     ready = [job for job in waiting if set(job.needs) <= passed]
     if not ready or running >= at_once:
         return None
-    return max(ready, key=lambda job: sum(job.name in other.needs for other in waiting))
+    needs = {job.name: job.needs for job in waiting}
+    return max(ready, key=lambda job: len(chain_from(job.name, needs)))
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
     """Run jobs and say how each one ended, with its log where it failed.
+
+    Two threads of a notebook are worth less than two processes, and would starve what gives way, whose sandboxed
+    programs have limits of seconds; so only a job that nothing runs beside or waits behind has every core.
 
     Args:
         jobs: each stands behind those that it needs.
@@ -74,7 +91,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
     while waiting or running:
         while job := choose(waiting, passed, len(running), at_once):
             waiting.remove(job)
-            process = job.start()
+            process = job.start(1 if running or waiting else psutil.cpu_count() or 1)
             running[process.pid] = (job, process, time.monotonic())
         if not running:  # what is left needs one that failed
             return failed + [job.name for job in waiting]
@@ -94,33 +111,14 @@ def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
     return failed
 
 
-def longest_chain(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the longest chain of names in which each needs the one before it; names stand behind what they need.
-
-    >>> longest_chain({"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c")})
-    ['a', 'c', 'd']
-    """
-    chains: dict[str, list[str]] = {}
-    for name, needed in needs.items():
-        chains[name] = [*max((chains[other] for other in needed), key=len, default=[]), name]
-    return max(chains.values(), key=len)
-
-
 def notebook_jobs(words: Sequence[str], scratch: Path) -> list[Job]:
-    """Make a job of each notebook; they share a fresh run folder, so that no stage is skipped as finished.
-
-    When the last of the chain begins, hardly anything else is left to do, so it may use every core.
-    """
+    """Make a job of each notebook; they share a fresh run folder, so that no stage is skipped as finished."""
     runs, words = {"VOCABX_RUNS": str(scratch / "runs")}, [*words, "-p", "no:cacheprovider"]
-    chain = longest_chain(NEEDS)
-    every = {"OMP_NUM_THREADS": str(psutil.cpu_count() or 1)}
+    chain = max((chain_from(name, NEEDS) for name in NEEDS), key=len)
     return [
-        Job(
-            name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), gives_way=name not in chain,
-            environment=runs | (every if name == chain[-1] else {}),
-        )
+        Job(name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), name not in chain, runs)
         for name, path in find_notebooks().items()
-    ]  # fmt: skip
+    ]
 
 
 def main() -> int:

@@ -3,8 +3,7 @@
 import itertools
 import json
 import signal
-import subprocess
-import sys
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
@@ -12,6 +11,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from forked import run_forked
+from ground.conversion_worker import convert_and_die, convert_slowly
 
 from vocabx_utils import fetch, folders, models
 from vocabx_utils.fetch import convert_gguf, is_current
@@ -171,22 +172,10 @@ def test_failed_download_keeps_the_cache_clean(tmp_path, monkeypatch):
     assert not (tmp_path / "cache" / "broken").exists()
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from vocabx_utils import fetch
-def convert_into(path, metadata, folder):
-    (folder / "model.safetensors").write_bytes(b"half")
-    os.kill(os.getpid(), signal.SIGKILL)
-fetch.gguf.convert_into = convert_into
-fetch.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
 def test_a_killed_conversion_leaves_nothing_behind_the_next_one(tmp_path, tokenizer):
     path, out = write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path), str(out)], capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    log = tmp_path / "log"
+    assert run_forked(convert_and_die, path, out, log=log) == [-signal.SIGKILL], log.read_text()
     assert [p.read_bytes() for p in out.glob(".tiny-*/model.safetensors")] == [b"half"]
     folder = convert_gguf(path, out)
     assert list(out.iterdir()) == [folder] and (folder / "model.safetensors").stat().st_size > 1000
@@ -200,31 +189,22 @@ def test_a_conversion_that_does_not_fit_is_refused_before_it_is_written(tmp_path
     assert not list((tmp_path / "out").glob("*"))
 
 
-SLOW = """
-import sys
-from pathlib import Path
-from vocabx_utils import fetch
-convert = fetch.gguf.convert_into
-def slow(*given):
-    print("begun", flush=True)
-    input()
-    convert(*given)
-fetch.gguf.convert_into = slow
-print(fetch.convert_gguf(Path(sys.argv[1]), Path(sys.argv[2])))
-"""
-
-
 def test_a_second_process_waits_for_the_conversion_and_takes_it(tmp_path, tokenizer, monkeypatch):
     """The first is one of its own, the second this one."""
     path, out = write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out"
     begun = []
     monkeypatch.setattr(fetch.gguf, "convert_into", lambda *given: begun.append(given))
-    command = [sys.executable, "-c", SLOW, str(path), str(out)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as first, ThreadPoolExecutor(1) as threads:
-        assert first.stdout.readline() == "begun\n"
-        second = threads.submit(convert_gguf, path, out)
-        assert not wait([second], timeout=0.3).done
-        made, _ = first.communicate("\n")
-        assert f"{second.result(60)}\n" == made and not begun
-    assert [f"{p}\n" for p in out.iterdir()] == [made]
+    signs = tmp_path / "begun", tmp_path / "go"
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(run_forked, convert_slowly, path, out, *signs, log=tmp_path / "log")
+        try:
+            while not signs[0].exists():
+                assert not first.done(), (tmp_path / "log").read_text()
+                time.sleep(0.02)
+            second = threads.submit(convert_gguf, path, out)
+            assert not wait([second], timeout=0.3).done
+        finally:
+            signs[1].touch()
+        made = second.result(60)
+        assert first.result(60) == [0] and not begun
+    assert list(out.iterdir()) == [made] and str(made) in (tmp_path / "log").read_text().splitlines()

@@ -6,12 +6,14 @@ import copy
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forked import run_forked
 from tiny import CHAT, chat_base, chat_tokenizer, new_rows, rendered_pairs, tiny_decoder, with_words
+from training.export_parts import export_and_die, extension_of, with_rows
+from training.stranger_worker import load_folders
 from training.test_finetuning import SMALL
 from transformers import (
     AutoModelForCausalLM,
@@ -37,46 +39,16 @@ from vocabx_utils.vocabulary.extend import add_tokens
 SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 IDS = [5, 300, 17, 301, 44, 302, 8]
 
-STRANGER = """
-import json, sys
-sys.modules["vocabx_utils"] = None  # as on a machine that does not have it
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
-ids, *jobs = json.loads(sys.argv[1])
-for folder, adapter in jobs:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    if adapter:
-        model = PeftModel.from_pretrained(model, adapter).eval()
-    with torch.no_grad():
-        torch.save(model(torch.tensor([ids])).logits[0], folder + "/logits.pt")
-    pipe = pipeline("text-generation", model=folder)
-    text = pipe("Write groupby", max_new_tokens=3, do_sample=False)[0]["generated_text"]
-    print(json.dumps([tokenizer("x groupby numpy")["input_ids"], text, tokenizer.chat_template is not None]))
-"""
 
-
-def strangers(*jobs):
-    """Logits and prints of each (folder, adapter or None), all loaded by one process without this package."""
-    arguments = json.dumps([IDS, *[[str(folder), adapter and str(adapter)] for folder, adapter in jobs]])
-    done = subprocess.run([sys.executable, "-c", STRANGER, arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    return [(torch.load(folder / "logits.pt"), line) for (folder, _), line in zip(jobs, lines, strict=True)]
+def strangers(log, *jobs):
+    """Logits and words of each (folder, adapter or None), all loaded by one process without this package."""
+    assert run_forked(load_folders, IDS, list(jobs), log=log) == [0], log.read_text()[-3000:]
+    return [(torch.load(folder / "logits.pt"), json.loads((folder / "told.json").read_text())) for folder, _ in jobs]
 
 
 @torch.no_grad()
 def logits(model):
     return model.eval()(input_ids=torch.tensor([IDS])).logits[0]
-
-
-def extension_of(base):
-    return SimpleNamespace(extended=with_words(base.tokenizer), original=base.tokenizer, V=base.vocab_size, N=3)
-
-
-def with_rows(base):
-    return from_rows(base, extension_of(base), *new_rows(base, 3))
 
 
 @pytest.fixture
@@ -119,7 +91,7 @@ def test_three_exports_load_in_a_process_without_us(tuned, tmp_path):
     assert not torch.allclose(expected, logits(model.unload()), atol=1e-3)  # the adapter does something
     for out in (merged, apart):
         export_model(load_variant(run, "mean_ce", base, extension), out, adapter=out.name)
-    seen = strangers((rows, None), (merged, None), (apart, apart / "adapter"))
+    seen = strangers(tmp_path / "log", (rows, None), (merged, None), (apart, apart / "adapter"))
     phase_1 = logits(with_extra_rows(base, *new_rows(base, 3), base.vocab_size))
     for (there, (ids, text, chat)), here in zip(seen, (phase_1, expected, expected), strict=True):
         torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-5)
@@ -392,23 +364,10 @@ def test_command(tuned, tmp_path, monkeypatch):
     assert other.exit_code == 1 and "--model" in other.output
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path[:0] = sys.argv[2:]
-from test_export import with_rows
-from tiny import chat_base
-from vocabx_utils.training import export
-export._verify = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-export.export_model(with_rows(chat_base()), Path(sys.argv[1]))
-"""
-
-
 def test_a_killed_export_leaves_nothing_behind_the_next_one(tmp_path):
-    here = Path(__file__).parent
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", KILLED, str(out), str(here), str(here.parent), str(here.parents[1])]
-    assert subprocess.run(command, capture_output=True).returncode == -9
+    out, log = tmp_path / "out", tmp_path / "log"
+    assert run_forked(export_and_die, out, log=log) == [-9], log.read_text()[-3000:]
+    log.unlink()
     [left] = tmp_path.glob(".out-*")
     assert (left / "model.safetensors").exists()
     other = tmp_path / ".out-b-1234567x"  # of an export to another folder, which may still be at work

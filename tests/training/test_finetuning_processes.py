@@ -1,12 +1,12 @@
-"""Two processes give the loss curve of one, data parallel and sharded (on CPU, through gloo)."""
+"""Two processes give the loss curve of one (on CPU, through gloo); killed and continued equals unbroken."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from forked import run_forked
-from training.finetuning_worker import tune_both_ways
-from training.test_finetuning import tune
+from training.finetuning_worker import tune_and_die, tune_both_ways
+from training.test_finetuning import BROKEN, tune
 
 from vocabx_utils import files
 
@@ -41,3 +41,18 @@ def test_stored_tensors_agree(curves, way):
         assert one.keys() == other.keys()
         for key in one:
             torch.testing.assert_close(one[key], other[key], rtol=1e-3, atol=1e-4)
+
+
+def test_killed_and_continued_equals_unbroken(tmp_path):
+    unbroken = tune(tmp_path / "unbroken", **BROKEN)[2]
+    broken = tmp_path / "broken"
+    log = tmp_path / "log"
+    # in the middle of stage a, again, then later
+    assert run_forked(tune_and_die, broken, 5, 3, 9, log=log) == [0], log.read_text()[-3000:]
+    assert not (broken / "provenance.json").exists()
+    continued = tune(broken, **BROKEN)[2]
+    columns = ["kind", "stage", "epoch", "step", "loss", "validation_loss"]
+    assert continued.losses[columns].equals(unbroken.losses[columns])
+    for name in ("a/embeddings", "b/adapter/adapter_model", "c2/blocks"):
+        one, other = (files.read_tensors(folder / f"{name}.safetensors") for folder in (broken, tmp_path / "unbroken"))
+        assert all(torch.equal(one[key], other[key]) for key in one)

@@ -7,8 +7,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import yaml
 from forked import run_forked
 from matplotlib import pyplot as plt
 from tiny import ROWS, V, byte_level_bpe, new_tokens, texts, tiny_model, tokenizers
+from training.launcher_worker import accelerate_launch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from vocabx_utils import files, models, runs, tokenizer_files
@@ -214,15 +213,15 @@ def test_the_stage_from_files_to_tables(stage_one: Path, monkeypatch: pytest.Mon
     assert len(once) == len(each) == 2 and min(once + each) > 0
 
 
-def launch(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Start the command for two processes with accelerate's launcher."""
-    command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no", *words,
-    ]  # fmt: skip
+def launch(*words: str, folder: Path, log: Path) -> int:
+    """Start the command for two processes with accelerate's launcher; returns its exit status."""
+    words = (
+        "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", *words,
+    )  # fmt: skip
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    env = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=folder)
+    environment = {"PYTHONPATH": path, "VOCABX_RUNS": os.environ["VOCABX_RUNS"]}
+    [status] = run_forked(accelerate_launch, folder, words, log=log, environment=environment)
+    return status
 
 
 def train(profile: Path, way: str, log: Path) -> None:
@@ -234,8 +233,7 @@ def train(profile: Path, way: str, log: Path) -> None:
         return
     # --multi_gpu starts the processes also where there is no GPU; they then talk through gloo
     module = ["--multi_gpu", "--main_process_port", "0", "-m", "vocabx_utils.training"]
-    done = launch(*module, *words, folder=profile.parent)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert launch(*module, *words, folder=profile.parent, log=log) == 0, log.read_text()[-3000:]
 
 
 @pytest.mark.parametrize("way", ["parallel", "sharded"])
@@ -261,8 +259,9 @@ def test_accelerate_launch_equals_one_process(
 
 
 def test_a_launcher_that_starts_one_process_for_two_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = launch("--cpu", "-m", "vocabx_utils.training", "phase1", "--config", "quick", folder=tmp_path)
-    assert done.returncode != 0 and "asked for several processes and started one" in done.stderr
+    words, log = ("-m", "vocabx_utils.training", "phase1", "--config", "quick"), tmp_path / "log"
+    assert launch("--cpu", *words, folder=tmp_path, log=log) != 0
+    assert "asked for several processes and started one" in log.read_text()
     assert not list((tmp_path / "runs").glob("*"))
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # what that launcher sets
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

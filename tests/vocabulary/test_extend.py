@@ -7,6 +7,7 @@ import json
 import random
 import textwrap
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def expand(extension: Extension, ids: list[int]) -> list[int]:
 # --- what must not change ----------------------------------------------------------------------------------
 
 
+@cache
 def ten_thousand_lines() -> list[str]:
     modules = [textwrap, json.decoder, json.encoder, inspect, random, pytest, argparse_module()]
     lines = [line for m in modules for line in inspect.getsource(m).splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ WORDS = ["für", "die", "Übersetzung", "über", "größe", "Maß", "🙂🙃", 
 GERMAN = [" ".join(WORDS[(k * j + j) % len(WORDS)] for j in range(1, 12)) + "\n" for k in range(40)]
 
 
+@cache
 def borders(tokenizer: Any, text: str) -> set[int]:
     """Byte ends of the original tokens of one text, and its beginning."""
     spelling, ends, at = spelling_of(tokenizer), {0}, 0

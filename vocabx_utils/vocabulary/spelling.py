@@ -194,9 +194,10 @@ class Spelling:
             if byte := _BYTE_PIECE.fullmatch(piece):
                 return bytes([int(byte[1], 16)])
             return piece.replace(SPACE_MARK, " ").encode()
-        if all(c in _BYTE for c in piece):
-            return bytes(_BYTE[c] for c in piece)
-        return piece.encode()
+        try:
+            return bytes(map(_BYTE.__getitem__, piece))
+        except KeyError:  # an added token in its own letters
+            return piece.encode()
 
     def raw_of(self, token_id: int) -> bytes:
         """Return the bytes of a token; an added token stands for its own text."""
