@@ -100,6 +100,17 @@ def test_a_package_gives_a_few_texts_of_each_file_and_none_that_the_bed_names(tm
     assert found.index("int b;\n" * 9) < 2  # the first of each file comes before the second of any
 
 
+def test_the_committed_split_holds_no_package_of_the_bed_and_shares_next_to_nothing() -> None:
+    texts = files.read_json(BENCH.parents[1] / "results" / "recipes" / "packages" / "texts.json")
+    assert {"openssl", "linux", "glibc", "nodejs"} < set(texts["sources_of_the_bed"])
+    for setting, found in texts["settings"].items():
+        assert not {p["source"] for p in found["packages"]} & set(texts["sources_of_the_bed"])
+        told = texts["splits"][setting]
+        assert sum(p["texts"] for p in found["packages"]) == told["packages"]["texts"] == told["report"]["texts"]
+        assert told["packages"]["texts_without"] == 0 and max(told["packages"]["shared"].values()) < 0.1
+        assert told["report"]["shared"]["training"] > 4  # what the second split is for
+
+
 # --- the row that is named ------------------------------------------------------------------------------------------
 
 

@@ -124,9 +124,10 @@ def read_again(lines: Sequence[Row], old: Sequence[Row]) -> dict[str, Any]:
     """
     before = {(row["run"], row["seed"]): row for row in old if row["run"] != BASE}
     pairs = [
-        (_means(row), _means(before[row["run"], row["seed"]]))
+        (_means(row), _means(was))
         for row in lines
-        if row["split"] == "report" and (row["run"], row["seed"]) in before
+        if row["split"] == "report" and (was := before.get((row["run"], row["seed"]))) is not None
+        if row["n_last"] == was["n_last"]  # a short trial reads fewer texts
     ]
     changes = {
         column: [abs(now[column] - was[column]) / (1 if column == "bpb" else was[column]) for now, was in pairs]
