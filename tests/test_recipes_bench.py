@@ -154,7 +154,7 @@ def test_from_texts_to_the_page(
     means = [sum(row["kl_last"]) / sum(row["n_last"]) for row in final if row["run"] == names[0]]
     assert rows_of[names[0]]["kl_last"][0] == pytest.approx(np.mean(means))
     page = (docs / "recipes.md").read_text(encoding="utf-8")
-    assert "-->\nnot measured" not in page and (docs / "figures" / "recipes.svg").exists()
+    assert "-->\nnot measured\n" not in page and (docs / "figures" / "recipes.svg").exists()
     sweeps, verdict = read_recipes(tmp_path / "results")
     drawing = draw_frontier(sweeps, verdict)
     ax = drawing.figure.axes[0]

@@ -17,10 +17,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of
+from recipe_again import NOT_YET, both_table, sources, texts_table, told_answer
 from recipe_further import distance_table, notes, pair_table
 from recipe_runs import GRID
-from recipe_verdict import MARGINS, distances
+from recipe_verdict import MARGINS, PACKAGES, distances
 
+from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.measured import RECIPES, advice_against, read_recipes
@@ -128,7 +130,7 @@ def write(results: Path, docs: Path) -> None:
     if content:
         parts |= {"final": final_table(content), "comparison": comparison_table(content), "answer": answer(content)}
         parts["advice"] = advice_table(content)
-    parts |= dict.fromkeys(("figure", "further", "pairs"), NOTHING)
+    parts |= dict.fromkeys(("figure", "further", "pairs"), NOTHING) | packages_parts(results, content)
     if sweeps:
         parts["further"] = f"{distance_table(sweeps)}\n\n{notes(sweeps)}"
         parts["pairs"] = pair_table(sweeps)
@@ -137,6 +139,21 @@ def write(results: Path, docs: Path) -> None:
         plt.close(drawing.figure)
         parts["figure"] = f"![{drawing.alt}](figures/recipes.svg)"
     fill_page(docs / "recipes.md", parts)
+
+
+def packages_parts(results: Path, content: Mapping[str, Any]) -> dict[str, str]:
+    """What the page says of the second report split of headers."""
+    names = ("packages", "packages-comparison", "packages-advice", "packages-texts", "packages-sources")
+    parts = dict.fromkeys(names, NOT_YET)
+    path = results / PACKAGES / "texts.json"
+    if path.exists():
+        texts = files.read_json(path)
+        parts |= {"packages-texts": texts_table(texts), "packages-sources": sources(texts)}
+    if second := content.get(PACKAGES):
+        answers = f"{told_answer(second)}\n\n{both_table(content['settings'], second)}"
+        parts |= {"packages": answers, "packages-comparison": comparison_table(second)}
+        parts["packages-advice"] = advice_table(second)
+    return parts
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from vocabx_utils.resampling import crossed_bootstrap
 
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
 BASE = "base"  # the row of the model under its original tokenizer
+PACKAGES = "packages"  # the second report split, of C headers, and the folder of its results
 ADVISED = ("r1", "kl_ce")
 """Families of KL last with a little CE, which is what a user is told to take where no recipe leads."""
 _LEAST_SETTINGS, _FINALISTS = 3, 2
@@ -219,6 +220,7 @@ def verdict(settings: Mapping[str, Mapping[str, Any]], finalists: Sequence[str])
 
 def judge(options: argparse.Namespace) -> None:
     """Write RESULTS/verdict.json, print what it says, and fill the page."""
+    from recipe_again import judge_again
     from recipe_report import comparison_table, final_table, write
 
     paths = sorted((options.results / "final").glob("*.jsonl"))
@@ -232,6 +234,7 @@ def judge(options: argparse.Namespace) -> None:
     if settings:
         content = {"rule": " ".join((__doc__ or "").split()), "settings": settings}
         content |= {"finalists": verdict(settings, finalists)}
+        content |= {PACKAGES: judge_again(options.results, finalists, settings)}
         files.write_json(options.results / "verdict.json", content)
         print(final_table(content), comparison_table(content), sep="\n\n")
         for name, answer in content["finalists"].items():

@@ -6,10 +6,18 @@
     python tests/bench/recipes.py final   --setting qwen-python --model MODEL --data DATA
     python tests/bench/recipes.py judge                                                                  (no GPU)
 
+and for a second report split of C headers, see `recipe_packages` and `recipe_again`:
+
+    python tests/bench/recipes.py prepare-report --setting qwen-headers --model MODEL --data DATA --packages FOLDER
+    python tests/bench/recipes.py name                                                                   (no GPU)
+    python tests/bench/recipes.py final --report packages --setting qwen-headers --model MODEL --data DATA
+
 `sweep` trains runs (see `recipe_runs`) and measures them on the sweep split, a line each in RESULTS/<setting>.jsonl,
 at once; runs that are there are skipped, failures are kept too. `choose` names finalists and references by these lines.
 `final` trains them with several seeds, which draw the snippets and their order, and writes the sums of every text of
-the report split. `judge` compares, writes RESULTS/verdict.json and fills docs/recipes.md.
+the report split. With `--report packages` it does so for the second one, with the row of `name` besides, in
+RESULTS/packages/<setting>.jsonl; students of the first seed read the first one again. `judge` compares, writes
+RESULTS/verdict.json and fills docs/recipes.md.
 
 A line of the sweep holds the settings, `tokens` read in training and `sampled` ones (together the budget), examples,
 seconds of training, and of the sweep split KL (nats) at identical places and at merged spans, CE at new targets, bits
@@ -27,10 +35,12 @@ from typing import Any
 
 import numpy as np
 from bench_parts import facts, free, rounded, synchronise, while_time_lasts
+from recipe_again import name_row, named_run
 from recipe_data import SETTINGS, draw, prepare, read_examples, read_tokens
+from recipe_packages import check_texts, prepare_report
 from recipe_runs import Run, choose_runs, parse_run
 from recipe_samples import sampled_examples
-from recipe_verdict import BASE, choose, judge
+from recipe_verdict import BASE, PACKAGES, choose, judge
 
 from vocabx_utils import files
 from vocabx_utils.config import Phase1Config
@@ -43,7 +53,7 @@ from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, Scores, new_student
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
-from vocabx_utils.training.validation import evaluate_texts
+from vocabx_utils.training.validation import TextScores, evaluate_texts
 
 MEASURED = ("kl_identical", "kl_identical_all", "kl_last", "ce_new", "bpb", "base_bpb")
 _KEPT = 3  # sets of training examples whose teacher stays in memory
@@ -63,15 +73,17 @@ class Bench:
                 fuse(self.base.model)
         self.tokens = read_tokens(self.content)
         self.budget: int = options.tokens or self.content["tokens_of_a_run"]
-        with timed("judged texts and their teacher"):
-            judged = read_examples(self.folder, split)
-            self.judged = AlignedSet(
-                judged.examples[: options.judged], vocab_size=judged.vocab_size, n_new=judged.n_new
-            )
-            self.judged_teacher = self.ask(self.judged)
+        self.judged, self.judged_teacher = self.read_judged(split)
         self.pools: dict[str, AlignedSet] = {}
         self.known: dict[tuple[str, int], tuple[AlignedSet, TeacherStates, int]] = {}
         self.starts: dict[str, Scores | None] = {}
+
+    def read_judged(self, split: str) -> tuple[AlignedSet, TeacherStates]:
+        """Texts of a split, as many as are asked for, and the teacher's states."""
+        with timed(f"texts of {split} and their teacher"):
+            found = read_examples(self.folder, split)
+            texts = AlignedSet(found.examples[: self.options.judged], vocab_size=found.vocab_size, n_new=found.n_new)
+            return texts, self.ask(texts)
 
     def ask(self, examples: AlignedSet) -> TeacherStates:
         """Run the teacher over a set."""
@@ -183,39 +195,59 @@ def _measured(bench: Bench, run: Run) -> dict[str, Any]:
 
 
 def final(options: argparse.Namespace) -> None:
-    """Train finalists and references with every seed, and write what each text of the report split comes to."""
-    path = options.results / "final" / f"{options.setting}.jsonl"
-    chosen = options.runs or files.read_json(options.results / "chosen.json")["runs"].get(options.setting)
-    if not chosen:
-        raise SystemExit(f"no runs are named for {options.setting}: recipes.py choose --settings {options.setting} …")
-    known = {(row["run"], row["seed"]) for row in files.read_jsonl(path)} if path.exists() else set()
-    wanted = [(seed, parse_run(name)) for seed in range(options.seeds) for name in chosen]
-    wanted = [(seed, run) for seed, run in wanted if (run.name, seed) not in known]
-    print(f"{options.setting}: {len(wanted)} trainings, {len(known)} are there", flush=True)
+    """Train finalists and references with every seed, and write what each text of a report split comes to."""
+    split = options.report
+    path = options.results / (PACKAGES if split == PACKAGES else "final") / f"{options.setting}.jsonl"
+    names = _final_runs(options)
+    known = {(row["split"], row["run"], row["seed"]) for row in (files.read_jsonl(path) if path.exists() else [])}
+    wanted = [(seed, parse_run(name)) for seed in range(options.seeds) for name in names]
+    wanted = [(seed, run) for seed, run in wanted if (split, run.name, seed) not in known]
+    print(f"{options.setting}: {len(wanted)} trainings, {len(known)} lines are there", flush=True)
     if not wanted:
         return
-    bench = Bench(options, "report")
+    bench = Bench(options, split)
+    judged = {split: (bench.judged, bench.judged_teacher)}
+    if split == PACKAGES and any(seed < options.again for seed, _ in wanted):
+        judged = {"report": bench.read_judged("report")} | judged  # the line of this split comes last: all is there
     # a training ends with a validation: here of a single text, since all of them are measured text by text
     one = AlignedSet(bench.judged.examples[:1], vocab_size=bench.judged.vocab_size, n_new=bench.judged.n_new)
     little = one, bench.ask(one)
-    if (BASE, 0) not in known:
+    if (split, BASE, 0) not in known:
         files.append_jsonl(path, _base_row(bench))
     for seed, run in while_time_lasts(
         wanted, options, 1.3, lambda n, one: f"{n} trainings are left out, from {one[1].name}, seed {one[0]}, on"
     ):
         began = time.perf_counter()
         student, told = bench.train(run, seed, little)
-        found = evaluate_texts(student, bench.judged, bench.judged_teacher, token_budget=options.token_budget)
-        row = {
-            "run": run.name, "family": run.family, "setting": options.setting, "split": "report", "seed": seed,
-            **{key: told[key] for key in ("tokens", "sampled", "examples", "seconds")},
-            **{key: _listed(values) for key, values in vars(found).items()}, **facts(),
-        }  # fmt: skip
-        files.append_jsonl(path, row)
-        took = time.perf_counter() - began
-        means = [found.kl_identical.sum() / found.n_identical.sum(), found.kl_last.sum() / max(1, found.n_last.sum())]
-        bits = found.nats.sum() / np.log(2) / found.n_bytes.sum()
-        print(f"{run.name}, seed {seed}: {means[0]:.4f} {means[1]:.4f} {bits:.4f}, {took:.1f} s", flush=True)
+        for name, texts in judged.items():
+            if (name, run.name, seed) in known or (name != split and seed >= options.again):
+                continue
+            found = evaluate_texts(student, *texts, token_budget=options.token_budget)
+            row = {
+                "run": run.name, "family": run.family, "setting": options.setting, "split": name, "seed": seed,
+                **{key: told[key] for key in ("tokens", "sampled", "examples", "seconds")},
+                **{key: _listed(values) for key, values in vars(found).items()}, **facts(),
+            }  # fmt: skip
+            files.append_jsonl(path, row)
+            print(f"{run.name}, seed {seed}, {name}: {_shown(found)}, {time.perf_counter() - began:.1f} s", flush=True)
+
+
+def _final_runs(options: argparse.Namespace) -> list[str]:
+    """The runs that are named for a report split; SystemExit where none are, or the split is another one than told."""
+    if options.report == PACKAGES:
+        check_texts(options)
+    chosen: list[str] = options.runs or []
+    if not chosen:
+        chosen = files.read_json(options.results / "chosen.json")["runs"].get(options.setting, [])
+        chosen += named_run(options.results, options.setting) if options.report == PACKAGES else []
+    if not chosen:
+        raise SystemExit(f"no runs are named for {options.setting}: recipes.py choose --settings {options.setting} …")
+    return list(dict.fromkeys(chosen))
+
+
+def _shown(found: TextScores) -> str:
+    means = [found.kl_identical.sum() / found.n_identical.sum(), found.kl_last.sum() / max(1, found.n_last.sum())]
+    return f"{means[0]:.4f} {means[1]:.4f} {found.nats.sum() / np.log(2) / found.n_bytes.sum():.4f}"
 
 
 def _base_row(bench: Bench) -> dict[str, Any]:
@@ -224,8 +256,8 @@ def _base_row(bench: Bench) -> dict[str, Any]:
     base = Student(bench.base.model, bench.base.vocab_size)
     nats = np.array(base.negative_log_likelihood(texts, batch_tokens=bench.options.token_budget))
     n_bytes = [example.n_original_bytes for example in bench.judged.examples]
-    return {"run": BASE, "seed": 0, "setting": bench.options.setting, "split": "report", "nats": _listed(nats),
-            "n_bytes": n_bytes}  # fmt: skip
+    return {"run": BASE, "seed": 0, "setting": bench.options.setting, "split": bench.options.report,
+            "nats": _listed(nats), "n_bytes": n_bytes}  # fmt: skip
 
 
 def _listed(values: np.ndarray) -> list[float | int]:
@@ -248,11 +280,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("choose", choose),
         ("final", final),
         ("judge", judge),
+        ("prepare-report", prepare_report),
+        ("name", name_row),
     ):
         command = commands.add_parser(name)
         command.set_defaults(action=action)
         if name != "prepare":
             command.add_argument("--results", type=Path, default=Path("results/recipes"))
+        if name == "name":
+            continue
         if name in ("choose", "judge"):
             command.add_argument("--docs", type=Path, default=Path("docs"))
             command.add_argument("--settings", nargs="+", choices=SETTINGS, help="to name runs for; those with a sweep")
@@ -260,6 +296,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         command.add_argument("--setting", choices=SETTINGS, required=True)
         command.add_argument("--model", required=True, help="name, folder, hub id or GGUF file")
+        if name == "prepare-report":
+            command.add_argument("--data", type=Path, required=True, help="folder of the settings that prepare made")
+            command.add_argument("--packages", type=Path, required=True, help="a folder of unpacked Debian packages")
+            command.add_argument("--root", type=Path, help="the folder of headers that prepare read")
+            command.add_argument("--judged", type=int, default=300, help="documents")
+            command.add_argument("--characters", type=int, default=3000, help="of a document")
+            continue
         if name == "prepare":
             command.add_argument("--out", type=Path, required=True)
             command.add_argument("--root", type=Path, help="another folder of texts; german needs it")
@@ -286,6 +329,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--rounds", type=int, default=12, help="runs of each family, the first ones")
         if name == "final":
             command.add_argument("--seeds", type=int, default=5)
+            command.add_argument(
+                "--report", choices=("report", PACKAGES), default="report", help="the split to measure on"
+            )
+            command.add_argument("--again", type=int, default=1, help="seeds that read the first split, too")
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

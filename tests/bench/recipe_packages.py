@@ -1,0 +1,297 @@
+"""A second report split for C headers: texts of packages of which no other split holds a file.
+
+The test bed groups headers by file, so that one package may stand in two of its splits. `prepare_report` adds
+`packages.npz` to a setting that is there, and changes nothing else in it. Its texts come from unpacked Debian packages,
+a folder each in FOLDER, with the fields of the package in `DEBIAN/control`:
+
+    apt-get download libgsl-dev
+    dpkg-deb -R libgsl-dev_*.deb FOLDER/libgsl-dev
+
+No source package, top folder or file name of the bed's own headers may stand there twice. Packages take turns, and a
+text is taken if it holds a new token and shares at most 3 % of its passages (30 original tokens in a row) with the
+examples of training and sweep, the whole text that training was cut from, and the texts taken before it.
+
+Shapes: E examples, To original ids of one, P passages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from domain_texts import Text, documents, read_texts, split_texts
+from recipe_data import SETTINGS, extend_again, pack, read_examples
+from recipe_verdict import PACKAGES
+
+from vocabx_utils import files, models
+from vocabx_utils.training.examples import AlignedExample, AlignedSet, whole_texts
+from vocabx_utils.vocabulary.alignment import align_texts
+from vocabx_utils.vocabulary.encoding import encode_each
+from vocabx_utils.vocabulary.tokens import Extension
+
+PASSAGE = 30  # original tokens in a row
+MOST_SHARED = 0.03  # of a text's passages: two lines; a licence is many
+_OF_A_FILE = 3  # texts, at most: no file speaks for its package
+_MULTIARCH = "x86_64-linux-gnu"
+_SETS = ("setting.json", "snippets.npz", "texts.npz", "sweep.npz", "report.npz")
+_FACTOR, _STEP = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
+
+
+class Package(NamedTuple):
+    """An unpacked Debian package."""
+
+    name: str
+    version: str
+    source: str
+    folder: Path
+
+
+# --- passages that texts share --------------------------------------------------------------------------------------
+
+
+def passages(ids: Any) -> np.ndarray:
+    """(P,) hashes of 64 bits of the passages in (To,) ids: every 30 in a row; none where there are fewer."""
+    ids = np.asarray(ids).astype(np.uint64)
+    count = max(0, len(ids) - PASSAGE + 1)
+    found = np.zeros(count, np.uint64)
+    for place in range(PASSAGE):
+        found = found * _FACTOR + ids[place : place + count] + _STEP
+    return found
+
+
+def all_passages(rows: Any) -> np.ndarray:
+    """Hashes of the passages of many texts, each once and in order."""
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *map(passages, rows)]))
+
+
+def shared(rows: Sequence[Any], known: np.ndarray) -> float:
+    """Share of all passages of some texts that stand in `known` (ordered), each counted as often as it stands there."""
+    own = np.concatenate([np.zeros(0, np.uint64), *map(passages, rows)])
+    return float(_among(own, known).mean()) if len(own) else 0.0
+
+
+def _among(own: np.ndarray, known: np.ndarray) -> np.ndarray:
+    if not len(known):
+        return np.zeros(len(own), bool)
+    place = np.minimum(np.searchsorted(known, own), len(known) - 1)
+    return known[place] == own
+
+
+def describe_splits(folder: Path, more: Mapping[str, np.ndarray] | None = None) -> dict[str, dict[str, Any]]:
+    """Describe the report splits of a setting, and what they share with other texts.
+
+    Args:
+        folder: that of the setting.
+        more: passages of further texts by name, ordered.
+
+    Returns:
+        By split the numbers of texts, of original tokens, of new tokens in them and of those that stand there at all,
+        and `shared`: percent of its passages in `training` (all examples that runs draw from), `sweep`, and in `more`.
+    """
+    ids = {name: _originals(read_examples(folder, name)) for name in ("snippets", "texts", "sweep")}
+    others = {"training": all_passages(ids["snippets"] + ids["texts"]), "sweep": all_passages(ids["sweep"])}
+    others |= more or {}
+    found = {}
+    for name in (name for name in ("report", PACKAGES) if (folder / f"{name}.npz").exists()):
+        examples = read_examples(folder, name)
+        rows, counts = _originals(examples), examples.counts()
+        found[name] = {
+            "texts": len(rows), "tokens": sum(map(len, rows)), "new_tokens": int(counts.sum()),
+            "new_tokens_there": int((counts > 0).sum()),
+            "texts_without": sum(bool((e.ids < examples.vocab_size).all()) for e in examples.examples),
+            "shared": {other: round(100 * shared(rows, known), 2) for other, known in others.items()},
+        }  # fmt: skip
+    return found
+
+
+def _originals(examples: AlignedSet) -> list[np.ndarray]:
+    return [example.original_ids for example in examples.examples]
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+def read_packages(folder: Path) -> list[Package]:
+    """Read the unpacked packages of a folder, by name; SystemExit where there is none."""
+    found = []
+    for path in sorted(folder.glob("*/DEBIAN/control")):
+        fields = dict(line.split(": ", 1) for line in path.read_text("utf-8").splitlines() if ": " in line[1:])
+        source = fields.get("Source", fields["Package"]).split(" ")[0]
+        found.append(Package(fields["Package"], fields["Version"], source, path.parents[1]))
+    if not found:
+        raise SystemExit(f"{folder}: no folder with DEBIAN/control: unpack packages there with `dpkg-deb -R`")
+    return sorted(found)
+
+
+def origins(root: Path) -> list[str]:
+    """Source packages that own the headers below a folder; none where dpkg is not there or knows of none."""
+    paths = [str(path) for path in root.rglob("*.h")]
+    if not paths or shutil.which("dpkg-query") is None:
+        return []
+    owned = subprocess.run(["dpkg-query", "-S", *paths], capture_output=True, text=True, check=False).stdout
+    names = {name for line in owned.splitlines() for name in line.rsplit(": ", 1)[0].split(", ")}
+    if not names:
+        return []
+    told = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${source:Package}\n", *sorted(names)], capture_output=True, text=True, check=False
+    )
+    return sorted(set(told.stdout.split()))
+
+
+def check_apart(packages: Sequence[Package], root: Path, sources: Sequence[str]) -> None:
+    """Refuse packages whose source package or top folder holds headers of the bed (SystemExit names them)."""
+    tops = {_parts(path, root)[0] for path in root.rglob("*.h") if len(_parts(path, root)) > 1}
+    for package in packages:
+        own = {parts[0] for path in package.folder.rglob("*.h") if len(parts := _parts(path, package.folder)) > 1}
+        if package.source in sources or own & tops:
+            told = f"source package {package.source}" if package.source in sources else f"{sorted(own & tops)}"
+            raise SystemExit(f"{package.name}: {told} also holds headers below {root}: leave the package out")
+
+
+def _parts(path: Path, root: Path) -> tuple[str, ...]:
+    """Folders and name of a header as an `#include` sees them."""
+    parts = path.relative_to(root).parts
+    for prefix in (("usr", "include"), (_MULTIARCH,)):
+        parts = parts[len(prefix) :] if parts[: len(prefix)] == prefix else parts
+    return parts
+
+
+def candidates(package: Package, names: set[str], characters: int) -> Iterator[str]:
+    """Yield texts of a package in an order by hash, a few of each file; files of one of `names` are left out."""
+    found = []
+    for text in read_texts("headers", package.folder):
+        if Path(text.group).name not in names:
+            parts = sorted(documents([text.text], characters), key=_digest)[:_OF_A_FILE]
+            found += [(turn, _digest(part), part) for turn, part in enumerate(parts)]
+    yield from dict.fromkeys(part for _, _, part in sorted(found))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- choosing texts -------------------------------------------------------------------------------------------------
+
+
+class Chosen(NamedTuple):
+    """Texts of the split, and what became of the others that were looked at."""
+
+    examples: AlignedSet
+    of_package: dict[str, int]
+    left_out: dict[str, int]
+
+
+def choose_texts(offered: Mapping[str, Iterator[str]], extension: Extension, known: np.ndarray, limit: int) -> Chosen:
+    """Take texts of the packages in turns, up to a limit.
+
+    Args:
+        offered: texts by package.
+        known: ordered passages of which a text may share `MOST_SHARED` of its own.
+    """
+    taken: list[AlignedExample] = []
+    of_package, left_out = dict.fromkeys(offered, 0), {"without a new token": 0, "shared": 0}
+    waiting, own = dict(offered), np.zeros(0, np.uint64)
+    while waiting and len(taken) < limit:
+        turn = {name: text for name, texts in waiting.items() if (text := next(texts, None)) is not None}
+        waiting = {name: waiting[name] for name in turn}
+        for name, text in turn.items():
+            found = whole_texts(align_texts(extension, [text]), extension.V, extension.N, max_length=1024).examples
+            if len(taken) == limit or not found:
+                continue
+            if (found[0].ids < extension.V).all():
+                left_out["without a new token"] += 1
+                continue
+            mine = passages(found[0].original_ids)
+            if len(mine) and (_among(mine, known) | _among(mine, own)).mean() > MOST_SHARED:
+                left_out["shared"] += 1
+                continue
+            taken.append(found[0])
+            of_package[name] += 1
+            own = np.union1d(own, mine)
+    return Chosen(AlignedSet(tuple(taken), vocab_size=extension.V, n_new=extension.N), of_package, left_out)
+
+
+def _bed_texts(kind: str, root: Path | None, content: Mapping[str, Any]) -> tuple[list[str], set[str]]:
+    """The texts that the bed's training examples were cut from, and the names of all headers of their folder."""
+    texts: list[Text] = read_texts(kind, root)
+    half = content["training_bytes"] // 2
+    splits = split_texts(texts, {"tokenizer": half, "train": half})
+    return splits["tokenizer"] + splits["train"], {Path(text.group).name for text in texts}
+
+
+def prepare_report(options: argparse.Namespace) -> None:
+    """Add the split to a setting of headers, and write which packages it holds and what it shares with other texts."""
+    began = time.perf_counter()
+    kind, folder = SETTINGS[options.setting], options.data / options.setting
+    if kind != "headers":
+        raise SystemExit(f"{options.setting}: its splits share no package already; this split is for headers")
+    root = options.root or Path("/usr/include")
+    content, before = files.read_json(folder / "setting.json"), checksums(folder)
+    extension = extend_again(content, models.load_tokenizer(options.model))
+    packages, sources = read_packages(options.packages), origins(root)
+    check_apart(packages, root, sources)
+    texts, names = _bed_texts(kind, root, content)
+    whole = all_passages(encode_each(extension.original, documents(texts, options.characters)))
+    print(f"{len(whole):,} passages of training text, {time.perf_counter() - began:.0f} s", flush=True)
+    seen = {name: _originals(read_examples(folder, name)) for name in ("snippets", "texts", "sweep")}
+    read = all_passages(seen["snippets"] + seen["texts"])
+    if len(read) and _among(read, whole).mean() < 0.99:  # a few cross the places where documents were cut
+        raise SystemExit(f"{root} is not what {folder} was made from: its training examples do not stand there")
+    known = np.union1d(np.union1d(whole, read), all_passages(seen["sweep"]))
+    offered = {package.name: candidates(package, names, options.characters) for package in packages}
+    chosen = choose_texts(offered, extension, known, options.judged)
+    np.savez_compressed(folder / f"{PACKAGES}.npz", **pack(chosen.examples))
+    if checksums(folder) != before:
+        raise SystemExit(f"{folder}: another split changed meanwhile; make the setting again")
+    _record(options, [p for p in packages if chosen.of_package[p.name]], sources, chosen, {"training_text": whole})
+    told = f"{len(chosen.examples)} texts, {chosen.examples.counts().sum():,} new tokens"
+    print(f"{options.setting}: {told}, left out {chosen.left_out}, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of what `prepare` wrote for a setting."""
+    return {name: files.file_digest(folder / name) for name in _SETS}
+
+
+def _record(
+    options: argparse.Namespace, packages: Sequence[Package], sources: list[str], chosen: Chosen,
+    more: Mapping[str, np.ndarray],
+) -> None:  # fmt: skip
+    """Write RESULTS/packages/texts.json: this setting's part, and shares of every setting that is there."""
+    path, folder = options.results / PACKAGES / "texts.json", options.data / options.setting
+    content: dict[str, Any] = files.read_json(path) if path.exists() else {"settings": {}, "splits": {}}
+    content |= {"passage": PASSAGE, "most_shared": MOST_SHARED, "sources_of_the_bed": sources}
+    content["settings"][options.setting] = {
+        "date": datetime.date.today().isoformat(), "left_out": chosen.left_out,
+        "packages": [
+            {**{key: getattr(p, key) for key in ("name", "version", "source")}, "texts": chosen.of_package[p.name]}
+            for p in packages
+        ],
+        "sha256": checksums(folder) | {f"{PACKAGES}.npz": files.file_digest(folder / f"{PACKAGES}.npz")},
+    }  # fmt: skip
+    for setting in (name for name in SETTINGS if (options.data / name / "report.npz").exists()):
+        if setting == options.setting:
+            content["splits"][setting] = describe_splits(options.data / setting, more)
+        elif setting not in content["splits"]:
+            content["splits"][setting] = describe_splits(options.data / setting)
+    files.write_json(path, content)
+    print(f"{path}: {content['splits'][options.setting]}", flush=True)
+
+
+def check_texts(options: argparse.Namespace) -> None:
+    """Refuse a setting that is not the one that RESULTS/packages/texts.json tells of (SystemExit)."""
+    path, folder = options.results / PACKAGES / "texts.json", options.data / options.setting
+    told = files.read_json(path)["settings"].get(options.setting) if path.exists() else None
+    if told is None:
+        raise SystemExit(f"{path}: nothing on {options.setting}: recipes.py prepare-report --setting {options.setting}")
+    for name, digest in told["sha256"].items():
+        if not (folder / name).exists() or files.file_digest(folder / name) != digest:
+            raise SystemExit(f"{folder / name} is not the file that {path} tells of: prepare the split again")
