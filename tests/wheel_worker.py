@@ -14,7 +14,12 @@ def _settle(site: Path, here: Path) -> None:
     """Stand in an empty folder and find this package in `site` alone."""
     assert not [name for name in sys.modules if name.startswith("vocabx_utils")]
     os.chdir(here)
-    elsewhere = [path for path in sys.path if path and not Path(path).resolve().is_relative_to(ROOT)]
+    environment = Path(sys.prefix)  # which may lie in the checkout
+    elsewhere = [
+        path
+        for path in sys.path
+        if path and (Path(path).is_relative_to(environment) or not Path(path).resolve().is_relative_to(ROOT))
+    ]
     sys.path[:] = [str(site), *elsewhere]
 
 
