@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bench_scripts import bench, scripts  # noqa: F401  (a fixture of every test here)
 
 from vocabx_utils import files
 from vocabx_utils.measured import DOMAIN_ARMS, read_domains, read_phrases
 from vocabx_utils.resampling import paired_bootstrap
 
 ROOT = Path(__file__).parents[1]
-BENCH = ROOT / "tests" / "bench"
 PAGE, RESULTS = ROOT / "docs" / "domains.md", ROOT / "results" / "domains"
 RECIPE = "r1:kl_last:0.001:0.0001:mean:texts"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-
-
-def bench(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------

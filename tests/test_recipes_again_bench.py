@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from bench_scripts import BENCH, bench, scripts  # noqa: F401  (a fixture of every test here)
 from test_recipes_bench import lines
 
 from vocabx_utils import files
 
-BENCH = Path(__file__).parent / "bench"
 LIGHT = "kl_hidden:kl_last_ce0.03_hidden0.1:0.001:0.0001:mean"
 HEAVY = "kl_hidden:kl_last_ce0.03_hidden1:0.001:0.0001:mean"
 R1, R4 = "r1:kl_last_ce0.03:0.001:0.0001:mean", "r4:kl_last:0.001:0.0001:mean:fit0.3"
 PUBLISHED, ADVISED = "td:hidden_last:0.0001:0.0001:mean:wu0.5", "kl_ce:kl_last_ce0.1:0.001:0.0001:mean"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-
-
-def bench(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 # --- passages -------------------------------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bench_scripts import BENCH, bench, scripts  # noqa: F401  (a fixture of every test here)
 from tiny import N, V
 from training.phase1_parts import example_set
 
@@ -16,18 +16,6 @@ from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
 from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, advice_against, read_recipes
 from vocabx_utils.training.phase1 import Phase1Training
-
-BENCH = Path(__file__).parent / "bench"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-
-
-def bench(name: str) -> Any:
-    return importlib.import_module(name)
-
 
 # --- examples -------------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bench_scripts import bench, scripts  # noqa: F401  (a fixture of every test here)
 
 from vocabx_utils import files
 from vocabx_utils.evaluation.decoding import Completion
@@ -17,16 +17,6 @@ from vocabx_utils.training.batches import Step
 from vocabx_utils.training.examples import Example, ExampleSet
 
 ROOT = Path(__file__).parents[1]
-BENCH = ROOT / "tests" / "bench"
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCH))
-
-
-def bench(name: str) -> Any:
-    return importlib.import_module(name)
 
 
 # --- arms -----------------------------------------------------------------------------------------------------------

@@ -230,11 +230,10 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
         read = folder / "speed" / path.name
         speeds = {(row["arm"], row["n"]): row for row in (files.read_jsonl(read) if read.exists() else [])}
         for row in sorted(rows, key=lambda row: (row["n"], list(DOMAIN_ARMS).index(row["arm"]))):
-            resting = (row["arm"].removesuffix("_rows"), row["n"])
-            others = {"above_base": ("base", 0), "above_lora": ("base_lora", 0), "above_resting": resting}
-            gaps = {name: _above(row, arms.get(other)) for name, other in others.items()}
-            if resting == (row["arm"], row["n"]):
-                gaps["above_resting"] = None
+            moving = row["arm"].endswith("_rows")
+            resting = arms.get((row["arm"].removesuffix("_rows"), row["n"])) if moving else None
+            others = {"above_base": arms.get(("base", 0)), "above_lora": arms.get(("base_lora", 0))}
+            gaps = {name: _above(row, other) for name, other in (others | {"above_resting": resting}).items()}
             speed = speeds.get((row["arm"], row["n"]), {})
             found.append(row | gaps | {key: speed[key] for key in ("speed_gain", "speed_range") if speed})
     return found

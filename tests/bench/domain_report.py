@@ -190,6 +190,8 @@ def moving_table(rows: Rows) -> str:
 
 def missing_sentence(rows: Rows) -> str:
     """Name what a reader would look for in vain: arms at the least N, and readings of speed, by model and text."""
+    if not rows:
+        return _NOTHING
     gaps = []
     for name in dict.fromkeys(place(row) for row in rows):
         own = [row for row in rows if place(row) == name]
@@ -200,8 +202,6 @@ def missing_sentence(rows: Rows) -> str:
             lacking.append("characters a second")
         if lacking:
             gaps.append(f"- {name}: {'; '.join(lacking)}")
-    if not rows:
-        return _NOTHING
     return "Everything named above is measured." if not gaps else "\n".join(["Not measured:", "", *gaps])
 
 

@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from bench_parts import table_of
 from recipe_further import without
 from recipe_runs import parse_run
-from recipe_verdict import BASE, MARGINS, PACKAGES, advice, distances, judge_setting, verdict
+from recipe_verdict import BASE, COUNTS, MARGINS, PACKAGES, advice, distances, judge_setting, text_sums, verdict
 
 from vocabx_utils import files
 from vocabx_utils.measured import RECIPES
@@ -137,11 +136,7 @@ def read_again(lines: Sequence[Row], old: Sequence[Row]) -> dict[str, Any]:
 
 
 def _means(row: Row) -> dict[str, float]:
-    return {
-        "kl_identical": sum(row["kl_identical"]) / sum(row["n_identical"]),
-        "kl_last": sum(row["kl_last"]) / sum(row["n_last"]),
-        "bpb": sum(row["nats"]) / np.log(2) / sum(row["n_bytes"]),
-    }
+    return {column: float(sums.sum() / sum(row[COUNTS[column]])) for column, sums in text_sums(row).items()}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

@@ -50,7 +50,6 @@ def distance_table(sweeps: Sweeps) -> str:
 
 def without(run: Run) -> tuple[str, str]:
     """What a run of a further family tries, in words, and the settings of the run that does not try it."""
-    plain = {"fade": "fade", "equal": "equal", "sampled": "sampled", "texts": "texts"}.get(run.family)
     label = RECIPES[run.family]
     if run.family == "kl_hidden":
         weight = float(re.findall(r"_hidden([\d.]+)", run.objective)[0])
@@ -58,7 +57,8 @@ def without(run: Run) -> tuple[str, str]:
         return label, re.sub(r"_hidden[\d.]+", "", run.settings)
     if run.family == "equal" and run.data == "texts":
         label += ", in whole texts"
-    return label, ":".join(word for word in run.settings.split(":") if word != plain)
+    # what the other families try is a word of their settings, which is also their name
+    return label, ":".join(word for word in run.settings.split(":") if word != run.family)
 
 
 def pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

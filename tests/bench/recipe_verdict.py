@@ -23,6 +23,7 @@ from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES
 from vocabx_utils.resampling import crossed_bootstrap
 
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
+COUNTS = {"kl_identical": "n_identical", "kl_last": "n_last", "bpb": "n_bytes"}  # what a text counts in a column
 BASE = "base"  # the row of the model under its original tokenizer
 PACKAGES = "packages"  # the second report split, of C headers, and the folder of its results
 ADVISED = ("r1", "kl_ce")
@@ -118,19 +119,20 @@ def gather(rows: Sequence[Row]) -> tuple[list[int], dict[str, dict[str, np.ndarr
         raise SystemExit(f"no seed was trained for all of {', '.join(names)}: let `final` go on")
     by_place = {(row["run"], row["seed"]): row for row in trained}
     first = trained[0]
-    counts = {"kl_identical": "n_identical", "kl_last": "n_last", "bpb": "n_bytes"}
     for row in trained:
-        if any(row[count] != first[count] for count in counts.values()):
+        if any(row[count] != first[count] for count in COUNTS.values()):
             raise SystemExit(f"{row['run']}, seed {row['seed']}: other texts than {first['run']}; measure both again")
     sums: dict[str, dict[str, np.ndarray]] = {}
     for name in names:
         of_run = [by_place[name, seed] for seed in seeds]
-        sums[name] = {
-            "kl_identical": np.array([row["kl_identical"] for row in of_run]),
-            "kl_last": np.array([row["kl_last"] for row in of_run]),
-            "bpb": np.array([row["nats"] for row in of_run]) / np.log(2),
-        }
-    return seeds, sums, {column: np.array(first[count], float) for column, count in counts.items()}
+        sums[name] = {column: np.array([text_sums(row)[column] for row in of_run]) for column in COUNTS}
+    return seeds, sums, {column: np.array(first[count], float) for column, count in COUNTS.items()}
+
+
+def text_sums(row: Row) -> dict[str, np.ndarray]:
+    """(T,) sums of each text by column: nats of both KL, and bits."""
+    bits = np.array(row["nats"]) / np.log(2)
+    return {"kl_identical": np.array(row["kl_identical"]), "kl_last": np.array(row["kl_last"]), "bpb": bits}
 
 
 def compare(one: np.ndarray, other: np.ndarray, counts: np.ndarray, column: str) -> dict[str, Any]:
