@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from decimal import Decimal
@@ -191,6 +192,24 @@ def test_strict_verdicts(solution: str, test: str, status: str, forked: bool, pl
     with Sandbox(plain.view, forked=forked) as sandbox:
         verdict = sandbox.run(Task(solution, test, "asserts", Strict(("f",))), Limits(timeout_s=2))
     assert verdict.status == status, verdict.details
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("forked", [False, True], ids=["fresh", "forked"])
+def test_a_tester_that_is_slow_to_come_does_not_turn_a_timeout_into_a_crash(
+    forked: bool, plain: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = Sandbox._ready
+
+    def slow(self: Sandbox, *args: object, grouped: bool, **kwargs: object) -> object:
+        if not grouped:  # the tester's jail: longer than the candidate's processor time
+            time.sleep(3.5)
+        return ready(self, *args, grouped=grouped, **kwargs)
+
+    monkeypatch.setattr(Sandbox, "_ready", slow)
+    with Sandbox(plain.view, forked=forked) as sandbox:
+        verdict = sandbox.run(Task("while True: pass", "f(1)", "asserts", Strict(("f",))), Limits(timeout_s=0.5))
+    assert verdict.status == "timeout", verdict.details
 
 
 @pytest.mark.sandbox

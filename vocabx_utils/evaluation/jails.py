@@ -179,13 +179,12 @@ class Program:
         with contextlib.suppress(OSError):
             self._calls.shutdown(socket.SHUT_RDWR)
 
-    def converse(self, job: Mapping[str, Any], timeout_s: float, candidate: Program | None = None) -> Ending:
-        """Hand over the job, then read the report until it is complete, the program ends or time is over.
+    def listen(self, timeout_s: float, candidate: Program | None = None) -> Ending:
+        """Read the report of a job handed over until it is complete, the program ends or `timeout_s` are over.
 
         In strict mode `candidate` is the program whose functions this one calls; when that one has ended, this one
         is told.
         """
-        self.hand_over(job)
         begin = time.monotonic()
         frame = b""
         while not _complete(frame):

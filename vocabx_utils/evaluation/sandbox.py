@@ -107,7 +107,7 @@ class Sandbox:
                 if task.strict is not None:
                     return self._run_strict(job, task.strict, limits, warm)
                 with self._program(forkserver.RUN, limits, warm) as program:
-                    return self._converse(program, job, limits)
+                    return self._converse({program: job}, limits)
             except SandboxUnavailableError:
                 self.close()  # the memory group, too: it may be what is gone
                 if attempt == _START_ATTEMPTS:
@@ -115,11 +115,13 @@ class Sandbox:
                 time.sleep(0.1 * attempt)
         raise AssertionError("unreachable")
 
-    def _converse(
-        self, program: Program, job: Mapping[str, Any], limits: Limits, candidate: Program | None = None
-    ) -> Ending:
+    def _converse(self, jobs: Mapping[Program, Mapping[str, Any]], limits: Limits) -> Ending:
+        """Hand over the jobs in their order, and read the report of the first program."""
         kills = self._group.kills() if self._group else 0
-        ending = program.converse(job, limits.timeout_s, candidate)
+        for program, job in jobs.items():
+            program.hand_over(job)
+        reporting, *candidate = jobs
+        ending = reporting.listen(limits.timeout_s, *candidate)
         return replace(ending, killed=self._group is not None and self._group.kills() > kills)
 
     def _run_strict(self, job: dict[str, Any], strict: Strict, limits: Limits, warm: bool) -> Ending:
@@ -128,11 +130,13 @@ class Sandbox:
         trusted = {**job, "solution": "", "strict": names}
         tester_end, candidate_end = socket.socketpair()
         with tester_end, candidate_end, self._program(forkserver.SERVE, limits, warm, candidate_end) as candidate:
-            candidate.hand_over({"solution": job["solution"], "limits": job["limits"]})
             self._tester = self._ready(self._tester, grouped=False)
             with self._tester.program(forkserver.RUN, tester_end) as tester:
                 tester_end.close()
-                return self._converse(tester, trusted, limits, candidate)
+                # The candidate begins last: what it spends before the clock runs counts for its processor time alone,
+                # and where the tester was slow to come an endless loop looked like a crash.
+                served = {"solution": job["solution"], "limits": job["limits"]}
+                return self._converse({tester: trusted, candidate: served}, limits)
 
     @contextlib.contextmanager
     def _program(
