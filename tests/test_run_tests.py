@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import run_tests
-from run_tests import Job, chain_from, choose, notebook_jobs, run_jobs
+from run_tests import Job, chain_from, choose, count_threads, notebook_jobs, run_jobs
 
 from vocabx_utils.paths import STAGES
 
@@ -19,7 +19,7 @@ from vocabx_utils.paths import STAGES
 def test_what_needs_a_failed_one_does_not_begin_and_the_log_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    priority = max(18, os.nice(0))  # not 19, also where these tests give way themselves
+    priority = max(12, os.nice(0))  # also where these tests give way themselves
     bodies = {
         "first": "import os; open('first', 'w').close(); assert os.environ['OMP_NUM_THREADS'] == '1'"
         f" and os.nice(0) == {priority}",
@@ -32,7 +32,7 @@ def test_what_needs_a_failed_one_does_not_begin_and_the_log_is_shown(
     for name, body in bodies.items():
         (tmp_path / f"test_{name}.py").write_text(f"def test_it(tmp_path, monkeypatch):\n    {body}\n")
         words = ["-q", "--rootdir", str(tmp_path), "-p", "no:nbval", str(tmp_path / f"test_{name}.py")]
-        jobs.append(Job(name, words, tmp_path / f"{name}.log", needs.get(name, ()), gives_way=name == "first"))
+        jobs.append(Job(name, words, tmp_path / f"{name}.log", needs.get(name, ()), nice=12 * (name == "first")))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path)
         patched.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
@@ -61,10 +61,30 @@ def test_all_but_the_longest_chain_give_way() -> None:
     needs = {"a": (), "b": ("a",), "c": ("a",), "d": ("a", "c"), "e": ()}
     assert chain_from("a", needs) == ["a", "c", "d"] and chain_from("e", needs) == ["e"]
     jobs = notebook_jobs([], Path("scratch"))
-    assert [job.name[:2] for job in jobs if not job.gives_way] == ["01", "03", "04", "05"]
+    assert [job.name[:2] for job in jobs if not job.nice] == ["01", "03", "04", "05"]
 
 
-def test_the_last_one_has_every_core_if_nothing_runs_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("begins", "others", "threads"),
+    [
+        ("chain", ["unit"], 1),  # has limits in seconds
+        ("chain", ["side", "side"], 4),
+        ("chain", ["chain"], 1),
+        ("side", ["chain"], 1),
+        ("side", ["side"], 1),
+        ("side", [], 4),
+        ("unit", [], 4),
+    ],
+)
+def test_every_core_is_for_those_to_whom_all_others_give_way(
+    begins: str, others: list[str], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests.psutil, "cpu_count", lambda: 4)
+    kinds = {"chain": Job("03", []), "side": Job("06", [], nice=18), "unit": Job("unit", [], nice=10, limited=True)}
+    assert count_threads(kinds[begins], [kinds[other] for other in others]) == threads
+
+
+def test_threads_are_counted_from_what_runs_and_what_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, list[int]] = {}
 
     def start(job: Job, threads: int) -> subprocess.Popen[bytes]:
@@ -73,13 +93,18 @@ def test_the_last_one_has_every_core_if_nothing_runs_beside_it(monkeypatch: pyte
 
     monkeypatch.setattr(Job, "start", start)
     monkeypatch.setattr(run_tests.psutil, "cpu_count", lambda: 4)
-    for seconds in ("0", "0.3"):
-        jobs = [Job("long", [seconds]), Job("first", ["0.1"]), Job("last", ["0"], needs=["first"])]
+    for seconds in ("0.3", "0"):
+        unit = Job("unit", [seconds], nice=1, limited=True)
+        jobs = [unit, Job("first", ["0.1"]), Job("last", ["0.1"], needs=["first"]), Job("side", ["0"], nice=2)]
         assert run_jobs(jobs, 2) == []
-    assert given == {"first": [1, 1], "long": [1, 1], "last": [4, 1]}
+    assert given == {"unit": [1, 1], "first": [1, 1], "last": [1, 4], "side": [1, 1]}
+    given.clear()
+    jobs = [Job("unit", ["0"], nice=1, limited=True), Job("first", ["0"]), Job("last", ["0"], needs=["first"])]
+    assert run_jobs(jobs, 1) == []
+    assert given == {"unit": [4], "first": [4], "last": [4]}
 
 
-@pytest.mark.parametrize(("free", "words", "at_once"), [(64, [], 3), (4, [], 1), (64, ["--one-by-one"], 1)])
+@pytest.mark.parametrize(("free", "words", "at_once"), [(64, [], 2), (4, [], 1), (64, ["--one-by-one"], 1)])
 def test_little_memory_is_told_and_everything_runs_one_by_one(
     free: int, words: list[str], at_once: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

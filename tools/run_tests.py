@@ -3,8 +3,9 @@
 python tools/run_tests.py --unit=WORDS --nbval=WORDS [--one-by-one]
 
 WORDS are what follows `python -m pytest`. Each notebook is a process of its own that begins when those whose files it
-reads have passed, two at a time, with one thread; what is left alone at the end has every core. The longest chain of
-notebooks decides how long all of it takes, so the other notebooks and the unit tests give way to it.
+reads have passed. The longest chain of notebooks decides how long all of it takes, so unit tests and the other
+notebooks give way to it, and wait for each other. Beside unit tests a notebook has one thread; once they are done, the
+chain has every core.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import psutil
 from vocabx_utils.cli.grid import NEEDS
 from vocabx_utils.cli.notebooks import find_notebooks
 
-# The lowest priority but one: beside the chain it gets 2 % of a core. At the lowest one (19), or in the idle class of
-# Linux, tests of the sandbox could no longer see that a program has lowered the priority of others.
-NICE = 18
+# How far a job gives way. Sandboxed programs in unit tests have limits of seconds, so where the chain takes every core
+# they still get a tenth of one, and their tests must see that a program has lowered the priority of others (19 is the
+# lowest). Notebooks beside the chain have neither.
+UNIT_NICE, NOTEBOOK_NICE = 10, 18
 GB = 10  # two notebooks of up to 4 GB beside two processes of unit tests of 1 GB
 UNIT = "unit tests"
 
@@ -40,14 +42,15 @@ class Job:
     words: Sequence[str]
     log: Path | None = None  # where its output goes; none: shown at once
     needs: Sequence[str] = ()
-    gives_way: bool = False
+    nice: int = 0
+    limited: bool = False  # whether limits of seconds hold in it
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, threads: int = 1) -> subprocess.Popen[bytes]:
         """Begin, with so many threads in each process."""
         command = [sys.executable, "-m", "pytest", *self.words]
-        if self.gives_way:
-            command = ["nice", "-n", str(max(0, NICE - os.nice(0))), *command]  # counted from where this process is
+        if further := max(0, self.nice - os.nice(0)):  # `nice` counts from where this process is
+            command = ["nice", "-n", str(further), *command]
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | self.environment
         if self.log is None:
             return subprocess.Popen(command, env=environment)
@@ -74,11 +77,18 @@ def choose(waiting: Sequence[Job], passed: set[str], running: int, at_once: int)
     return max(ready, key=lambda job: len(chain_from(job.name, needs)))
 
 
+def count_threads(job: Job, others: Sequence[Job]) -> int:
+    """Return the threads of a job, by what runs beside it or may come to.
+
+    Two threads are worth less than two processes, so a job has every core only beside what gives way to it, and beside
+    nothing with limits in seconds.
+    """
+    alone = all(other.nice > job.nice and not other.limited for other in others)
+    return (psutil.cpu_count() or 1) if alone else 1
+
+
 def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
     """Run jobs and say how each one ended, with its log where it failed.
-
-    Two threads of a notebook are worth less than two processes, and would starve what gives way, whose sandboxed
-    programs have limits of seconds; so only a job that nothing runs beside or waits behind has every core.
 
     Args:
         jobs: each stands behind those that it needs.
@@ -91,7 +101,9 @@ def run_jobs(jobs: Sequence[Job], at_once: int) -> list[str]:
     while waiting or running:
         while job := choose(waiting, passed, len(running), at_once):
             waiting.remove(job)
-            process = job.start(1 if running or waiting else psutil.cpu_count() or 1)
+            beside = [other for other, _, _ in running.values()]
+            later = [other for other in waiting if at_once > 1 and job.name not in other.needs]
+            process = job.start(count_threads(job, [*beside, *later]))
             running[process.pid] = (job, process, time.monotonic())
         if not running:  # what is left needs one that failed
             return failed + [job.name for job in waiting]
@@ -116,7 +128,14 @@ def notebook_jobs(words: Sequence[str], scratch: Path) -> list[Job]:
     runs, words = {"VOCABX_RUNS": str(scratch / "runs")}, [*words, "-p", "no:cacheprovider"]
     chain = max((chain_from(name, NEEDS) for name in NEEDS), key=len)
     return [
-        Job(name, [*words, str(path)], scratch / f"{name}.log", NEEDS.get(name, ()), name not in chain, runs)
+        Job(
+            name,
+            [*words, str(path)],
+            scratch / f"{name}.log",
+            NEEDS.get(name, ()),
+            0 if name in chain else NOTEBOOK_NICE,
+            environment=runs,
+        )
         for name, path in find_notebooks().items()
     ]
 
@@ -135,8 +154,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vocabx-") as scratch:
         jobs = notebook_jobs(shlex.split(asked.nbval), Path(scratch))
         if asked.unit:
-            jobs.insert(0, Job(UNIT, shlex.split(asked.unit), gives_way=True))
-        at_once = 1 if asked.one_by_one else 2 + bool(asked.unit)
+            jobs.insert(0, Job(UNIT, shlex.split(asked.unit), nice=UNIT_NICE, limited=True))
+        at_once = 1 if asked.one_by_one else 2
         failed = run_jobs(jobs, at_once)
     print(f"{len(jobs)} jobs, {len(failed)} of them failed", *failed, sep="\n  ")
     return int(bool(failed))

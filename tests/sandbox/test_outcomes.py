@@ -160,7 +160,7 @@ UNIT = "import unittest\nclass TestCases(unittest.TestCase):\n    def test_a(sel
 def test_programs_get_their_verdicts(
     solution: str, test: str, style: str, outcome: tuple[str, str, str], sandbox: Sandbox
 ) -> None:
-    verdict = sandbox.run(Task(solution, test, style), Limits(timeout_s=5, memory_mb=2048))
+    verdict = sandbox.run(Task(solution, test, style), Limits(timeout_s=20, memory_mb=2048))
     assert (verdict.status, verdict.reason, verdict.exception) == outcome, verdict.details
     assert all(len(text) <= 400 for text in verdict.details.values())
 
@@ -201,7 +201,7 @@ builtins.str = lambda value: "test_a"
 @pytest.mark.parametrize("name", FORGERIES)
 def test_builtins_of_the_candidate_are_not_those_of_the_runner(name: str, style: str, sandbox: Sandbox) -> None:
     test = UNIT if style == "unittest" else "assert f() == 1"
-    verdict = sandbox.run(Task(FORGERIES[name] + "def f(): return 2\n", test, style), Limits(timeout_s=5))
+    verdict = sandbox.run(Task(FORGERIES[name] + "def f(): return 2\n", test, style), Limits(timeout_s=20))
     assert verdict.status == "fail", verdict
     assert flags(FORGERIES[name])
 
