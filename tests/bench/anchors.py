@@ -144,8 +144,9 @@ class Bench:
         sets["curve"] = replace(sets["validation"], examples=few)
         for split, examples in sets.items():
             cache = teacher_cache(
-                self.base, examples, self.scratch / f"teacher-{n}-{split}", token_budget=self.args.token_budget
-            )
+                self.base, examples, self.scratch / f"teacher-{n}-{split}", token_budget=self.args.token_budget,
+                likelihood=split != "train",
+            )  # fmt: skip
             caches[split] = cache.to(self.base.device)
         data = Phase1Data(
             sets["train"], sets["curve"], caches["train"], caches["curve"], aligned=aligned["train"]

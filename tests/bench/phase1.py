@@ -29,7 +29,7 @@ FLOP per student token, recomputation not counted (P linear weights of the block
 heads · head width for the causal half of both attention products, k compared positions per token):
 forward 2P + A + 2H, backward by states 2P + 2A, and at compared positions the gradient 2H, new rows 4 · N · D; the
 blocks only at the share r of tokens that they do run over                          = r(4P + 3A) + 2H + 2kH + 4ND
-The teacher's pass, per original token: forward 2P + A, and 2H for its own likelihood.
+The teacher's pass over training texts, per original token: forward 2P + A.
 """
 
 from __future__ import annotations
@@ -345,8 +345,8 @@ def teacher_pass(problem: Problem) -> float:
     for _ in range(5):
         synchronise()
         began = time.perf_counter()
-        nats = [found for *_, found in _passes(problem.base, problem.train, -1, problem.config.token_budget)]
-        float(torch.stack(nats).sum())
+        for _ in _passes(problem.base, problem.train, -1, problem.config.token_budget, likelihood=False):
+            pass
         synchronise()
         took.append(time.perf_counter() - began)
     return sorted(took)[2]
@@ -354,8 +354,8 @@ def teacher_pass(problem: Problem) -> float:
 
 def teacher_flops_per_token(problem: Problem, w: Workload) -> float:
     """Of the teacher's one pass, likewise."""
-    blocks, attention, head = _work(problem, w)
-    return 2 * blocks + attention + 2 * head
+    blocks, attention, _ = _work(problem, w)
+    return 2 * blocks + attention
 
 
 # --- wall time to equal quality -------------------------------------------------------------------------------------

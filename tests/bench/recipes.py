@@ -83,11 +83,12 @@ class Bench:
         with timed(f"texts of {split} and their teacher"):
             found = read_examples(self.folder, split)
             texts = AlignedSet(found.examples[: self.options.judged], vocab_size=found.vocab_size, n_new=found.n_new)
-            return texts, self.ask(texts)
+            return texts, self.ask(texts, likelihood=True)
 
-    def ask(self, examples: AlignedSet) -> TeacherStates:
+    def ask(self, examples: AlignedSet, likelihood: bool = False) -> TeacherStates:
         """Run the teacher over a set."""
-        return ask_teacher(self.base, examples, token_budget=self.options.token_budget).to(self.base.device)
+        budget = self.options.token_budget
+        return ask_teacher(self.base, examples, token_budget=budget, likelihood=likelihood).to(self.base.device)
 
     def pool(self, name: str) -> AlignedSet:
         """All training examples of a kind."""
@@ -211,7 +212,7 @@ def final(options: argparse.Namespace) -> None:
         judged = {"report": bench.read_judged("report")} | judged  # the line of this split comes last: all is there
     # a training ends with a validation: here of a single text, since all of them are measured text by text
     one = AlignedSet(bench.judged.examples[:1], vocab_size=bench.judged.vocab_size, n_new=bench.judged.n_new)
-    little = one, bench.ask(one)
+    little = one, bench.ask(one, likelihood=True)
     if (split, BASE, 0) not in known:
         files.append_jsonl(path, _base_row(bench))
     for seed, run in while_time_lasts(

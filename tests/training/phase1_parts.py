@@ -37,7 +37,7 @@ def phase1_data(base: BaseModel, folder: Path) -> Phase1Data:
         train,
         validation,
         teacher_cache(base, train, folder / "train", tell=quiet),
-        teacher_cache(base, validation, folder / "validation", tell=quiet),
+        teacher_cache(base, validation, folder / "validation", likelihood=True, tell=quiet),
         aligned=aligned()[:16],
     )
 

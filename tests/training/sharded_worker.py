@@ -52,7 +52,9 @@ def train_and_die(folder: Path, last: int) -> None:
         recompute_blocks(base.model)
         train, validation = example_set(0, 16), example_set(16, 23)  # 7: one process has a text less
         caches = [
-            teacher_cache(base, part, folder / name, tell=lambda _: None, processes=processes)
+            teacher_cache(
+                base, part, folder / name, likelihood=name == "validation", tell=lambda _: None, processes=processes
+            )
             for name, part in (("train", train), ("validation", validation))
         ]
         data = Phase1Data(train, validation, *caches)

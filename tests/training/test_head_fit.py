@@ -78,7 +78,7 @@ def test_a_strong_pull_keeps_the_first_values() -> None:
 
 def test_a_training_ends_with_fitted_head_rows() -> None:
     base, examples = tiny_model(), example_set(0, 12)
-    teacher, recipe = ask_teacher(base, examples), parse_variant("mean_kl_last")
+    teacher, recipe = ask_teacher(base, examples, likelihood=True), parse_variant("mean_kl_last")
     data, ends = Phase1Data(examples, examples, teacher, teacher), []
     for strength in (0.0, 0.5):
         config = settings(head_fit=strength)

@@ -26,7 +26,7 @@ from vocabx_utils.training.examples import AlignedSet, whole_texts
 from vocabx_utils.training.loop import NonFiniteLossError, learning_rate
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1_stage import VariantResult, train_variant
-from vocabx_utils.training.teacher import teacher_cache
+from vocabx_utils.training.teacher import ask_teacher, teacher_cache
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import align_ids
 
@@ -106,7 +106,10 @@ def test_recurrent_models_are_run_from_their_first_token(tmp_path: Path) -> None
     ends = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
     base = as_base(MambaForCausalLM(MambaConfig(**shape, **ends, initializer_range=0.3)).eval())
     train_set, validation = example_set(0, 4), example_set(20, 22)
-    caches = [teacher_cache(base, s, tmp_path / str(len(s)), tell=lambda _: None) for s in (train_set, validation)]
+    caches = [
+        teacher_cache(base, s, tmp_path / str(len(s)), likelihood=s is validation, tell=lambda _: None)
+        for s in (train_set, validation)
+    ]
     data = phase1.Phase1Data(train_set, validation, *caches)
     result = train_variant("mean_kl_last", base, new_tokens(), data, settings(epochs=1), tmp_path / "v")
     assert result.metrics[-1]["kl_last"] != result.metrics[0]["kl_last"]
@@ -264,7 +267,7 @@ def test_without_new_tokens_kl_is_zero_and_ce_is_the_base_models(tmp_path: Path)
         for e in examples.examples
     ]  # fmt: skip
     examples = AlignedSet(tuple(everything), vocab_size=V, n_new=0)
-    cache = teacher_cache(base, examples, tmp_path, tell=lambda _: None)
+    cache = teacher_cache(base, examples, tmp_path, likelihood=True, tell=lambda _: None)
     none = torch.zeros(0, base.width)
     scores, _ = evaluate(Student(base.model, base.vocab_size, none, none), examples, cache)
     assert abs(scores["kl_identical"]) < 1e-6
@@ -322,7 +325,8 @@ def test_training_kl_is_the_same_mean_as_that_of_the_validation(tmp_path: Path, 
     """Validated on the training texts, with a rate at which rows hardly move, both have to agree."""
     base = tiny_model()
     data = phase1_data(base, tmp_path / "teacher")
-    data = replace(data, validation=data.train, validation_teacher=data.train_teacher)
+    teacher = ask_teacher(base, data.train, likelihood=True)
+    data = replace(data, validation=data.train, validation_teacher=teacher)
     quiet = settings(epochs=1, learning_rate=1e-6)
     start, end = train_variant(name, base, new_tokens(), data, quiet, tmp_path / name).metrics
     assert end[f"train_{key}"] == pytest.approx(end[key], rel=1e-3)

@@ -65,7 +65,7 @@ def test_each_process_reads_its_part_of_every_block(trained: Path) -> None:
 def test_loss_curve_of_two_processes_equals_one(trained: Path, tmp_path: Path) -> None:
     base = models.load_base_model(trained / "model", device="cpu")
     train, validation = example_set(0, 16), example_set(16, 23)
-    data = Phase1Data(train, validation, ask_teacher(base, train), ask_teacher(base, validation))
+    data = Phase1Data(train, validation, ask_teacher(base, train), ask_teacher(base, validation, likelihood=True))
     config = settings(epochs=2, batch_size=3, token_budget=60)
     one = train_variant("mean_kl_last", base, new_tokens(), data, config, tmp_path / "one")
     keys = [files.read_json(folder / "key.json") for folder in (one.folder, trained / "variant")]

@@ -17,7 +17,7 @@ from training.phase1_parts import AsksNothing, example_set
 from vocabx_utils import folders, locks
 from vocabx_utils.training import teacher
 from vocabx_utils.training.blocks import causal_only
-from vocabx_utils.training.teacher import storage_kl, teacher_cache
+from vocabx_utils.training.teacher import ask_teacher, storage_kl, teacher_cache
 from vocabx_utils.training.validation import base_bits_per_byte
 
 FIELDS = {"original": "original_ids", "extended": "ids"}
@@ -41,7 +41,7 @@ def test_rows_are_the_models_hidden_states(tmp_path: Path, dtype: torch.dtype, l
 
 def test_base_score_equals_the_models_own_loss(tmp_path: Path) -> None:
     base, examples = tiny_model(), example_set()
-    cache = teacher_cache(base, examples, tmp_path, token_budget=70, tell=lambda _: None)
+    cache = teacher_cache(base, examples, tmp_path, token_budget=70, likelihood=True, tell=lambda _: None)
     nats, n_bytes = 0.0, 0
     for example in examples.examples:
         ids = torch.from_numpy(example.original_ids)[None]
@@ -51,6 +51,20 @@ def test_base_score_equals_the_models_own_loss(tmp_path: Path) -> None:
         n_bytes += example.n_original_bytes
     assert cache.base_nats == pytest.approx(nats, rel=1e-5)
     assert base_bits_per_byte(cache, examples) == pytest.approx(nats / np.log(2) / n_bytes, rel=1e-5)
+
+
+def test_likelihood_is_summed_up_where_it_is_asked_for(tmp_path: Path) -> None:
+    base, examples = tiny_model(), example_set()
+    told: list[str] = []
+    without, asked, again = (
+        teacher_cache(base, examples, tmp_path, likelihood=wanted, tell=told.append) for wanted in (False, True, True)
+    )
+    assert len(told) == 2  # a cache without it is not one with it
+    assert torch.equal(without.states, asked.states) and asked.base_nats == again.base_nats
+    assert asked.base_nats == ask_teacher(base, examples, likelihood=True).base_nats
+    assert without.base_nats is ask_teacher(base, examples).base_nats is None
+    with pytest.raises(ValueError, match="likelihood=True"):
+        base_bits_per_byte(without, examples)
 
 
 def test_announced_before_written_and_reused_only_for_the_same_input(tmp_path: Path) -> None:
@@ -200,10 +214,12 @@ def test_a_state_that_the_storage_cannot_hold_is_refused() -> None:
 
 def test_the_teachers_pass_asks_the_device_for_nothing(tmp_path: Path) -> None:
     base, examples = tiny_model(), example_set()
-    cache = teacher_cache(base, examples, tmp_path, token_budget=70, tell=lambda _: None)
+    cache = teacher_cache(base, examples, tmp_path, token_budget=70, likelihood=True, tell=lambda _: None)
     with causal_only(), AsksNothing():
-        found = list(teacher._passes(base, examples, -1, 70))
+        found = list(teacher._passes(base, examples, -1, 70, likelihood=True))
+        without = list(teacher._passes(base, examples, -1, 70, likelihood=False))
     assert sorted(index for part, *_ in found for index in part) == list(range(len(examples)))
     assert float(sum(nats for *_, nats in found)) == cache.base_nats
+    assert float(sum(nats for *_, nats in without)) == 0
     for part, kept, _ in found:
         assert torch.equal(kept, cache.states[torch.from_numpy(np.concatenate([cache.rows[i] for i in part]))])

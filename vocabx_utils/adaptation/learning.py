@@ -74,11 +74,12 @@ class Bench:
     def data(self, windows: int, epochs: int) -> Phase1Data:
         """Cut windows of the training and validation files, and ask the teacher, or read what it said."""
 
-        def teacher(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
+        def teacher(split: str, examples: AlignedSet, layer: int) -> TeacherStates:
             folder = self.work / TEACHER / f"{examples.fingerprint()[:16]}-{layer}"
             return teacher_cache(
-                self.base, examples, folder, layer=layer, token_budget=self.sizes.token_budget, tell=_quiet
-            ).to(self.base.device)
+                self.base, examples, folder, layer=layer, token_budget=self.sizes.token_budget,
+                likelihood=split == "validation", tell=_quiet,
+            ).to(self.base.device)  # fmt: skip
 
         train, validation = ([text.read for text in part] for part in (self.split.train, self.split.validation))
         settled = fusing.settled("auto", self.work)

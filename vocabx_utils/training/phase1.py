@@ -115,8 +115,10 @@ def prepare(
     if note := _fuse(base, sets["train"], config):
         tell(note)
 
-    def in_memory(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
-        return ask_teacher(base, examples, layer=layer, token_budget=config.token_budget).to(base.device)
+    def in_memory(split: str, examples: AlignedSet, layer: int) -> TeacherStates:
+        return ask_teacher(
+            base, examples, layer=layer, token_budget=config.token_budget, likelihood=split == "validation"
+        ).to(base.device)
 
     ask = teacher or in_memory
     return Phase1Data(

@@ -113,10 +113,10 @@ def prepare_phase1(
     folder, model = run.stage("03"), base
     config = replace(config, compile_blocks=fusing.settled(config.compile_blocks, folder))
 
-    def cached(_: str, examples: AlignedSet, layer: int) -> TeacherStates:
+    def cached(split: str, examples: AlignedSet, layer: int) -> TeacherStates:
         return teacher_cache(
-            model, examples, layer=layer, token_budget=config.token_budget, storage=_STORAGE[config.teacher_storage],
-            tell=tell, processes=processes,
+            model, examples, layer=layer, token_budget=config.token_budget, likelihood=split == "validation",
+            storage=_STORAGE[config.teacher_storage], tell=tell, processes=processes,
         ).to(model.device)  # fmt: skip
 
     train, validation = (

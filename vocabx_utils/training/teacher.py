@@ -48,13 +48,14 @@ class TeacherStates:
     Attributes:
         rows: per example, (k,) rows of `states` for the positions in `AlignedExample.teacher_at`.
         states: (R, D), memory-mapped on the host, in its memory or on the device; in the dtype of the storage.
-        base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte.
+        base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte;
+            None unless its likelihood was asked for.
         beginnings: what the blocks make of the tokens before each first divergence, the same for teacher and students.
     """
 
     rows: tuple[Ints, ...]
     states: Tensor
-    base_nats: float
+    base_nats: float | None
     beginnings: SharedBeginnings
 
     @cached_property
@@ -80,12 +81,15 @@ def ask_teacher(
     *,
     layer: int = -1,
     token_budget: int = 8192,
+    likelihood: bool = False,
 ) -> TeacherStates:
     """Run the teacher over some examples and keep its states in memory.
 
     Args:
         layer: hidden state to keep, -1 the last (after the final norm).
         token_budget: tokens of one teacher pass, padding included.
+        likelihood: sum the nats of all targets up as well, which takes half as long again with a large vocabulary;
+            validation reports them, training needs none.
 
     Raises:
         ValueError: no example has a position to compare, or an example holds an id outside the vocabulary.
@@ -93,11 +97,11 @@ def ask_teacher(
     rows, total = _layout(base, examples)
     states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
     nats = torch.zeros((), dtype=torch.float64, device=base.device)
-    for part, kept, part_nats in _passes(base, examples, layer, token_budget):
+    for part, kept, part_nats in _passes(base, examples, layer, token_budget, likelihood):
         nats += part_nats
         states[torch.from_numpy(np.concatenate([rows[index] for index in part]))] = kept.cpu()
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
-    return TeacherStates(tuple(rows), states, float(nats), beginnings)
+    return TeacherStates(tuple(rows), states, float(nats) if likelihood else None, beginnings)
 
 
 def teacher_cache(
@@ -107,13 +111,14 @@ def teacher_cache(
     *,
     layer: int = -1,
     token_budget: int = 8192,
+    likelihood: bool = False,
     storage: torch.dtype | None = None,
     tell: Callable[[str], None] = print,
     processes: PartialState | None = None,
 ) -> TeacherStates:
     """Memory-map the file of these examples' states, running the teacher if there is none for exactly this input.
 
-    Eight arguments: those of `ask_teacher`, and how, where, by whom and with which word the file is written.
+    Nine arguments: those of `ask_teacher`, and how, where, by whom and with which word the file is written.
 
     Args:
         folder: of the cache; made anew if it holds something else. Unless given, it lies beside the runs under a name
@@ -130,7 +135,7 @@ def teacher_cache(
     """
     rows, total = _layout(base, examples)
     dtype = storage or base.dtype
-    key, writes = _key(base, examples, layer, token_budget, dtype), leads(processes)
+    key, writes = _key(base, examples, layer, token_budget, likelihood, dtype), leads(processes)
     folder = folder or paths.runs_root() / SHARED / files.digest(key)
     path = folder / "states.bin"
     # a run that needs the same states waits here until they are there
@@ -146,7 +151,7 @@ def teacher_cache(
             wait(processes)
             nats, apart = torch.zeros((), dtype=torch.float64, device=base.device), None
             with path.open("r+b", buffering=0) as file:
-                for part, kept, part_nats in _passes(base, examples, layer, token_budget, processes):
+                for part, kept, part_nats in _passes(base, examples, layer, token_budget, likelihood, processes):
                     nats += part_nats
                     if apart is None and dtype != base.dtype and layer == -1:
                         apart = storage_kl(base, kept[:_LOOKED_AT], dtype)
@@ -159,8 +164,8 @@ def teacher_cache(
             if writes:
                 if apart is not None:
                     tell(f"teacher cache: stored as {dtype}, its distributions move by {apart:.1e} nats a position")
-                made = {"rows": total, "base_nats": float(nats), "sha256": files.file_digest(path)}
-                files.write_json(folder / "key.json", key | made | {"storage_kl": apart})
+                made = {"rows": total, "base_nats": float(nats) if likelihood else None, "storage_kl": apart}
+                files.write_json(folder / "key.json", key | made | {"sha256": files.file_digest(path)})
         wait(processes)
     stored: Any = np.memmap(path, dtype=np.uint8, mode="c", shape=(total, base.width * dtype.itemsize))
     states = torch.from_numpy(stored).view(dtype)  # (R, D)
@@ -195,12 +200,18 @@ def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
 
 @torch.no_grad()
 def _passes(
-    base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, processes: PartialState | None = None
+    base: BaseModel,
+    examples: AlignedSet,
+    layer: int,
+    token_budget: int,
+    likelihood: bool,
+    processes: PartialState | None = None,
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Run the teacher over this process's examples: a few numbers, (K, D) states and the nats of their targets.
 
     States come in the order of the numbers: all that are kept of the first example, then those of the second. Nats are
-    () float64. Nothing here waits for a GPU, and what the next pass reads is prepared while this one runs.
+    () float64, 0 without `likelihood`. Nothing here waits for a GPU, and what the next pass reads is prepared while
+    this one runs.
     """
     lengths = [len(e.original_ids) for e in examples.examples]
     teacher = Student(base.model, base.vocab_size)
@@ -214,7 +225,8 @@ def _passes(
             continue
         ids, at, before = coming
         final, kept = teacher.hidden(ids, layer=layer)  # (B, To, D) each
-        found = kept.flatten(0, 1).index_select(0, at), _nats(teacher, final, ids, before)
+        nats = _nats(teacher, final, ids, before) if likelihood else final.new_zeros((), dtype=torch.float64)
+        found = kept.flatten(0, 1).index_select(0, at), nats
         coming = next(inputs, None)
         yield part, *found
 
@@ -239,7 +251,9 @@ def _nats(teacher: Student, final: Tensor, ids: Tensor, before: Tensor) -> Tenso
 # --- the file -----------------------------------------------------------------------------------------------
 
 
-def _key(base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, dtype: torch.dtype) -> dict[str, Any]:
+def _key(
+    base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, likelihood: bool, dtype: torch.dtype
+) -> dict[str, Any]:
     """What the states follow from, down to their last bits."""
     return {
         "model": base.fingerprint,
@@ -249,6 +263,7 @@ def _key(base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, d
         "stored": str(dtype),
         "layer": layer,
         "token_budget": token_budget,
+        "likelihood": likelihood,
         "device": base.device.type,
         "torch": torch.__version__,
     }
