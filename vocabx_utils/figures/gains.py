@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from vocabx_utils.figures.labels import name_points
 from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.theme import BASE_COLOR, FAINT, PALETTE, WIDEST, Drawing, cycle_style, note, variant_style
 from vocabx_utils.glyphs import visible
@@ -73,16 +74,13 @@ def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
     for kind, chosen, colour, marker in (("fell", better, PALETTE[0], "o"), ("did not fall", ~better, PALETTE[4], "X")):
         label = f"KL {kind}: n = {chosen.sum()}"
         ax.scatter(start[chosen], end[chosen], color=colour, marker=marker, s=34, label=label)
-    worst = np.argsort(-end)[:_NAMED]
-    for place, at in enumerate(worst[np.argsort(start[worst])]):  # above and below in turn, so that names keep apart
-        text = drawable(visible(seen["text"].iloc[at]))
-        ax.annotate(
-            text, (start[at], end[at]), (4, -11 if place % 2 else 5), textcoords="offset points", fontsize="small"
-        )
     ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits)
     ax.set(xlabel="KL before training (nats)", ylabel="KL after training (nats)")
     ax.legend(loc="upper left")
     note(ax, f"{variant_label(variant)}; validation, n = {len(seen)} new tokens, KL after the token. Line: no change.")
+    worst = np.argsort(-end)[:_NAMED]
+    texts = {at: drawable(visible(seen["text"].iloc[at])) for at in worst[np.argsort(start[worst])].tolist()}
+    name_points(ax, np.column_stack([start, end]), texts)
     factor = float(np.exp(np.median(np.log(end / start))))
     alt = (
         f"Scatter plot of {len(seen)} new tokens for {variant_label(variant)}: KL at the last subtoken before training "
