@@ -20,6 +20,7 @@ from vocabx_utils.paths import stage_name
 from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
     from vocabx_utils.models import BaseModel
@@ -49,24 +50,54 @@ def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokeni
     if file is None:
         _check_rebuilt(source, built)
         return cast("PreTrainedTokenizerFast", built)
-    return plain_tokenizer(built, file)
+    return plain_tokenizer(built, _from_file(file))
 
 
-def plain_tokenizer(like: Any, file: Path) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with the backend of a file and special tokens, chat template and settings of another one.
+def plain_tokenizer(like: Any, backend: Tokenizer) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with a backend, which is not copied, and special tokens, chat template and settings of another.
 
-    Decoding never drops spaces before signs, which code needs. A role whose token the file does not hold is left out
+    Decoding never drops spaces before signs, which code needs. A role whose token the backend does not hold is left out
     with a warning: to enter the token would give it an id that the model has no row for.
     """
     from transformers import PreTrainedTokenizerFast
 
     settings = {name: getattr(like, name) for name in _SETTINGS if getattr(like, name, None) is not None}
-    try:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(file), clean_up_tokenization_spaces=False, **settings)
-    except Exception as error:  # the backend raises plain Exception
-        raise ModelError(f"Could not read {file}: {error}") from error
+    shared = _Shared(backend)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=shared, clean_up_tokenization_spaces=False, **settings)
     _carry_roles(tokenizer, like)
     return tokenizer
+
+
+def twin(backend: Tokenizer) -> Tokenizer:
+    """Return a tokenizer of the same parts that has its own settings and added tokens.
+
+    The model, by far the largest part, is shared and not copied.
+    """
+    other = type(backend)(backend.model)
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if (part := getattr(backend, name)) is not None:
+            setattr(other, name, part)
+    other.add_tokens([token for _, token in sorted(backend.get_added_tokens_decoder().items())])
+    return other
+
+
+class _Shared:
+    """Stands for a backend where transformers would copy it, by way of its JSON."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self.backend = backend
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tokenizer:
+        return self.backend
+
+
+def _from_file(file: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the backend raises plain Exception
+        raise ModelError(f"Could not read {file}: {error}") from error
 
 
 def _carry_roles(tokenizer: PreTrainedTokenizerFast, like: Any) -> None:

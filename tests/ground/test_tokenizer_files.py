@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.small_tokenizers import small_tokenizers
+from fixtures.small_tokenizers import FAMILIES, small_tokenizers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
 from vocabx_utils.models import ModelError, load_tokenizer
-from vocabx_utils.tokenizer_files import original_vocab_size, tokenizer_digest
+from vocabx_utils.tokenizer_files import original_vocab_size, tokenizer_digest, twin
 from vocabx_utils.vocabulary.encoding import encode_all
 
 TEXTS = ["    return x", " hello", "hello", "def f(x):\n\tif x:\n\t\treturn  1\r\n", "don't I'LL"]
@@ -108,3 +108,16 @@ def test_the_digest_of_a_tokenizer_survives_saving_and_sees_a_changed_rule(tiny_
     assert tokenizer_digest(again) == before
     again.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     assert tokenizer_digest(again) != before
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_twin_is_equal_and_has_settings_and_added_tokens_of_its_own(
+    base_tokenizers: dict[str, Any], name: str
+) -> None:
+    backend = base_tokenizers[name].backend_tokenizer
+    before = backend.to_str()
+    other = twin(backend)
+    assert other.to_str() == before
+    other.enable_truncation(3)
+    other.add_tokens(["zqgroupby"])
+    assert backend.to_str() == before != other.to_str()

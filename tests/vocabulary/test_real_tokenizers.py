@@ -80,10 +80,9 @@ def test_the_probe_comes_back_and_aligns(real: tuple[str, Path, Any], strategy: 
     else:  # reading the original side again takes as long, and it is the file that was read
         save_tokenizer(extension.extended, tmp_path / "one" / "extended")
         twice = replace(extension, extended=read_tokenizer(str(tmp_path / "one" / "extended")))
-    save_tokenizer(twice.extended, tmp_path / "two" / "extended")
-    files = [(tmp_path / n / "extended" / "tokenizer.json").read_text() for n in ("one", "two")]
-    assert files[0] == files[1]
-    assert twice.extended.backend_tokenizer.to_str() == extension.extended.backend_tokenizer.to_str()
+    # saved again it would be the same: `save` writes this text, so the backends are equal as well
+    file = tmp_path / "one" / "extended" / "tokenizer.json"
+    assert file.read_text() == twice.extended.backend_tokenizer.to_str(pretty=True)
     special = controls(tokenizer)
     assert [twice.extended.convert_tokens_to_ids(t) for t in special] == tokenizer.convert_tokens_to_ids(special)
     lines = probe(special, [t.text for t in extension.tokens if "\ufffd" not in t.text])

@@ -97,3 +97,18 @@ def test_padding_entries_of_gguf_files_are_dropped(smollm_like: PreTrainedTokeni
     assert spelling_of(padded).first_free_id == 702
     extension = add_tokens(padded, [" groupby"])
     assert extension.V == 702 and "[PAD702]" not in extension.extended.get_vocab()
+
+
+@pytest.mark.parametrize("strategy", ["merges", "added", "phrases"])
+def test_the_spelling_known_from_building_is_the_one_that_would_be_asked_for(
+    tokenizer: PreTrainedTokenizerFast, strategy: Any
+) -> None:
+    try:
+        extended = add_tokens(tokenizer, [" groupby", "return self"][: 1 + (strategy == "phrases")], strategy).extended
+    except TokenizerError:  # `phrases`, and `added` where text would not come back
+        return
+    backend = Tokenizer.from_str(extended.backend_tokenizer.to_str())
+    known, asked = spelling_of(extended), spelling_of(backend)
+    assert json.dumps(known.layout) == json.dumps(asked.layout) and known.vocab == asked.vocab
+    assert known.backend.to_str() == asked.backend.to_str() == backend.to_str()
+    assert known.widths.tolist() == asked.widths.tolist() and known.added_ids == asked.added_ids

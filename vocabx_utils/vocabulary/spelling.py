@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from vocabx_utils.tokenizer_files import twin
+
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Kind = Literal["byte-level", "sentencepiece"]
@@ -60,6 +62,8 @@ class Spelling:
     vocab: dict[str, int] = field(repr=False)  # piece to id, added tokens included
     # added tokens, which are matched in the text before the merges run and take part in none
     added_ids: frozenset[int] = field(repr=False)
+    # it cuts and joins as `layout` says, whatever calls of the tokenizer itself have set
+    backend: Tokenizer = field(repr=False)
 
     # --- its ids ---
 
@@ -76,19 +80,20 @@ class Spelling:
     @cached_property
     def raws(self) -> tuple[bytes, ...]:
         """Bytes of each id as the tokenizer's text holds them, (V,); none for control tokens and unused ids."""
-        raws = [b""] * self.first_free_id
+        raws, controls = [b""] * self.first_free_id, set(np.flatnonzero(self.is_control).tolist())
         for i in self.pieces:
-            if not self.is_control[i]:
+            if i not in controls:
                 raws[i] = self.raw_of(i)
         return tuple(raws)
 
     @cached_property
     def widths(self) -> IntArray:
         """Bytes of *normalised* text that each id consumes, (V,): 0 for control tokens, -1 for unused ids."""
-        widths = np.full(self.first_free_id, -1, dtype=np.int64)
-        for i, piece in self.pieces.items():
-            raw = self.raws[i]
-            widths[i] = len(self.normalise(piece).encode() if raw and self.is_added[i] and self.rewrites else raw)
+        raws, widths = self.raws, np.full(self.first_free_id, -1, dtype=np.int64)
+        known = list(self.pieces)
+        widths[known] = [len(raws[i]) for i in known]
+        for i in self.added_ids if self.rewrites else ():
+            widths[i] = len(self.normalise(self.pieces[i]).encode() if raws[i] else raws[i])
         return widths
 
     @cached_property
@@ -125,11 +130,6 @@ class Spelling:
         )
 
     # --- its rules ---
-
-    @cached_property
-    def backend(self) -> Tokenizer:
-        """The tokenizer built anew from `layout`."""
-        return Tokenizer.from_str(json.dumps(self.layout))
 
     @property
     def ignores_merges(self) -> bool:
@@ -255,11 +255,12 @@ def backend_of(tokenizer: Any) -> Tokenizer:
 _KNOWN: weakref.WeakKeyDictionary[Any, tuple[int, Spelling]] = weakref.WeakKeyDictionary()
 
 
-def spelling_of(tokenizer: Any) -> Spelling:
+def spelling_of(tokenizer: Any, layout: dict[str, Any] | None = None) -> Spelling:
     """Read how a tokenizer spells text; once per tokenizer and vocabulary size.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a fast backend, or a `tokenizers.Tokenizer`.
+        layout: the JSON that it was just built from, made of another spelling's; without it, it is asked for it.
 
     Raises:
         TokenizerError: no fast backend, or a kind that cannot be extended (Unigram, WordPiece, WordLevel, BPE with
@@ -269,28 +270,29 @@ def spelling_of(tokenizer: Any) -> Spelling:
     size = backend.get_vocab_size(with_added_tokens=True)
     known = _KNOWN.get(tokenizer)
     if known is None or known[0] != size:
-        known = _KNOWN[tokenizer] = (size, _read(json.loads(backend.to_str())))
+        known = _KNOWN[tokenizer] = (size, _read(layout or json.loads(backend.to_str()), backend))
     return known[1]
 
 
-def _read(layout: dict[str, Any]) -> Spelling:
-    layout = _without_padding(layout)
+def _read(layout: dict[str, Any], backend: Tokenizer) -> Spelling:
+    layout["truncation"] = layout["padding"] = None  # state of a call, no part of what a token is
+    padded = _drop_padding(layout)
     _check_model(layout["model"])
     vocab = dict(layout["model"]["vocab"]) | {t["content"]: t["id"] for t in layout["added_tokens"]}
-    return Spelling(_kind(layout), layout, vocab, frozenset(t["id"] for t in layout["added_tokens"]))
+    added = frozenset(t["id"] for t in layout["added_tokens"])
+    own = Tokenizer.from_str(json.dumps(layout)) if padded else twin(backend)
+    return Spelling(_kind(layout), layout, vocab, added, own)
 
 
-def _without_padding(layout: dict[str, Any]) -> dict[str, Any]:
-    """Drop truncation and padding settings, and the `[PAD…]` entries of GGUF files.
-
-    These stand for padding rows of the matrix; no text produces them.
-    """
-    model = layout["model"]
-    if isinstance(model.get("vocab"), dict):
-        model["vocab"] = {p: i for p, i in model["vocab"].items() if not _PADDING.fullmatch(p)}
-    layout["truncation"] = layout["padding"] = None  # state of a call, no part of what a token is
-    layout["added_tokens"] = [t for t in layout["added_tokens"] if not _PADDING.fullmatch(t["content"])]
-    return layout
+def _drop_padding(layout: dict[str, Any]) -> bool:
+    """Drop the `[PAD…]` entries of GGUF files, if there are any: padding rows of the matrix that no text produces."""
+    vocab, added = layout["model"].get("vocab"), layout["added_tokens"]
+    names = [*(vocab if isinstance(vocab, dict) else ()), *(t["content"] for t in added)]
+    odd = {p for p in names if p.startswith("[PAD") and _PADDING.fullmatch(p)}
+    if odd and isinstance(vocab, dict):
+        layout["model"]["vocab"] = {p: i for p, i in vocab.items() if p not in odd}
+    layout["added_tokens"] = [t for t in added if t["content"] not in odd]
+    return bool(odd)
 
 
 def _check_model(model: dict[str, Any]) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.tokenizer_files import FILE, plain_tokenizer
-from vocabx_utils.vocabulary.spelling import Spelling
+from vocabx_utils.tokenizer_files import plain_tokenizer
+from vocabx_utils.vocabulary.spelling import Spelling, spelling_of
 
 # Unicode noncharacters, never used in interchange: they fence added tokens while a text is decoded.
 _OPEN, _CLOSE = "\ufdd1", "\ufdd0"
@@ -116,7 +115,6 @@ def build(layout: dict[str, Any], like: PreTrainedTokenizerFast) -> PreTrainedTo
     It is a `PreTrainedTokenizerFast`, whatever the class of `like`: classes of single models build their backend anew
     from vocabulary and merges and would lose the rest.
     """
-    with tempfile.TemporaryDirectory(prefix="vocabx-") as folder:  # from a file, the backend is parsed only once
-        file = Path(folder) / FILE
-        file.write_text(json.dumps(layout), encoding="utf-8")
-        return plain_tokenizer(like, file)
+    tokenizer = plain_tokenizer(like, Tokenizer.from_str(json.dumps(layout)))
+    spelling_of(tokenizer, layout)  # for later: to ask a large tokenizer for its layout takes as long as to build it
+    return tokenizer
