@@ -13,7 +13,7 @@ import torch
 from bench_scripts import bench, scripts  # noqa: F401  (a fixture of every test here)
 
 from vocabx_utils import files
-from vocabx_utils.measured import DOMAIN_ARMS, read_domains, read_phrases
+from vocabx_utils.measured import DOMAIN_ARMS, read_domains, read_phrases, read_recipes
 from vocabx_utils.resampling import paired_bootstrap
 
 ROOT = Path(__file__).parents[1]
@@ -263,13 +263,56 @@ def test_sentences_follow_the_rows() -> None:
     lost, won, open_ = [0.02, 0.01, 0.03], [-0.02, -0.03, -0.01], [0.001, -0.01, 0.012]
     rows = [line("words_lora", 800, lost), line("both_lora", 800, won), line("words_lora", 3200, open_)]
     said = report.lora_sentences([line("base_lora", 0, [0, 0, 0]), *rows, line("words", 800, lost)])
-    first, losers, second, winners, third, _, alone = said.split("\n\n")
-    assert "loses against plain LoRA** in 1 of 3" in first and losers.startswith("- M, German manual pages: words")
-    assert losers.endswith("words + LoRA, 800 (+0.020 [+0.010, +0.030], 20.0% of the tokens saved)")
+    first, losers, second, winners, third, _, order, alone = said.split("\n\n")
+    assert "loses against plain LoRA** in 1 of 3" in first
+    assert losers == "- M, German manual pages: +0.020 (words + LoRA, 800)"
+    assert "words of the same N in 0 of 1 pairs" in order and "above the smaller in 0 of 1 pairs" in order
     assert "below plain LoRA in 1 of 3" in second and "words and phrases + LoRA, 800" in winners
     assert "holds 0 in 1 of 3" in third and "above plain LoRA in 1 of 1" in alone
     assert "In none of 1 comparisons" in report.lora_sentences(rows[1:2])
     assert "In none" not in report.lora_sentences(rows[:1])
+    two = report.lora_sentences([rows[0], line("both_lora", 3200, [0.09, 0.08, 0.1])])
+    assert "+0.020 (words + LoRA, 800) to +0.090 (words and phrases + LoRA, 3,200), 2 arms" in two
+    assert "pairs" not in two  # these two differ in both
+
+
+def test_changes_are_shares_of_the_bits_of_the_base() -> None:
+    told = bench("domain_told")
+    assert told.change_table([]) == "not measured"
+    bases = [line("base", 0, [0, 0, 0], bpb=2.0), line("base", 0, [0, 0, 0], bpb=1.0, model="L")]
+    ours = [line("words", 800, [-0.1, -0.2, -0.05]), line("words", 800, [0.1, 0.05, 0.2], model="L")]
+    untrained, thesis = line("words_untrained", 800, [0.5, 0.4, 0.6]), line("words_thesis", 800, [0.3, 0.2, 0.4])
+    said = told.change_table([*bases, *ours, untrained, thesis])
+    assert "| German manual pages |  | -5% to +10% |  | +25% | +15% |" in said
+    assert "above the base in 1 of 1 places and sizes, and nearer to the untrained rows than to ours in 1." in said
+    near = told.change_table([*bases, *ours, untrained, thesis | {"above_base": [-0.1, -0.2, 0.01]}])
+    assert "above the base in 0 of 1 places and sizes, and nearer to the untrained rows than to ours in 0." in near
+
+
+def test_what_moving_rows_take_away_is_counted() -> None:
+    told = bench("domain_told")
+    rest = [line("words_lora", n, [0.04, 0.03, 0.05]) for n in (800, 3200)]
+    gaps = {800: [-0.03, -0.04, -0.02], 3200: [-0.01, -0.03, 0.01]}
+    rows = [line(r["arm"], r["n"], r["above_lora"], above_resting=None) for r in rest]
+    rows += [
+        line("words_lora_rows", n, [0.01, 0, 0.02], above_resting=gap, settings={"lora_rate": 8e-4 / n * 800})
+        for n, gap in gaps.items()
+    ]
+    said = told.moving_table(rows)
+    assert "| 75% |" in said and "| 25% |" in said
+    assert "Of 2 lines, rows that move take away more than half of the gap in 1 (LoRA's rate 0.0008)" in said
+    assert "half of it or less in 1 (LoRA's rate 0.0002); in 1 of these the interval" in said
+    assert told.moving_table(rows[:2]) == "not measured"
+
+
+def test_a_best_rate_at_the_edge_is_named(tmp_path: Path) -> None:
+    report = bench("domain_report")
+    found = {1e-4: 0.9, 2e-4: 0.8, 4e-4: 0.75}
+    lines = [{"lora_rate": rate, "bpb": bpb, "lora": {"steps": 3}} for rate, bpb in found.items()]
+    files.write_jsonl(tmp_path / "M-german.jsonl", lines)
+    assert "with M-german (0.0004, by 0.0500 bits per byte)" in report.pilot_table(tmp_path)
+    files.write_jsonl(tmp_path / "M-german.jsonl", [*lines, lines[0] | {"lora_rate": 8e-4}])
+    assert report.pilot_table(tmp_path).endswith("No best rate of LoRA lies at the edge of what was tried.")
 
 
 def test_what_is_missing_is_named_by_place() -> None:
@@ -293,7 +336,7 @@ def test_the_readme_shows_the_comparison_where_it_is_measured() -> None:
         "text": "german", "model": "M-Instruct", "strategy": "merges", "n": 800, "objective": "ce", "dropout": 0,
         "train_tokens": 9, "epochs": 2, "saved": 0.25, "base_bpb": 2.0, "bpb_difference": [0.5, 0.4, 0.6],
     }  # fmt: skip
-    alone = page.gains_table([row], [])
+    alone = page.gains_table(page.gained([row], []))
     assert alone.splitlines()[-1] == "| German manual pages | M | words | 25.0 % | 2.000 | +0.500 [+0.400, +0.600] |"
     common = {"text": "german", "model": "M-Instruct", "bpb": 1.5}
     gaps = [[-0.1, -0.2, -0.05], [0.02, 0.01, 0.03]]
@@ -305,9 +348,56 @@ def test_the_readme_shows_the_comparison_where_it_is_measured() -> None:
             for arm, lora in (("words", None), ("words_lora", {"steps": 3}))
         ),
     ]  # fmt: skip
-    shown = page.gains_table([row], domains).splitlines()
+    shown = page.gains_table(page.gained([row], domains)).splitlines()
     assert shown[0].endswith("| with LoRA, against LoRA alone |") and len(shown) == 3
     assert shown[-1].endswith("| 30.0 % | 1.500 | -0.100 [-0.200, -0.050] | +0.020 [+0.010, +0.030] |")
+
+
+def test_the_readme_says_of_the_table_what_its_lines_say() -> None:
+    page = bench("readme_page")
+    better, worse, unsure = [-0.1, -0.2, -0.05], [0.1, 0.05, 0.2], [0.01, -0.01, 0.03]
+    lines = [
+        page.Gained("german", "M", "words", 0.11, 2.0, better, worse),
+        page.Gained("swedish", "M", "words and phrases", 0.36, 2.0, unsure, unsure),
+        page.Gained("python", "M", "words", 0.004, 1.0, unsure, None),
+        page.Gained("headers", "M", "words and phrases", 0.2, 0.5, worse, None),
+    ]
+    answers = [
+        {"model": model, "benchmark": "humaneval", "healed": True, "passed": passed, "answers": 164}
+        for model, passed in (("base", 79), ("both_800", 30))
+    ]
+    bases = [line("base", 0, [0, 0, 0], bpb=2.0), line("base_lora", 0, [-0.5, -0.6, -0.4])]
+    read = [line("both", 800, better, speed_gain=1.25), line("words", 800, better, speed_gain=1.0)]
+    said = page.told_gains(lines, [*bases, *read], answers)
+    assert said.count("\n") == 3 and "11 to 36 % of the tokens go" in said and "before in 1 of 2 lines" in said
+    assert "words save 0.4 %." in said and "rise in 1 of 1 lines, by 20 %" in said
+    assert "solves 30 instead of 79 of 164 problems of HumanEval (" in said
+    assert "1.00 to 1.25 on German manual pages." in said
+    assert "takes 25 % of the base's bits away" in said and "cost bits in 1 of 2 lines" in said
+    assert page.told_answers(answers[:1]) == "" and "Length and speed" not in page.told_gains(lines, bases, answers)
+
+
+def test_the_readme_takes_the_second_split_of_headers_once_it_is_measured() -> None:
+    page = bench("readme_page")
+
+    def setting(high: float, low: float = -0.5) -> dict[str, Any]:
+        against = {
+            label: {key: {"estimate": -0.5, "low": low, "high": high} for key in page.COLUMNS}
+            for label in (page.PUBLISHED, "CE")
+        }
+        return {"advice": {"run": "r1:x", "against": against}}
+
+    verdict = {
+        "settings": {"qwen-python": setting(-0.1), "qwen-headers": setting(-0.1)},
+        "finalists": {"r1": {"answer": "does not lead"}},
+    }
+    said = page.told_recipes(verdict)
+    assert "on all three measures in 2 of 2 settings. No recipe leads" in said and "at 2.0 times its KL" in said
+    again = {"settings": {"qwen-headers": setting(0.1)}, "finalists": {"r1": {"answer": "leads"}}}
+    again["settings"]["qwen-headers"]["advice"]["against"][page.PUBLISHED]["bpb"] |= {"low": 0.05}
+    told = page.told_recipes(verdict | {"packages": again})
+    assert "on KL at merged spans in 1 of 2 settings, on bits per byte in 1 of 2 settings (worse in 1)" in told
+    assert "low rates leads." in told
 
 
 def test_the_readme_tells_the_minutes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,8 +425,11 @@ def test_the_committed_readme_is_what_the_files_say(committed: list[dict[str, An
     page, text = bench("readme_page"), (ROOT / "README.md").read_text(encoding="utf-8")
     times = files.read_json(page.TIMES)
     assert page.with_minutes(text, times) == text and page.all_minutes(times) in text
-    gains = page.gains_table(read_phrases(ROOT / "results" / "phrases"), committed)
-    assert gains in text
+    lines = page.gained(read_phrases(ROOT / "results" / "phrases"), committed)
+    answers = files.read_json(ROOT / "results" / "phrases" / "answers.json")
+    assert page.gains_table(lines) in text and page.told_gains(lines, committed, answers) in text
+    assert page.told_recipes(read_recipes(ROOT / "results" / "recipes")[1]) in text
+    assert len(text.splitlines()) < 150
 
 
 def test_the_committed_page_is_what_the_files_say(
@@ -348,4 +441,4 @@ def test_the_committed_page_is_what_the_files_say(
         bench("domain_report").write(RESULTS, tmp_path)
     assert (tmp_path / "domains.md").read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
     bench("domain_report").write(tmp_path / "none", tmp_path)
-    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 8
+    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 9

@@ -290,10 +290,17 @@ def test_pairs_differ_in_what_a_family_tries_alone() -> None:
         "equal:kl_last_ce0.03:0.001:0.0001:mean:equal": (0.012, 0.1, 0.702),
         "equal:kl_last_ce0.03:0.001:0.0001:mean:equal:texts": (0.06, 0.6, 0.75),
         "texts:kl_last_ce0.03:0.001:0.0001:mean:texts": (0.03, 0.4, 0.74),
+        "r2:kl_last_ce0.03_end4x2:0.001:0.0001:mean": (0.013, 0.09, 0.701),
+        "r3:kl_last_ce0.03_end4x2:0.001:0.0001:mean:avg0.25": (0.013, 0.099, 0.702),
+        "r3:kl_last_ce0.03_end4x2:0.001:0.0001:mean:const:avg0.25": (8, 8, 8),  # no run has its rates without it
+        "r4:kl_last_ce0.03:0.001:0.0001:mean:fit0.1": (0.01, 0.1, 0.69),
     })  # fmt: skip
     rows.append({"run": "fade:kl_last_ce0.03:0.001:0.0001:mean:fade", "family": "fade", "error": "loss is nan",
                  "settings": "kl_last_ce0.03:0.001:0.0001:mean:fade"})  # fmt: skip
     wanted = {
+        RECIPES["r2"]: (0.3, -0.1, 0.001),
+        RECIPES["r3"]: (0.0, 0.1, 0.001),
+        RECIPES["r4"]: (0.0, 0.0, -0.01),
         "KL last + hidden MSE, weight 0.1 or less": (0.1, -0.2, -0.001),
         "KL last + hidden MSE, weight above 0.1": (1.0, -0.5, -0.002),
         "tokens seen equally often": (0.2, 0.0, 0.002),
@@ -308,7 +315,7 @@ def test_pairs_differ_in_what_a_family_tries_alone() -> None:
         "| KL last + hidden MSE, weight 0.1 or less | one | 1 | +10 % (+10 to +10 %) | -20 % (-20 to -20 %) | -0.0010 "
     )
     assert line in further.pair_table({"one": rows})
-    for run in (run for family in further.FURTHER for run in bench("recipe_runs").GRID[family]):
+    for run in (run for family in further.PAIRED for run in bench("recipe_runs").GRID[family]):
         assert bench("recipe_runs").parse_run("x:" + further.without(run)[1]).settings != run.settings
 
 
@@ -351,7 +358,9 @@ def test_the_page_says_of_later_families_what_their_files_say() -> None:
         apart = verdicts.distances(rows)
         nearest[setting] = {f: min(d for n, d in apart.items() if n.split(":")[0] == f) for f in runs.GRID}
     assert min(nearest["qwen-python"], key=nearest["qwen-python"].__getitem__) == "kl_hidden"
-    for setting in nearest.keys() - {"qwen-python"}:  # "The advised recipe is nearer than each of the five"
+    advised = min(nearest["qwen-python"][f] for f in verdicts.ADVISED)  # "only KL last + hidden MSE is nearer"
+    assert all(nearest["qwen-python"][f] > advised for f in further.FURTHER if f != "kl_hidden")
+    for setting in nearest.keys() - {"qwen-python"}:  # "only KL last + hidden MSE is nearer"
         found = nearest[setting]
         assert min(found[f] for f in verdicts.ADVISED) < min(found[f] for f in further.FURTHER)
     assert all(abs(found["fade"] - found["r1"]) < 1 for found in nearest.values())
@@ -362,6 +371,8 @@ def test_the_page_says_of_later_families_what_their_files_say() -> None:
     assert (pairs["smollm2-python"][large][:, 1] < 0).all() and (pairs["qwen-python"][small][:, 1] < 0).all()
     equal = RECIPES["equal"]
     for setting, found in pairs.items():
+        weighed = found[RECIPES["r2"]]
+        assert setting == "qwen-python" or ((weighed[:, 0] > 0) & (weighed[:, 1] < 0)).all()
         assert (found["λ fading"][:, 0] < 0).all() and (found[f"{equal}, in whole texts"] > 0).all()
         assert (found[equal] > 0).all() or not setting.endswith("headers")
         for label in (RECIPES["sampled"], RECIPES["texts"]):

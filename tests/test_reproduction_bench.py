@@ -142,6 +142,55 @@ def test_one_seed_is_described_as_a_slow_count_would() -> None:
     assert half["elsewhere"] == {}
 
 
+def test_what_one_seed_shows_follows_from_the_files(tmp_path: Path) -> None:
+    seen = bench("reproduction_seen").seen
+    arms = ("base", "base_lora", "base_a_lora", "mean_untrained_a_lora", "mean_kl_last_a_lora", "recipe_a_lora")
+    bits = {"base": 100, "base_lora": 99, "base_a_lora": 110, "recipe_a_lora": 111}
+    mass = {"mean_untrained_a_lora": 0.04, "mean_kl_last_a_lora": 0.01, "recipe_a_lora": 0.004}
+    solved = dict(zip(arms, (5, 8, 4, 2, 3, 6), strict=True))
+
+    def write(name: str, rows: list[dict[str, Any]]) -> None:
+        files.write_jsonl(tmp_path / name, [{"arm": row.pop("arm"), "seed": 0, **row} for row in rows])
+
+    write("verdicts.jsonl", [
+        {"arm": arm, "benchmark": "ds1000", "passed_ids": list(range(n)), "failures": {"no code": 10 * n}}
+        for arm, n in solved.items()
+    ])  # fmt: skip
+    write("metrics.jsonl", [{"arm": a, "new_row_mass": mass.get(a), "held_out_bpb": len(a) / 10} for a in arms])
+    write("bits.jsonl", [
+        {"arm": arm, "benchmarks": {"ds1000": {"bits": [n], "bytes": [200]}}} for arm, n in bits.items()
+    ])  # fmt: skip
+    write("answers.jsonl", [{"arm": arm, "characters": 10 * len(arm), "tokens": 20} for arm in arms])
+    files.write_json(tmp_path / "contrasts.json", {"extension": "x"})
+    density = {"ds1000": [[1, 50], [1, 50]], "mbpp": [[1, 900]]}
+    files.write_json(tmp_path / "data.json", {"extensions": {"x": {"density": density}}})
+
+    def gap(value: float) -> dict[str, Any]:
+        return {"estimate": value, "low": value - 0.001, "high": value + 0.001}
+
+    pairs = {
+        "leading recipe": {"bpb": {"all": gap(0.01), "with a new token": gap(0.02), "without": gap(0.003)}, "pass": {}},
+        "new tokens alone": {"bpb": {"all": gap(0.02)}, "pass": {}},
+        "phase 1": {"bpb": {"all": gap(-0.015)}, "pass": {"all": gap(0.01)}},
+        "freed matrices": {"bpb": {}, "pass": {"ds1000": gap(-0.2)}},
+    }
+    changes = {"base_lora": {"domain": gap(0.5), "English prose": gap(0.5), "other language": gap(-0.5)}}
+    described = {"seed": 0, "pairs": pairs, "elsewhere": changes}
+    said = seen(tmp_path, described).splitlines()
+    assert said[0].startswith("- **1 of 3 arms with new tokens solves more") and "`base_a_lora`, 4" in said[0]
+    assert "The recipe solves 6 and differs by +0.0100 [+0.0090, +0.0110]" in said[0]
+    assert "not taught 4.0%, those of phase 1 1.0%, the recipe's 0.4%" in said[1] and "by phase 1 75%." in said[1]
+    assert "one token in 50 (ds1000) to one token in 900 (mbpp)" in said[2]
+    assert "6.50 characters with the recipe, 5.50 without" in said[2]
+    assert (
+        "alone solves 8" in said[3] and "20 to 60 answers hold no code, after LoRA alone 80, of the base 50" in said[3]
+    )
+    assert "in 2 of 3 arms; elsewhere bits per byte rise in 1 of 2 comparisons" in said[4]
+    assert "take 0.900 bits per byte after LoRA alone, from 0.400." in said[4]
+    write("verdicts.jsonl", [{"arm": "base", "benchmark": "ds1000", "passed_ids": [], "failures": {}}])
+    assert len(seen(tmp_path, described).splitlines()) == 3 and seen(tmp_path, {}) == ""
+
+
 def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> None:
     known = bench("reproduction_arms").Settings().tuning()
     ways = {
@@ -174,6 +223,25 @@ def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> N
     files.write_jsonl(tmp_path / "pilot.jsonl", rows[:2])
     with pytest.raises(SystemExit, match="loses at most 3 points"):
         bench("reproduction").main(["choose", "--results", str(tmp_path)])
+
+
+def test_the_committed_page_says_what_the_files_say() -> None:
+    results, page = ROOT / "results" / "gpu", (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    described = files.read_json(results / "described.json")
+    said = bench("reproduction_seen").seen(results, described)
+    report = bench("reproduction_report")
+    assert said.count("\n") == 4 and f"<!-- seen -->\n{said}\n<!-- end -->" in page  # else: reproduction.py judge
+    assert (
+        report.status(results) in page and report.pilot_part(results) in page and report.passed_table(results) in page
+    )
+    rates = {row["setting"]: row for row in files.read_jsonl(results / "pilot.jsonl")}
+    bodies = [name for name in rates if name.split(":")[0] in ("completion", "functions", "pairs")]
+    passed = bench("reproduction_score").pilot_rates(files.read_jsonl(results / "verdicts.jsonl"))
+    table = bench("reproduction_score").pilot_table(list(rates.values()), passed)
+    share = {row["setting"]: {b: row[b][0] for b in ("humaneval", "mbpp")} for row in table}
+    assert all(share["base"]["humaneval"] - share[name]["humaneval"] > 0.11 for name in bodies)  # "11 points or more"
+    calm = [name for name in bodies if not name.startswith("pairs")]
+    assert all(abs(share[name]["mbpp"] - share["base"]["mbpp"]) < 0.0305 for name in calm)
 
 
 # --- from end to end ------------------------------------------------------------------------------------------------

@@ -98,17 +98,22 @@ def run_table(runs: list[dict[str, Any]]) -> str:
         return "not measured"
     head = (
         "| model, text, N | machine | minutes | CPU minutes | load before, after | memory, GB: announced | measured | "
-        "rows: tokens a second | hours for 800 tokens |"
+        "chosen: rate, epochs | rows: tokens a second | hours for 800 tokens |"
     )
-    lines = [head, "| --- | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
+    lines = [head, "| --- | --- | ---: | ---: | --- | ---: | ---: | --- | ---: | ---: |"]
     for row in runs:
         load = ", ".join(f"{row['load'][side][0]:.1f}" for side in ("before", "after"))
         lines.append(
             f"| {label(row)} | {row['machine']}, {row['cores']} cores | {row['minutes']:.1f} | "
             f"{row['cpu_minutes']:.1f} | {load} | {row['announced_bytes'] / 1e9:.1f} | {row['peak_bytes'] / 1e9:.1f} | "
-            f"{' | '.join(pace_and_hours(row))} |"
+            f"{chosen(row)} | {' | '.join(pace_and_hours(row))} |"
         )
     return "\n".join(lines)
+
+
+def chosen(row: dict[str, Any]) -> str:
+    """Learning rate and epochs of the sweep; empty where a rate was given."""
+    return f"{row['sweep']['learning_rate']:g}, {row['sweep']['epochs']}" if row["sweep"] else ""
 
 
 def pace_and_hours(row: dict[str, Any]) -> tuple[str, str]:

@@ -21,6 +21,8 @@ from vocabx_utils.measured import RECIPES
 
 FURTHER = ("kl_hidden", "fade", "equal", "sampled", "texts")
 """Families whose sweeps ended after the report split had been read."""
+PAIRED = ("r2", "r3", "r4", *FURTHER)
+"""Families that add one thing to the settings of another run."""
 _LIGHT = 0.1  # a hidden weight up to here leaves the KL the larger part of the loss
 _OFF_BUDGET = 0.01  # share of the budget
 _COLUMNS = ("KL identical", "KL last", "bits per byte")
@@ -55,6 +57,10 @@ def without(run: Run) -> tuple[str, str]:
         weight = float(re.findall(r"_hidden([\d.]+)", run.objective)[0])
         label += f", weight {_LIGHT:g} or less" if weight <= _LIGHT else f", weight above {_LIGHT:g}"
         return label, re.sub(r"_hidden[\d.]+", "", run.settings)
+    if run.family == "r2":
+        return label, re.sub(r"_end[\dx.]+", "", run.settings)
+    if run.family in ("r3", "r4"):  # rows averaged, head rows fitted
+        return label, ":".join(word for word in run.settings.split(":") if not word.startswith(("avg", "fit")))
     if run.family == "equal" and run.data == "texts":
         label += ", in whole texts"
     # what the other families try is a word of their settings, which is also their name
@@ -65,7 +71,7 @@ def pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """By what is tried, (P, 3) changes of the columns that it makes: shares of both KL, and bits per byte."""
     by_settings = {row["settings"]: row for row in rows if row.get("bpb") is not None}
     found: dict[str, list[list[float]]] = {}
-    for row in (row for row in by_settings.values() if row["family"] in FURTHER):
+    for row in (row for row in by_settings.values() if row["family"] in PAIRED):
         label, settings = without(parse_run(row["run"]))
         if (other := by_settings.get(settings)) is not None:
             changes = [
@@ -79,7 +85,7 @@ def pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 def pair_table(sweeps: Sweeps) -> str:
     """Tabulate `pairs` of every setting: median, lowest and highest change."""
     found = {setting: pairs(rows) for setting, rows in sweeps.items()}
-    labels = list(dict.fromkeys(without(run)[0] for family in FURTHER for run in GRID[family]))
+    labels = list(dict.fromkeys(without(run)[0] for family in PAIRED for run in GRID[family]))
     lines = []
     for label in labels:
         for setting, of_setting in found.items():

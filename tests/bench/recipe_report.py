@@ -109,8 +109,8 @@ def advice_table(content: Mapping[str, Any]) -> str:
 def answer(content: Mapping[str, Any]) -> str:
     """What the rule says, a line for each finalist."""
     lines = [
-        f"* {RECIPES[name]} {found['answer']}: in {len(found['leads_in'])} of {len(found['measured_in'])} settings"
-        + (f" ({', '.join(found['leads_in'])})." if found["leads_in"] else ".")
+        f"* **{RECIPES[name]}:** {found['answer']}, ahead in {len(found['leads_in'])} of "
+        f"{len(found['measured_in'])} settings" + (f" ({', '.join(found['leads_in'])})." if found["leads_in"] else ".")
         for name, found in content["finalists"].items()
     ]
     return "\n".join(lines) or NOTHING

@@ -14,6 +14,7 @@ from reproduction_described import NEW, OTHERS, difference_rows, draw_difference
 from reproduction_run import BENCHMARKS
 from reproduction_run import known_lines as lines
 from reproduction_score import pilot_rates, pilot_table
+from reproduction_seen import seen
 
 from vocabx_utils import files
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
@@ -33,7 +34,8 @@ def write_page(results: Path, docs: Path) -> None:
         "arms": arms_table(results), "passed": passed_table(results), "lengths": lengths_table(results),
         "failures": failures_part(results), "contrasts": contrasts_table(contrasts),
         "bits": differences_part(described, "bpb"), "points": differences_part(described, "pass"),
-        "subset": subset_table(contrasts, described), "figure": _figure(described, docs),
+        "subset": subset_table(contrasts, described), "seen": seen(results, described),
+        "figure": _figure(described, docs),
         "detectable": detectable(_read(results / "contrasts.json")), "forgetting": forgetting(results, described),
         "causal": causal_table(lines(results / "causal.jsonl")),
         "shape": shape_table(_read(results / "thesis-shape.json")),
