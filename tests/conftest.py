@@ -5,8 +5,9 @@ The process that hands tests out to others reads this file, too, so PyTorch is i
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     from vocabx_utils.models import BaseModel
 
 SLOW = Path(__file__).parent / "slow_tests.txt"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what the imports brought out of Python's search for garbage: half a million objects that stay anyway.
+
+    To go through them again and again takes time in every test.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ The server imports nothing of this repository and trains nothing, so each proces
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -85,6 +86,7 @@ def _begin(
     unset: Sequence[str],
     log: Path,
 ) -> None:
+    gc.freeze()  # what the server imported is no garbage
     for name in unset:
         os.environ.pop(name, None)
     os.environ.update(environment | {"OMP_NUM_THREADS": "1", "VOCABX_PROGRESS": "plain"})

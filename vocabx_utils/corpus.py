@@ -82,17 +82,25 @@ _LEFT_OUT = frozenset({"tests", "testing", "_vendor", "externals", "distutils", 
 def _file_pairs(path: Path, source: str, max_chars: int) -> Iterator[Pair]:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        tree = ast.parse(text)
+        statements = walk_statements(ast.parse(text))
     except SyntaxError:  # templates and Python 2 leftovers exist in real packages
         return
     lines = text.splitlines(keepends=True)
-    for node in ast.walk(tree):
+    for node in statements:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (doc := ast.get_docstring(node)):
             code = _source_without_docstring(node, lines)
             if code.count("\n") >= 3 and len(code) <= max_chars:
                 paragraph = " ".join(doc.split("\n\n")[0].split())
                 query = f"Write the Python function `{node.name}`. {paragraph}"
                 yield Pair(query, f"```python\n{code}```", "python", source)
+
+
+def walk_statements(tree: ast.Module) -> list[ast.AST]:
+    """Return the module and its statements in the order of `ast.walk`, without the expressions: most of the nodes."""
+    found: list[ast.AST] = [tree]
+    for node in found:  # which grows
+        found += [s for name in ("body", "handlers", "orelse", "finalbody", "cases") for s in getattr(node, name, ())]
+    return found
 
 
 def _source_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> str:

@@ -8,8 +8,9 @@ import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 from fixtures.tiny_notebooks import write_notebooks
+from nbformat.v4 import new_code_cell, new_notebook, new_raw_cell
 
-from vocabx_utils.analysis.report import ReportError, build_report
+from vocabx_utils.analysis.report import ReportError, _exporter, build_report
 from vocabx_utils.cli.report import report
 from vocabx_utils.runs import MissingStageError, Run
 from vocabx_utils.thesis import CITATION
@@ -58,6 +59,14 @@ def test_equations_become_mathml_and_widgets_and_errors_go(tmp_path: Path) -> No
     assert 'alt="A rising line."' in page
     assert "<details>" in page
     assert "<msqrt>" in page
+
+
+def test_raw_html_is_cleaned_also_where_it_looks_like_code() -> None:
+    raw = new_raw_cell('<div class=" highlight hl-python"><script>alert(1)</script></div>')
+    raw.metadata["raw_mimetype"] = "text/html"
+    body, _ = _exporter().from_notebook_node(new_notebook(cells=[raw, new_code_cell("1 < x")]))
+    assert "<script" not in body and "alert(1)" in body
+    assert '<span class="o">&lt;</span>' in body
 
 
 def test_a_table_in_a_box_stays_one(tmp_path: Path) -> None:

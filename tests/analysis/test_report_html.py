@@ -97,6 +97,12 @@ def test_pictures_become_files_that_a_tap_shows(tmp_path: Path) -> None:
     assert found.img["width"] == "300" and "far away" in found.get_text()
 
 
+def test_a_picture_without_alternative_text_says_so(tmp_path: Path) -> None:
+    page = mended(f'<img src="data:image/png;base64,{picture()}"><img alt="" src="data:image/png;base64,{picture()}">')
+    alts = [image["alt"] for image in BeautifulSoup(page.body, "html.parser").find_all("img")]
+    assert alts == ["No description has been provided for this image", ""]
+
+
 def test_a_picture_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"absent\.png"):
         mended('<img src="absent.png">', tmp_path)

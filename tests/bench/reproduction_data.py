@@ -126,7 +126,7 @@ def _functions_of(source: str) -> dict[str, Function]:
     package, _, path = source.partition("/")
     text = (corpus._package_root(package) / path).read_text(encoding="utf-8", errors="replace")
     lines, found = text.splitlines(keepends=True), {}
-    for node in ast.walk(ast.parse(text)):
+    for node in corpus.walk_statements(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
             whole = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno])).rstrip() + "\n"
             behind = (node.body[0].end_lineno or node.body[0].lineno) - node.lineno + 1

@@ -11,14 +11,13 @@ from click.testing import CliRunner
 from figures.figure_parts import contrast, draw
 from fixtures.tiny_run import TinyRun, build_run
 from fixtures.tiny_series import LINES, write_series
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from vocabx_utils.cli.report import figures as command
 from vocabx_utils.figures.catalogue import FIGURES, _measured_window, draw_figures
-from vocabx_utils.figures.theme import theme
+from vocabx_utils.figures.theme import Drawing, save_figure, theme
 from vocabx_utils.files import write_json, write_table
 from vocabx_utils.runs import Run
 from vocabx_utils.vocabulary.alignment import align_texts
@@ -29,21 +28,25 @@ WITHOUT_STRIPS = FIGURES[:-5]
 
 
 @pytest.fixture(scope="module")
-def drawn(tiny: TinyRun) -> dict[str, Figure]:
+def drawn(tiny: TinyRun) -> dict[str, Drawing]:
     """Every figure of the run but the strips, drawn once for all tests that look at one; none stays open."""
     theme("notebook")
-    figures = {spec.name: spec.draw(tiny.run).figure for spec in WITHOUT_STRIPS}
+    drawings = {spec.name: spec.draw(tiny.run) for spec in WITHOUT_STRIPS}
     plt.close("all")
-    return figures
+    return drawings
 
 
-def test_every_figure_is_drawn_twice_alike_with_alt_text(tiny: TinyRun, tmp_path: Path) -> None:
+def test_every_figure_is_drawn_twice_alike_with_alt_text(
+    tiny: TinyRun, drawn: dict[str, Drawing], tmp_path: Path
+) -> None:
     open_before = plt.get_fignums()
-    first, second = (draw_figures(tiny.run, tmp_path / part, WITHOUT_STRIPS, ("svg",)) for part in ("a", "b"))
-    assert all(not outcome.reason for outcome in first)
-    for one, other in zip(first, second, strict=True):  # PNG: see test_theme
+    outcomes = draw_figures(tiny.run, tmp_path / "a", WITHOUT_STRIPS, ("svg",))
+    assert all(not outcome.reason for outcome in outcomes)
+    for one in outcomes:  # PNG: see test_theme
         assert [p.name for p in one.paths] == [f"{one.name}.svg"]
-        assert one.paths[0].read_bytes() == other.paths[0].read_bytes(), one.name
+        other = drawn[one.name]
+        [path] = save_figure(other.figure, one.name, other.alt, tmp_path / "b", ("svg",))
+        assert one.paths[0].read_bytes() == path.read_bytes(), one.name
     texts = json.loads((tmp_path / "a" / "alt.json").read_text())
     assert set(texts) == {spec.name for spec in WITHOUT_STRIPS}
     assert all(40 < len(text) < 900 and "nan" not in text for text in texts.values())
@@ -62,8 +65,9 @@ def test_counterparts_cover_what_the_thesis_shows_of_data_and_method() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_figure_with_data_says_n_and_what_bars_and_bands_are(drawn: dict[str, Figure]) -> None:
-    for name, figure in list(drawn.items())[3:]:  # behind the diagrams
+def test_every_figure_with_data_says_n_and_what_bars_and_bands_are(drawn: dict[str, Drawing]) -> None:
+    for name, drawing in list(drawn.items())[3:]:  # behind the diagrams
+        figure = drawing.figure
         words = " ".join(text.get_text() for text in figure.findobj(Text))
         if name != "sequential_published":  # the thesis does not say
             assert re.search(r"\bn = \d", words), name
@@ -120,10 +124,11 @@ def series(tmp_path: Path) -> Run:
 
 def test_all_strips_are_drawn_twice_alike(tmp_path: Path) -> None:
     run = series(tmp_path)
-    first, second = (draw_figures(run, tmp_path / part, STRIPS, ("svg",)) for part in ("a", "b"))
-    assert [outcome.reason for outcome in first] == [""] * 5
-    for spec in STRIPS:
-        figure = spec.draw(run).figure
+    outcomes = draw_figures(run, tmp_path / "a", STRIPS, ("svg",))
+    assert [outcome.reason for outcome in outcomes] == [""] * 5
+    for spec, outcome in zip(STRIPS, outcomes, strict=True):
+        drawing = spec.draw(run)
+        figure = drawing.figure
         if spec.name != "tokenization_process":  # this tokenizer knows little more than letters
             assert figure.get_size_inches()[0] <= 10, spec.name
         for text in figure.findobj(Text):
@@ -132,8 +137,8 @@ def test_all_strips_are_drawn_twice_alike(tmp_path: Path) -> None:
         for patch in figure.findobj(Patch):
             if patch.get_hatch() or patch.get_linestyle() != "solid":  # a token that is not plain
                 assert max(map(contrast, (patch.get_edgecolor(), patch.get_facecolor()))) >= 3, spec.name
-    for one, other in zip(first, second, strict=True):
-        assert [p.read_bytes() for p in one.paths] == [p.read_bytes() for p in other.paths], one.name
+        again = save_figure(figure, spec.name, drawing.alt, tmp_path / "b", ("svg",))
+        assert [p.read_bytes() for p in outcome.paths] == [p.read_bytes() for p in again], spec.name
 
 
 def test_the_shortest_window_carries_its_own_kl(tmp_path: Path) -> None:
@@ -157,15 +162,16 @@ def test_one_group_says_nothing_and_is_left_out(tiny: TinyRun, tmp_path: Path) -
     assert "in one group (2)" in outcome.reason and not outcome.paths
 
 
-def test_lines_marks_and_words_stand_out_and_are_large_enough(drawn: dict[str, Figure]) -> None:
-    for name, figure in drawn.items():
+def test_lines_marks_and_words_stand_out_and_are_large_enough(drawn: dict[str, Drawing]) -> None:
+    for name, drawing in drawn.items():
+        figure = drawing.figure
         assert figure.get_size_inches()[0] <= 10, name
         grid = [line for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) for line in axis.get_gridlines()]
         for line in set(figure.findobj(Line2D)) - set(grid):
             marked = line.get_marker() not in ("", "None", None)
-            drawn = line.get_color() if line.get_linestyle() != "None" else line.get_markeredgecolor()
+            color = line.get_color() if line.get_linestyle() != "None" else line.get_markeredgecolor()
             if line.get_visible() and (marked or line.get_linestyle() != "None"):
-                assert contrast(drawn, line.get_alpha()) >= 3, (name, line.get_label(), drawn)
+                assert contrast(color, line.get_alpha()) >= 3, (name, line.get_label(), color)
         for text in figure.findobj(Text):
             if text.get_text().strip() and text.get_visible():
                 assert contrast(text.get_color()) >= 4.5, (name, text.get_text())

@@ -1,7 +1,9 @@
 """Instruction pairs: sources, rendering, splits."""
 
+import ast
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,6 +28,40 @@ def test_function_of_a_package_becomes_a_pair(tmp_path, monkeypatch):
     assert pair.query == "Write the Python function `double`. Double x."
     assert pair.answer == "```python\ndef double(self, x):\n    y = 2 * x\n    # keep\n    return y\n```"
     assert pair.source == "mini_package/work.py"
+
+
+def test_statements_are_those_of_ast_walk_in_its_order():
+    source = """
+if a:
+    def f(): return lambda: (yield)
+elif b:
+    class C:
+        async def g(self):
+            for x in y:
+                def h(): pass
+            else:
+                with z: pass
+else:
+    try:
+        def i(): pass
+    except E:
+        def j(): pass
+    else:
+        def k(): pass
+    finally:
+        def l(): pass
+while a:
+    match b:
+        case {"c": c} if d:
+            def m(): pass
+        case _:
+            def n(): pass
+def o(): pass
+"""
+    for text in (source, Path(ast.__file__).read_text(encoding="utf-8")):
+        tree = ast.parse(text)
+        found = [node for node in corpus.walk_statements(tree) if isinstance(node, ast.stmt)]
+        assert found == [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
 
 
 def test_missing_package_is_named():

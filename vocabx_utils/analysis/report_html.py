@@ -146,6 +146,7 @@ def _take_pictures(soup: BeautifulSoup, name: str, folder: Path) -> dict[str, by
         file = f"pictures/{name}-{len(pictures) + 1}{mimetypes.guess_extension(kind) or ''}"
         pictures[file] = content
         picture["src"] = file
+        picture.attrs.setdefault("alt", "No description has been provided for this image")
         if not picture.find_parent("a"):
             picture.wrap(soup.new_tag("a", href=file, attrs={"class": "picture"}))
     return pictures

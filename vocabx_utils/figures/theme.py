@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import textwrap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -185,17 +186,35 @@ def save_figure(
         raise ValueError(f"Unknown formats {unknown}; choose from {sorted(_DATES)}.")
     folder = Path(folder) if folder is not None else runs_root() / "figures"
     paths = [folder / f"{name}.{extension}" for extension in formats]
-    fig.draw_without_rendering()
-    fig.set_layout_engine("none")  # laying out takes as long as drawing, and every format would do it again
-    for path, extension in zip(paths, formats, strict=True):
-        with atomic_path(path) as temporary, mpl.rc_context({"svg.hashsalt": "vocabx"}):
-            if extension == "png":
-                temporary.write_bytes(_png(fig))
-            else:
-                fig.savefig(temporary, format=extension, metadata=_DATES[extension], facecolor="white")
+    with _laid_out(fig):
+        for path, extension in zip(paths, formats, strict=True):
+            with atomic_path(path) as temporary:
+                if extension == "png":
+                    temporary.write_bytes(_png(fig))
+                else:
+                    fig.savefig(temporary, format=extension, metadata=_DATES[extension], facecolor="white")
     texts = read_json(folder / "alt.json") if (folder / "alt.json").exists() else {}
     write_json(folder / "alt.json", dict(sorted({**texts, name: " ".join(alt.split())}.items())))
     return paths
+
+
+@contextmanager
+def _laid_out(fig: Figure) -> Iterator[None]:
+    """Lay a figure out once, for all that is drawn of it; its parts stay where they are.
+
+    Laying out takes as long as drawing, and every format would do it again. An engine that is there, even one that is
+    told to do nothing, makes Matplotlib draw each format twice, so in here the figure has none.
+    """
+    if engine := fig.get_layout_engine():
+        engine.execute(fig)
+    no_engine: Any = {"figure.constrained_layout.use": False, "figure.autolayout": False}
+    with mpl.rc_context({"svg.hashsalt": "vocabx"} | no_engine):
+        fig.set_layout_engine(None)  # what the settings say: none
+        try:
+            yield
+        finally:
+            fig.set_layout_engine(engine)
+            fig.set_layout_engine("none")
 
 
 def _png(fig: Figure) -> bytes:
