@@ -10,8 +10,12 @@ from evaluation.evaluation_parts import humaneval_problem, mbpp_problem
 from tokenizers import AddedToken
 
 from vocabx_utils import files, models, runs
+from vocabx_utils.evaluation import contenders
 from vocabx_utils.evaluation.contenders import (
+    CONTROL,
+    answered,
     contender_bits,
+    execute_answered,
     execute_contender,
     held_out_spans,
     load_contender,
@@ -20,6 +24,7 @@ from vocabx_utils.evaluation.contenders import (
 )
 from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewrap
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
+from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.models import BaseModel
 
 PROBLEMS = [humaneval_problem(), mbpp_problem()]
@@ -137,3 +142,29 @@ def test_held_out_spans_begin_with_the_richest_pair(run: runs.Run, tiny_base: Ba
     assert [span.text.split("q")[1][0] for span in spans] == ["2", "0"]
     assert len(held_out_spans(run, tokenizers, tiny_base.vocab_size, 1)) == 1
     assert all(span.text[span.start :].lstrip().startswith(("twice", "return")) for span in spans)
+
+
+def test_answers_that_were_written_elsewhere_are_executed_without_a_model(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contenders, "load_benchmark", lambda name: [p for p in PROBLEMS if p.benchmark == name])
+    with pytest.raises(runs.MissingStageError, match="05_benchmark_evaluation"):
+        answered(run)
+    right = [{"task_id": problem.task_id, "solution": reference_answer(problem)} for problem in PROBLEMS]
+    wrong = [row | {"solution": "def twice(x):\n    return x"} for row in right]
+    for name, rows in {"mean_ce": wrong, "base": right}.items():
+        files.write_jsonl(run.stage("05", name) / "samples.jsonl", rows)
+    assert list(answered(run)) == ["base", "mean_ce"]
+    with pytest.raises(ValueError, match=r"different problems.*mean_ce lacks 1 of 2"):
+        execute_answered(run, {"base": right, "mean_ce": wrong[:1]})
+    try:
+        find_bubblewrap()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    found = execute_answered(run, answered(run))
+    assert {name: [row.passed for row in rows] for name, rows in found.items()} == {
+        CONTROL: [True, True],
+        "base": [True, True],
+        "mean_ce": [False, False],
+    }
+    assert (run.stage("05", "mean_ce") / "results_mbpp.jsonl").exists()

@@ -195,6 +195,22 @@ def run(
         click.echo(f"official shape: {show_path(write_official(results, rows, samples))}")
 
 
+@evaluate.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--reference", default="base", show_default=True, help="The others are compared with it.")
+@_workers
+@_strict
+def answers(run_name: str, reference: str, workers: int, strict: bool) -> None:
+    """Execute what notebook 05 of a run wrote on a machine without a sandbox; continue where it was stopped.
+
+    RUN is its folder below runs/; of it only 05_benchmark_evaluation is needed, and no model. Results, the table and
+    the verdicts go where notebook 05 puts them.
+    """
+    from vocabx_utils.cli.answers import execute_run  # loads torch, which the other commands do without
+
+    execute_run(run_name, reference, workers=workers, strict=strict, say=click.echo)
+
+
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
     try:
         return benchmark_of(ids[0])

@@ -10,13 +10,15 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vocabx_utils import corpus, files, models, paths, runs, tokenizer_files
-from vocabx_utils.evaluation.benchmarks import Problem
+from vocabx_utils.evaluation.benchmarks import Problem, benchmark_of, load_benchmark
 from vocabx_utils.evaluation.execution import Sample, execute
 from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans, shared_spans
 from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.results import Result, write_official
 from vocabx_utils.rows import read_history
 
+CONTROL = "references"
+"""Folder of the reference solutions beside those of the contenders."""
 _TUNED = "tuned_"
 _LONGEST = 700  # characters of a held-out pair
 
@@ -140,3 +142,47 @@ def execute_contender(
     if (samples := folder / "samples.jsonl").exists():
         write_official(found, [Sample(row["task_id"], row["solution"]) for row in rows], samples)
     return found
+
+
+def answered(run: runs.Run) -> dict[str, list[dict[str, Any]]]:
+    """Read the answers that notebook 05 left, the rows of `samples.jsonl` by contender: `base` first, then by name.
+
+    Raises:
+        vocabx_utils.runs.MissingStageError: there are none.
+    """
+    paths_found = (run.folder / paths.stage_name("05")).glob("*/samples.jsonl")
+    found = {path.parent.name: files.read_jsonl(path) for path in paths_found}
+    if not any(found.values()):
+        run.require("05", "*/samples.jsonl")  # never exists under that name: raises with the remedy
+    return {name: found[name] for name in sorted(found, key=lambda name: (name != "base", name))}
+
+
+def execute_answered(
+    run: runs.Run, answers: Mapping[str, Sequence[Mapping[str, Any]]], *, workers: int = 2, strict: bool = True
+) -> dict[str, list[Result]]:
+    """Execute answers that were written elsewhere, such as on a machine without a sandbox; no model is needed.
+
+    Results go where notebook 05 puts them, so that what is there already is not executed again.
+
+    Args:
+        answers: rows of `answered`, one to each problem; all contenders answered the same problems.
+
+    Returns:
+        Results by name, first those of the reference solutions, the control.
+
+    Raises:
+        ValueError: the contenders answered different problems. For other errors see `execution.execute`.
+    """
+    wanted = {name: frozenset(row["task_id"] for row in rows) for name, rows in answers.items()}
+    ids = frozenset().union(*wanted.values())
+    if short := {name: len(ids - found) for name, found in wanted.items() if found != ids}:
+        told = ", ".join(f"{name} lacks {count}" for name, count in short.items())
+        raise ValueError(
+            f"the answers of run {run.name!r} are to different problems ({told} of {len(ids)}): let notebook 05 "
+            "finish, or remove the folder of what it no longer compares."
+        )
+    benchmarks = sorted({benchmark_of(task) for task in ids})
+    problems = [problem for name in benchmarks for problem in load_benchmark(name) if problem.task_id in ids]
+    rows_of: dict[str, Sequence[Mapping[str, Any]] | None] = {CONTROL: None, **answers}
+    how: dict[str, Any] = {"workers": workers, "strict": strict}
+    return {name: execute_contender(run, name, rows, problems, **how) for name, rows in rows_of.items()}
