@@ -30,6 +30,19 @@ class Interval:
     high: float
 
 
+UNSEEN = "not measured here: "
+"""How the reason for an answer begins where there was nothing to judge."""
+
+
+def word_of(answer: str, reason: str) -> str:
+    """Return an answer as every table and box tells it: `not measured` where there was nothing to judge.
+
+    >>> word_of("cannot tell", "not measured here: C10"), word_of("cannot tell", "0.1 [-0.1, 0.3]")
+    ('not measured', 'cannot tell')
+    """
+    return "not measured" if reason.startswith(UNSEEN) else answer
+
+
 def judge(interval: Interval, threshold: float = 0.0) -> Answer:
     """Say what an interval says about "the value lies above the threshold".
 

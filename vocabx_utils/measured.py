@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from vocabx_utils import files
+from vocabx_utils.intervals import CONFIDENCE, Interval, ratio_interval
 from vocabx_utils.resampling import paired_bootstrap
 
 _THESIS_TOKENS = 800  # N of every measurement that does not name another number
@@ -256,6 +258,33 @@ def read_finetuning(folder: Path) -> dict[str, dict[str, Any]]:
         if finished:
             found[path.stem] = finished
     return found
+
+
+def bits_gap(
+    first: Mapping[str, Mapping[str, Any]],
+    second: Mapping[str, Mapping[str, Any]],
+    name: str,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """Compute bits per byte of one variant minus another's after its last stage, paired by text.
+
+    Student's interval with the jackknife's standard error: with few texts a percentile bootstrap would be too narrow.
+
+    Args:
+        first, second: what was observed of each, by stage: `bits` and `bytes`, a list of one value a text by text set.
+        name: of the text set, such as `domain`.
+
+    Raises:
+        ValueError: no text, or the two did not score the same texts.
+    """
+    ends = [list(observed.values())[-1] for observed in (first, second)]
+    (one, two), (sizes, others) = ([end[key][name] for end in ends] for key in ("bits", "bytes"))
+    if not len(one) == len(two) == len(sizes) or not len(sizes) or list(sizes) != list(others):
+        raise ValueError(
+            f"{len(one)} and {len(two)} scores for {len(sizes)} and {len(others)} texts; expected one of each for the "
+            "same texts"
+        )
+    return ratio_interval(np.subtract(one, two), sizes, confidence)
 
 
 def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:

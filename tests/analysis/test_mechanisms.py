@@ -178,7 +178,7 @@ def test_row_statistics() -> None:
     table = m.row_statistics(start, end, ks=(1, 8))
     assert table["norm_start"].tolist() == [5.0, 1.0]
     assert table["norm_change"].tolist() == [0.0, 2.0]
-    assert table["turn"].tolist() == pytest.approx([1.0, 1 / math.sqrt(5)])
+    assert table["cosine"].tolist() == pytest.approx([1.0, 1 / math.sqrt(5)])
     assert math.isnan(table["participation"][0])
     assert table["participation"][1] == pytest.approx(1.0)
     assert "top_8" not in table

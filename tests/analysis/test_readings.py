@@ -15,11 +15,11 @@ def test_turns_name_both_sides() -> None:
 
 
 def test_change_in_shares_and_degrees() -> None:
-    medians = pd.DataFrame({"participation": [20.0, 60.0], "turn": [0.5, 1.0]}, index=["mean_ce", "mean_kl_last"])
+    medians = pd.DataFrame({"participation": [20.0, 60.0], "cosine": [0.5, 1.0]}, index=["mean_ce", "mean_kl_last"])
     said = readings.read_change(medians, 100)
     assert "Between 20% and 60% of the 100 coordinates" in said
     assert "0.500 to 1.000" in said
-    assert "by 0 to 60 degrees" in said
+    assert "angle between them is 0 to 60 degrees" in said
 
 
 def test_shares_find_the_widest_gap_on_either_side() -> None:

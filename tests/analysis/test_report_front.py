@@ -54,17 +54,20 @@ def test_results_are_numbers_of_the_stages(tmp_path: Path) -> None:
 
 
 def test_claims_are_told_once_for_each_answer_and_notebook(tmp_path: Path) -> None:
-    def said(claim: str, answer: str) -> dict[str, str]:
-        return {"claim": f"{claim} in a few words", "answer": answer, "reason": "numbers"}
+    def said(claim: str, answer: str, reason: str = "numbers") -> dict[str, str]:
+        return {"claim": f"{claim} in a few words", "answer": answer, "reason": reason}
 
     write_json(tmp_path / "03_phase1_training" / "verdicts.json", [said("C10", "cannot tell"), said("C4", "confirmed")])
     write_json(
         tmp_path / "04_fine_tuning" / "verdicts.json",
         {"here": said("C9", "confirmed"), "there": said("C9", "confirmed")},
     )
+    unseen = said("C14", "cannot tell", "not measured here: DS-1000 results")
+    write_json(tmp_path / "05_benchmark_evaluation" / "verdicts.json", [unseen])
     write_json(tmp_path / "06_mechanistic_analysis" / "verdicts.json", [said("C4", "not confirmed")])
     assert read_front(Run("r", tmp_path)).claims == (
         Said("C4", CLAIMS["C4"], (("confirmed", "03_phase1_training"), ("not confirmed", "06_mechanistic_analysis"))),
         Said("C9", CLAIMS["C9"], (("confirmed", "04_fine_tuning"),)),
         Said("C10", CLAIMS["C10"], (("cannot tell", "03_phase1_training"),)),
+        Said("C14", CLAIMS["C14"], (("not measured", "05_benchmark_evaluation"),)),
     )

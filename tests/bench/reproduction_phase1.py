@@ -43,7 +43,7 @@ ONCE = (
     "mean_kl_first@thesis", "mean_ce@thesis", "random_kl_first@thesis", "random_ce@thesis",
 )  # fmt: skip
 CAUSAL = ("mean_kl_last", "random_kl_first", "random_ce", "mean_ce", "mean_kl_first", "random_kl_last")
-_STATISTICS = ("norm_start", "norm_end", "norm_change", "turn", "participation")
+_STATISTICS = ("norm_start", "norm_end", "norm_change", "cosine", "participation")
 COUNTS, SHARES = (1, 3, 10, 30), (0.1, 0.25, 0.5)
 
 

@@ -99,6 +99,7 @@ def test_c6(sample: str) -> None:
     for share, answer in ((0.97, "confirmed"), (0.6, "not confirmed"), (0.9, "cannot tell")):
         verdict = claims.judge_c6({"random_ce": (start, few[share], end)}, sample)
         assert verdict.answer == answer and f"n = 60 {sample}" in verdict.reason
+        assert "random init, CE 0." in verdict.reason  # labels, as in tables and legends
     both = {"random_ce": (start, few[0.97], end), "random_kl_last": (start, few[0.6], end)}
     mixed = claims.judge_c6(both, sample)
     assert mixed.answer == "not confirmed" and mixed.effects["random_kl_last"].estimate == pytest.approx(0.6, abs=0.01)

@@ -8,7 +8,7 @@ import pytest
 
 from vocabx_utils import claims, thesis
 from vocabx_utils.claims import losses, rows
-from vocabx_utils.claims.verdict import signed, told
+from vocabx_utils.claims.verdict import signed, told, unseen
 from vocabx_utils.intervals import Interval
 
 
@@ -58,13 +58,24 @@ def test_agreement_names_every_claim_once_under_its_verdict() -> None:
         claims.Verdict("C5", "confirmed", ""),
         claims.Verdict("C6", "not confirmed", ""),
     ]
-    agrees, differs, open_ = claims.agreement(verdicts).splitlines()
-    assert agrees.startswith("- **Agrees with the thesis:**")
-    assert "(C5)" in agrees
-    assert differs.startswith("- **Does not agree with the thesis:**")
-    assert "(C6)" in differs
-    assert "(C4)" in open_
+    told = [
+        *("- **Agrees with the thesis:**", f"    - C5: {thesis.CLAIMS['C5']}"),
+        *("- **Does not agree with the thesis:**", f"    - C6: {thesis.CLAIMS['C6']}"),
+        *("- **This run cannot tell:**", f"    - C4: {thesis.CLAIMS['C4']}"),
+    ]
+    assert claims.agreement(verdicts).splitlines() == told
+    further = [*verdicts, claims.Verdict("C11", "cannot tell", ""), unseen("C10", "anything")]
+    told += [f"    - C11: {thesis.CLAIMS['C11']}", "- **Not measured in this run:**"]
+    assert claims.agreement(further).splitlines() == [*told, f"    - C10: {thesis.CLAIMS['C10']}"]
     assert claims.agreement(verdicts[:1]).splitlines()[0].endswith("nothing.")
+
+
+def test_what_was_not_measured_has_the_same_word_everywhere() -> None:
+    verdict = unseen("C10", "anything")
+    assert verdict.word == "not measured" and verdict.to_dict()["answer"] == "cannot tell"
+    assert "| **not measured** |" in claims.box([verdict]) and "NOT MEASURED" in str(verdict)
+    setting = claims.Setting("one", "first", "2026-01-01", None, {"C10": verdict})
+    assert setting.answer("C10") == setting.answer("C11") == "not measured"
 
 
 def test_intervals_in_words() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from vocabx_utils import files
@@ -136,3 +138,25 @@ def test_arms_of_a_domain_are_compared_on_the_same_documents(tmp_path: Path) -> 
     resting, moving, _ = bench.read_domains(tmp_path)[-3:]
     assert resting["above_resting"] is None and moving["above_resting"][0] == pytest.approx(-len(tuned) / 187)
     assert bench.read_domains(tmp_path / "none") == []
+
+
+def test_bits_of_two_variants_are_paired_by_text_after_the_last_stage() -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(50, 500, 40).tolist()
+    bits = {name: (np.array(sizes) * rng.uniform(0.5, 1.5, 40)).tolist() for name in ("start", "one", "two")}
+    one, two = (
+        {
+            "start": {"bits": {"domain": bits["start"]}, "bytes": {"domain": sizes}},
+            "b": {"bits": {"domain": bits[name]}, "bytes": {"domain": sizes}},
+        }
+        for name in ("one", "two")
+    )
+    gap = bench.bits_gap(one, two, "domain")
+    assert gap.estimate == pytest.approx((sum(bits["one"]) - sum(bits["two"])) / sum(sizes))
+    less = [a - b for a, b in zip(bits["one"], bits["two"], strict=True)]
+    left_out = [(sum(less) - less[k]) / (sum(sizes) - sizes[k]) for k in range(40)]  # the jackknife as it is defined
+    error = math.sqrt(39 / 40 * sum((value - sum(left_out) / 40) ** 2 for value in left_out))
+    assert gap.high - gap.low == pytest.approx(2 * 2.0227 * error, rel=0.03)  # t with 39 degrees of freedom
+    others = {"b": {"bits": {"domain": bits["two"]}, "bytes": {"domain": [1, *sizes[1:]]}}}
+    with pytest.raises(ValueError, match="same texts"):
+        bench.bits_gap(one, others, "domain")

@@ -77,6 +77,23 @@ def test_continuation_equals_generate_and_keeps_spaces():
     whole = base.tokenizer.decode(out, skip_special_tokens=True)
     seen = Snapshot(base.tokenizer, 300, range(300, 300), (), "Write the", 8)("start", base.model)
     assert "Write the" + seen["text"] == whole
+    assert seen["marked"] == seen["text"] and seen["new_tokens"] == 0
+
+
+def test_a_continuation_shows_its_new_tokens_in_brackets():
+    base = chat_base()
+    tokenizer = with_words(base.tokenizer)
+    observe = Snapshot(tokenizer, 303, range(300, 303), (), "Write the", 8)
+    ids = tokenizer("x groupby numpy naïve", add_special_tokens=False)["input_ids"]
+    words = [tokenizer.decode([i]) for i in range(300, 303)]
+    marked = "x groupby numpy naïve"
+    for i, word in zip(range(300, 303), words, strict=True):
+        marked = marked.replace(word, f"[{word}]") if i in ids else marked
+    assert observe._mark([*ids, tokenizer.eos_token_id]) == marked and "[" in marked
+    input_rows, head_rows = new_rows(base, 3)
+    model = with_extra_rows(base, input_rows, 100 * head_rows, 300).eval()  # so that the model says new tokens
+    seen = observe("start", model)
+    assert seen["new_tokens"] > 0 and seen["marked"].count("[") == seen["new_tokens"] + seen["text"].count("[")
 
 
 def test_sets_from_installed_packages(monkeypatch):
@@ -107,7 +124,7 @@ def test_snapshot_and_table():
     sets = (TextSet("domain", tuple(TEXTS), "test"), TextSet("English prose", ("some words",), "test"))
     snapshot = Snapshot(with_words(base.tokenizer), 303, range(300, 303), sets, "Write", 4)
     seen = snapshot("start", model)
-    assert set(seen) == {"bits_per_byte", "bits", "bytes", "sources", "new_row_mass", "text"}
+    assert set(seen) == {"bits_per_byte", "bits", "bytes", "sources", "new_row_mass", "text", "marked", "new_tokens"}
     for name, bits in seen["bits_per_byte"].items():
         assert sum(seen["bits"][name]) / sum(seen["bytes"][name]) == pytest.approx(bits, rel=1e-3)
     after = json.loads(json.dumps(seen))

@@ -124,7 +124,7 @@ def row_statistics(start: Tensor, end: Tensor, ks: Sequence[int] = (1, 8, 64)) -
     """Describe what training did to each row, from start (N, D) to end.
 
     Returns:
-        One row for each token: norm_start, norm_end, norm_change (unit of the rows), turn (cosine between start and
+        One row for each token: norm_start, norm_end, norm_change (unit of the rows), cosine (between start and
         end), participation (1 to D), top_k for each k up to D (share of energy, 0 to 1).
 
     Raises:
@@ -140,7 +140,7 @@ def row_statistics(start: Tensor, end: Tensor, ks: Sequence[int] = (1, 8, 64)) -
             "norm_start": start.double().norm(dim=-1).numpy(),
             "norm_end": end.double().norm(dim=-1).numpy(),
             "norm_change": delta.norm(dim=-1).numpy(),
-            "turn": cosine(start, end),
+            "cosine": cosine(start, end),
             "participation": participation_ratio(delta),
             **{f"top_{k}": shares[:, at] for at, k in enumerate(ks)},
         }

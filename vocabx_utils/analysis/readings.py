@@ -23,13 +23,13 @@ def read_turns(turns: pd.Series) -> str:
 
 
 def read_change(medians: pd.DataFrame, width: int) -> str:
-    """Say how many coordinates take part in the change and how far rows turn, from medians of `row_statistics`."""
-    part, turn = medians["participation"] / width, medians["turn"]
+    """Say how many coordinates change and by what angle rows do, from medians of `row_statistics`."""
+    part, cosine = medians["participation"] / width, medians["cosine"]
     return (
         f"Between {part.min():.0%} and {part.max():.0%} of the {width} coordinates take part in the change, where "
         f"independent normal numbers would give 33%. The cosine between a row before and after training is "
-        f"{turn.min():.3f} to {turn.max():.3f}, so the rows turn by {_degrees(turn.max())} to {_degrees(turn.min())} "
-        "degrees."
+        f"{cosine.min():.3f} to {cosine.max():.3f}, so the angle between them is {_degrees(cosine.max())} to "
+        f"{_degrees(cosine.min())} degrees."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 import pandas as pd
 
 from vocabx_utils.files import read_json
-from vocabx_utils.intervals import Answer
+from vocabx_utils.intervals import Answer, word_of
 from vocabx_utils.names import TUNED, variant_label
 from vocabx_utils.paths import STAGES
 from vocabx_utils.runs import Run
@@ -101,5 +101,5 @@ def _claims(run: Run) -> Iterator[Said]:
         for entry in found.values() if isinstance(found, dict) else found:  # by setting, or one after another
             claim = entry["claim"].split()[0]
             if claim in answers and entry.get("answer") in _ANSWERS:
-                answers[claim][entry["answer"], stage] = None
+                answers[claim][word_of(entry["answer"], entry.get("reason", "")), stage] = None
     yield from (Said(claim, CLAIMS[claim], tuple(said)) for claim, said in answers.items() if said)

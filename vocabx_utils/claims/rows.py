@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from vocabx_utils.claims.verdict import Verdict, signed, spelled, told, unseen
 from vocabx_utils.intervals import Answer, Interval, judge, judge_all, mean_interval, ratio_interval, shared_level
+from vocabx_utils.names import variant_label
 
 STILL = 0.1
 """Change of the mean cosine, as a share of its start, that counts as hardly any (C5)."""
@@ -49,8 +50,9 @@ def judge_c4(ends: Ends, sample: str) -> Verdict:
         return unseen("C4", "random_ce and random_kl")
     found = {name: mean_interval(values, shared_level(len(turns))) for name, values in turns.items()}
     parts = {name: judge(signed(interval, signs[name])) for name, interval in found.items()}
-    texts = {name: f"{name} {told(found[name], values.size, sample)}" for name, values in turns.items()}
-    reason, answers = f"turn to the first minus turn to the last: {spelled(texts, parts)}", list(parts.values())
+    texts = {name: f"{variant_label(name)} {told(found[name], n.size, sample)}" for name, n in turns.items()}
+    answers = list(parts.values())
+    reason = f"gain of the cosine to the first minus that to the last: {spelled(texts, parts)}"
     if missing := [kind for kind, sign in (("random_kl", 1), ("random_ce", -1)) if sign not in map(signs.get, turns)]:
         answers.append("cannot tell")
         reason += f"; not measured here: {missing[0]}"
@@ -82,7 +84,7 @@ def judge_c5(
         start = float(np.nanmean(cosines[name][0]))
         found[name] = moved = mean_interval(change, shared_level(len(changes)))
         parts[name] = judge_all([judge(side, -STILL * abs(start)) for side in (moved, signed(moved, -1))])
-        texts[name] = f"{name} {start:.3f} at the start, change {told(moved, change.size, sample)}"
+        texts[name] = f"{variant_label(name)} {start:.3f} at the start, change {told(moved, change.size, sample)}"
     reason = spelled(texts, parts)
     if expected is not None and orthogonal is not None:
         reason += f"; the averaging alone gives {expected:.3f} ({orthogonal:.3f} for orthogonal subtokens)"
@@ -106,11 +108,11 @@ def judge_c6(sums: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], sample:
         gain = (start - end)[seen]
         parts[name] = "cannot tell"
         if judge(mean_interval(gain)) != "confirmed":
-            texts[name] = f"{name} no certain gain in KL, n = {gain.size} {sample}"
+            texts[name] = f"{variant_label(name)} no certain gain in KL, n = {gain.size} {sample}"
             continue
         found[name] = ratio_interval((start - few)[seen], gain, shared_level(len(sums)))
         parts[name] = judge(found[name], ENOUGH)
-        texts[name] = f"{name} {told(found[name], gain.size, sample)}"
+        texts[name] = f"{variant_label(name)} {told(found[name], gain.size, sample)}"
     if not texts:
         return unseen("C6", "KL with a few coordinates of the change")
     deciding = [parts[name] for name in sums if re.fullmatch(f"random_{_OBJECTIVES}", name)]

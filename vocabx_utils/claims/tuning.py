@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from vocabx_utils.claims.verdict import Verdict, signed, spelled, unseen
-from vocabx_utils.intervals import CONFIDENCE, Interval, judge, judge_all, ratio_interval, shared_level
+from vocabx_utils.intervals import CONFIDENCE, Interval, judge, judge_all, shared_level
+from vocabx_utils.measured import bits_gap
 
 Observed = Mapping[str, Mapping[str, Any]]
 """Snapshots by stage, the last one last: `bits` and `bytes`, a list of one value a text by set of texts."""
@@ -48,7 +47,7 @@ def judge_c8(with_a: Observed, without_a: Observed, steps: tuple[int, int] | Non
     Args:
         steps: optimiser steps of both in all; None where they are known to be as many.
     """
-    gap = _gap(with_a, without_a, "domain", CONFIDENCE)
+    gap = bits_gap(with_a, without_a, "domain", CONFIDENCE)
     reason = f"with minus without stage a, bits per byte {_told(gap, with_a, 'domain')}"
     return _at_steps(Verdict("C8", judge(signed(gap, -1)), reason, {"domain": gap}), steps)
 
@@ -60,7 +59,7 @@ def judge_c9(lora: Observed, full: Observed, steps: tuple[int, int] | None = Non
         steps: optimiser steps of b and of c; None where they are known to be as many.
     """
     names = list(_last(lora)["bits"])
-    gaps = {name: _gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
+    gaps = {name: bits_gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
     fair = steps is None or steps[0] == steps[1]
     parts = {name: judge(signed(gap, -1)) if fair else "cannot tell" for name, gap in gaps.items()}
     texts = {name: f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items()}
@@ -80,14 +79,6 @@ def _at_steps(verdict: Verdict, steps: tuple[int, int] | None) -> Verdict:
 
 def _last(observed: Observed) -> Mapping[str, Any]:
     return list(observed.values())[-1]
-
-
-def _gap(first: Observed, second: Observed, name: str, confidence: float) -> Interval:
-    """Bits per byte of one variant minus another's at the end, on one set of texts."""
-    one, two, sizes = _last(first)["bits"][name], _last(second)["bits"][name], _last(first)["bytes"][name]
-    if not len(one) == len(two) == len(sizes) or not len(sizes):
-        raise ValueError(f"{len(one)} and {len(two)} scores for {len(sizes)} texts; expected one of each a text")
-    return ratio_interval(np.subtract(one, two), sizes, confidence)
 
 
 def _told(gap: Interval, observed: Observed, name: str) -> str:

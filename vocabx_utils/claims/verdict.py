@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
-from vocabx_utils.intervals import Answer, Interval
+from vocabx_utils.intervals import UNSEEN, Answer, Interval, word_of
 from vocabx_utils.thesis import CLAIMS
 
 _NAMES = {
@@ -48,11 +48,11 @@ _RULES = {
     "C16": "in every model, answers without code are more than half of those and any other class of failure",
     "C17": "both together end below either and neither, in bits per byte and in KL",
 }
-_UNSEEN = "not measured here: "
-_TOLD: dict[Answer, str] = {
+_AGREEMENT = {
     "confirmed": "Agrees with the thesis",
     "not confirmed": "Does not agree with the thesis",
     "cannot tell": "This run cannot tell",
+    "not measured": "Not measured in this run",
 }
 
 
@@ -80,10 +80,15 @@ class Verdict:
     @property
     def measured(self) -> bool:
         """Whether there was anything that the rule asks for, if only one run."""
-        return not self.reason.startswith(_UNSEEN)
+        return not self.reason.startswith(UNSEEN)
+
+    @property
+    def word(self) -> str:
+        """The answer as every table and box tells it: `not measured` where there was nothing to judge."""
+        return word_of(self.answer, self.reason)
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.answer.upper()}\n   {self.reason}"
+        return f"{self.name}: {self.word.upper()}\n   {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is written beside results; limits of an interval that are not finite are None.
@@ -129,7 +134,7 @@ def _limit(found: Mapping[str, Any], key: str) -> float:
 
 def unseen(claim: str, what: str) -> Verdict:
     """Return the verdict where nothing was measured."""
-    return Verdict(claim, "cannot tell", _UNSEEN + what)
+    return Verdict(claim, "cannot tell", UNSEEN + what)
 
 
 def signed(interval: Interval, sign: int) -> Interval:
@@ -163,14 +168,20 @@ def spelled(texts: Mapping[str, str], answers: Mapping[str, Answer]) -> str:
 def box(verdicts: Sequence[Verdict]) -> str:
     """Spell verdicts as a Markdown table: what the thesis says, our rule, what we see."""
     head = "| claim | what the thesis says | confirmed if | verdict | what we see |\n| --- | --- | --- | --- | --- |\n"
-    rows = (f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.answer}** | {v.reason} |" for v in verdicts)
+    rows = (f"| {v.claim} | {CLAIMS[v.claim]} | {v.rule} | **{v.word}** | {v.reason} |" for v in verdicts)
     return head + "\n".join(rows)
 
 
 def agreement(verdicts: Sequence[Verdict]) -> str:
-    """Say plainly what agrees with the thesis, what does not, and what is open: one Markdown line for each."""
+    """Say plainly what agrees with the thesis, what does not, what is open, and what was not measured, if anything.
+
+    Each is an entry of a Markdown list, with its claims as a list below it.
+    """
     lines = []
-    for answer, words in _TOLD.items():
-        claims = " ".join(f"{CLAIMS[v.claim]} ({v.claim})" for v in verdicts if v.answer == answer)
-        lines.append(f"- **{words}:** {claims or 'nothing.'}")
+    for answer, words in _AGREEMENT.items():
+        claims = [f"    - {v.claim}: {CLAIMS[v.claim]}" for v in verdicts if v.word == answer]
+        if claims:
+            lines += [f"- **{words}:**", *claims]
+        elif answer != "not measured":
+            lines.append(f"- **{words}:** nothing.")
     return "\n".join(lines)

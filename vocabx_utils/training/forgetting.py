@@ -28,6 +28,7 @@ from vocabx_utils.training.batches import collate, plan_epoch
 from vocabx_utils.training.examples import Example
 from vocabx_utils.training.loss_model import LossModel
 from vocabx_utils.training.stages import matrices_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Snapshot:
     tokens_per_batch: int = 4096
 
     def __call__(self, stage: str, model: PreTrainedModel) -> dict[str, Any]:
-        """Return bits per byte by set, the mean probability of all new tokens together, and the continued prompt."""
+        """Return bits per byte by set, the mean probability of all new tokens together, and the continued prompt.
+
+        The continuation is `text`, and `marked` with brackets around each of its `new_tokens`.
+        """
         model.eval()
         sizes = {group.name: [len(text.encode()) for text in group.texts] for group in self.sets}
         bits: dict[str, np.ndarray] = {}
@@ -82,10 +86,10 @@ class Snapshot:
             "bytes": sizes,
             "sources": {group.name: group.source for group in self.sets},
         }
-        return seen | ({"text": self._continue(model)} if self.prompt else {})
+        return seen | (self._continue(model) if self.prompt else {})
 
-    def _continue(self, model: PreTrainedModel) -> str:
-        """Continue the prompt greedily and return what was added, without special tokens."""
+    def _continue(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Continue the prompt greedily; return what was added, plainly and marked, and how many new tokens it holds."""
         tokenizer, padding = self.tokenizer, range(self.limit, len(matrices_of(model)[1]))
         ids = tokenizer(self.prompt, add_special_tokens=False, return_tensors="pt")["input_ids"].to(model.device)
         generate: Any = model.generate
@@ -100,7 +104,15 @@ class Snapshot:
         )
         # decoded together with the prompt: a token's leading space is lost at the start of a text
         whole, given = (str(tokenizer.decode(part, skip_special_tokens=True)) for part in (out[0], ids[0]))
-        return whole[len(given) :]
+        added = out[0, ids.shape[1] :].tolist()
+        new = sum(i in self.new_ids for i in added)
+        return {"text": whole[len(given) :], "marked": self._mark(added), "new_tokens": new}
+
+    def _mark(self, ids: Sequence[int]) -> str:
+        """Spell ids as text, without special tokens, with brackets around each new one."""
+        spelling, special = spelling_of(self.tokenizer), set(self.tokenizer.all_special_ids)
+        raws = ((i, spelling.raw_of(i)) for i in ids if i not in special)
+        return b"".join(b"[" + raw + b"]" if i in self.new_ids else raw for i, raw in raws).decode("utf-8", "replace")
 
 
 def bits_per_byte(

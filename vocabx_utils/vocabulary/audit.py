@@ -10,6 +10,7 @@ from pathlib import PurePath
 import numpy as np
 import pandas as pd
 
+from vocabx_utils.glyphs import visible
 from vocabx_utils.source_tree import Document
 from vocabx_utils.vocabulary.alignment import IDENTICAL, AlignedText, align_texts
 from vocabx_utils.vocabulary.checks import round_trip_failures, unreachable
@@ -40,6 +41,7 @@ CHECK_TEXT = (
     "\n \n\n \t\t\n   \n🚀 (rocket) 🙂 3 33 333 3333 3.3 3..3 "
     "------======= don't I'll we've 'RE ``` \"\" !!!??? здравей 数据 กลุ่ม 1314 apple \n"
 )
+_LONGEST_SHOWN = 80  # characters of a token in `changed_positions`: a phrase of the usual 64 bytes whole
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,8 @@ def changed_positions(extension: Extension, texts: Iterable[str]) -> tuple[pd.Da
 
     Returns:
         One row for each such position: text (its number), position (in extended tokens), `before` and `after`: the
-        original's tokens from the last boundary to the next one, and the extended ones, as pieces. And how many
-        positions outside new tokens there are.
+        original's tokens from the last boundary to the next one, and the extended ones, spelt by `glyphs.visible`. And
+        how many positions outside new tokens there are.
     """
     rows: list[tuple[int, int, str, str]] = []
     looked_at = number = 0
@@ -206,14 +208,14 @@ def changed_positions(extension: Extension, texts: Iterable[str]) -> tuple[pd.Da
 
 
 def _around(extension: Extension, aligned: AlignedText, position: int) -> tuple[str, str]:
-    """Both sides' pieces between the boundaries around an extended position."""
+    """Both sides' tokens between the boundaries around an extended position, with a bar between two."""
     ends = aligned.boundaries
     k = int(np.searchsorted(ends[:, 1], position))
     stops = ends[k] + 1 if k < len(ends) else (len(aligned.original_ids), len(aligned.extended_ids))
     starts = ends[k - 1] + 1 if k else (0, 0)
     sides = (extension.original, aligned.original_ids), (extension.extended, aligned.extended_ids)
     before, after = (
-        " | ".join(t.convert_ids_to_tokens(ids[a:b].tolist()))
+        " | ".join(visible(spelling_of(t).raw_of(i), limit=_LONGEST_SHOWN) for i in ids[a:b].tolist())
         for (t, ids), a, b in zip(sides, starts, stops, strict=True)
     )
     return before, after
