@@ -40,6 +40,8 @@ DOMAIN_TEXTS = {
     "python": "Python packages",
 }  # fmt: skip
 """What the texts of measurements are called."""
+RECIPE_MODELS = {"qwen": "Qwen2.5-Coder-0.5B", "smollm2": "SmolLM2-135M"}
+"""What the models of settings in `results/recipes` are called, without `-Instruct`, which all have."""
 _CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
 
@@ -164,6 +166,17 @@ def read_recipes(folder: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[st
     sweeps = {path.stem: files.read_jsonl(path) for path in sorted(folder.glob("*.jsonl"))}
     path = folder / "verdict.json"
     return sweeps, files.read_json(path) if path.exists() else {}
+
+
+def recipe_setting(setting: str) -> tuple[str, str]:
+    """Return text and model of a setting in words; what is not known stays as it is.
+
+    Example:
+        >>> recipe_setting("qwen-headers")
+        ('C headers', 'Qwen2.5-Coder-0.5B')
+    """
+    model, _, text = setting.partition("-")
+    return DOMAIN_TEXTS.get(text, text), RECIPE_MODELS.get(model, model)
 
 
 def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:

@@ -1,7 +1,8 @@
-"""What the variants of the series are called: how a name is put together, and how a table or legend spells it."""
+"""What variants and metrics are called: how a variant's name is put together, and how a table or legend spells both."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal, get_args
 
 InputMethod = Literal["random", "mean", "first", "last", "align", "focus"]
@@ -12,6 +13,22 @@ TUNED = "tuned_"
 
 _ENDINGS = {"_no_a": "without stage a", "_full": "full fine-tuning"}
 _OBJECTIVES = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE"}
+_DETAILS = {"ce": "CE share", "t": "temperature"}  # of an objective, each before a number
+_NATS, _POSITION = "nats per token", "nats per position"
+_SHARED = "tokens that both tokenizations have"
+METRICS = {
+    "ce": ("cross-entropy", _NATS),
+    "ce_old": ("cross-entropy at old tokens", _NATS),
+    "ce_new": ("cross-entropy at new tokens", _NATS),
+    "bpb": ("bits per byte", ""),
+    "kl_identical": (f"KL at {_SHARED}", _POSITION),
+    "kl_identical_all": (f"KL at all {_SHARED}", _POSITION),
+    "kl_last": ("KL at the last subtoken of merged spans", _POSITION),
+    "kl_first": ("KL at the first subtoken of merged spans", _POSITION),
+    "kl_pooled": (f"KL at {_SHARED} and at first subtokens", _POSITION),
+    "kl_pooled_last": (f"KL at {_SHARED} and at last subtokens", _POSITION),
+}
+"""Validation metrics of phase 1 in words, and their unit, empty where the words hold it."""
 
 
 def split_variant(name: str) -> tuple[str, list[str]]:
@@ -40,5 +57,22 @@ def variant_label(name: str) -> str:
         return ", ".join(["base model", *added])
     init, _, objective = stem.partition("_")
     kind, *rest = objective.split("_")
-    details = f" ({', '.join(word.replace('ce', 'CE share ') for word in rest)})" if rest else ""
+    details = f" ({', '.join(map(_detail, rest))})" if rest else ""
     return ", ".join([f"{init} init", _OBJECTIVES.get(kind, kind) + details, *added])
+
+
+def _detail(word: str) -> str:
+    """Spell a part of an objective's name, such as `ce0.3`, `t2` or `last`."""
+    found = re.fullmatch(r"([a-z]+)([0-9].*)", word)
+    return f"{_DETAILS[found[1]]} {found[2]}" if found and found[1] in _DETAILS else word
+
+
+def metric_label(name: str) -> str:
+    """Spell a validation metric with its unit; a name that is not known stays as it is.
+
+    Example:
+        >>> metric_label("kl_last"), metric_label("bpb"), metric_label("seconds")
+        ('KL at the last subtoken of merged spans (nats per position)', 'bits per byte', 'seconds')
+    """
+    words, unit = METRICS.get(name, (name, ""))
+    return f"{words} ({unit})" if unit else words

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from vocabx_utils.figures.catalogue import FIGURES
 from vocabx_utils.figures.theme import Drawing
@@ -35,3 +37,17 @@ def contrast(color: object, alpha: float | None = None) -> float:
 
 def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
     return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
+
+
+def cut_words(figure: Figure) -> list[str]:
+    """Words of a figure, ticks aside, that reach beyond its edge, and titles that reach into the next one."""
+    figure.draw_without_rendering()
+    page = figure.bbox
+    ticks = [tick for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) for tick in axis.get_major_ticks()]
+    numbers = {label for tick in ticks for label in (tick.label1, tick.label2)}
+    shown = [text for text in figure.findobj(Text) if text.get_text() and text not in numbers]
+    boxes = {text: text.get_window_extent() for text in shown}
+    cut = [text.get_text() for text, box in boxes.items() if box.x0 < page.x0 or box.x1 > page.x1]
+    titles = [ax.title for ax in figure.axes if ax.get_title()]
+    met = [a.get_text() for at, a in enumerate(titles) for b in titles[:at] if boxes[a].overlaps(boxes[b])]
+    return cut + met

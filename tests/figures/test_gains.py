@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 
 from vocabx_utils.figures.gains import draw_domains, draw_frontier, draw_phrases, draw_token_gains, draw_tradeoff
-from vocabx_utils.measured import RECIPES
+from vocabx_utils.figures.theme import theme
+from vocabx_utils.measured import RECIPES, by_setting, ce_line, read_bench
+from vocabx_utils.paths import project_root
 
 
 def test_tokens_stand_at_their_kl_before_and_after() -> None:
@@ -48,6 +50,26 @@ def test_the_line_of_the_trade_off_joins_what_differs_in_lambda_alone() -> None:
     assert "mean init, CE the fewest bits per byte" in drawing.alt
 
 
+def test_names_of_the_trade_off_as_measured_cover_no_mark_and_marks_differ_in_colour() -> None:
+    theme()
+    measured = by_setting(read_bench(project_root() / "results" / "phase1"))
+    figure = draw_tradeoff({title: rows for title, rows in measured.items() if len(ce_line(rows)) > 2}).figure
+    figure.draw_without_rendering()
+    assert len(figure.axes) == 2
+    points, near = figure.dpi / 72, 8.0  # points of type: further away a name is taken for that of another mark
+    for ax in figure.axes:
+        line, *marks = ax.get_lines()
+        assert len({mark.get_color() for mark in marks}) == len(marks) >= 4
+        centres = ax.transData.transform(np.concatenate([mark.get_xydata() for mark in (line, *marks)]))
+        ends = ax.transData.transform(line.get_xydata()[[0, -1]])
+        for text, (x, y) in zip(ax.texts, ends, strict=True):
+            box = text.get_window_extent()
+            assert not any(box.padded(2 * points).contains(*centre) for centre in centres)
+            away = np.hypot(max(box.x0 - x, x - box.x1, 0), max(box.y0 - y, y - box.y1, 0))
+            assert away <= near * points
+            assert text.get_color() == line.get_color()
+
+
 def test_saved_tokens_have_a_panel_for_each_tokenizer_and_corpus() -> None:
     rows = [
         {"tokenizer": t, "corpus": c, "strategy": s, "n": n, "saved_percent": k + n / 100}
@@ -75,10 +97,11 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     rows = {
         name: {"kl_last": [0.2, 0.19, 0.22], "above_base": [0.03, 0.02, 0.05]} for name in ("r1:3", "kl:0", "other:1")
     }
-    verdict = {"settings": {"one": {"rows": rows, "finalists": {"r1:3": {}}}}}
-    drawing = draw_frontier({"one": runs(0), "two": runs(0.1), "three": runs(0)}, verdict)
+    verdict = {"settings": {"qwen-headers": {"rows": rows, "finalists": {"r1:3": {}}}}}
+    drawing = draw_frontier({"qwen-headers": runs(0), "smollm2-python": runs(0.1), "other-three": runs(0)}, verdict)
     one, two, three, empty = drawing.figure.axes
-    assert [ax.get_title() for ax in (one, two, three)] == ["one", "two", "three"] and not empty.axison
+    titles = ["C headers\nQwen2.5-Coder-0.5B", "Python packages\nSmolLM2-135M", "three\nother"]
+    assert [ax.get_title() for ax in (one, two, three)] == titles and not empty.axison
     small = {line.get_markersize(): line for line in two.lines}
     assert set(small) == {4.0}
     points = sorted((round(x, 2), round(y, 2)) for line in two.lines for x, y in line.get_xydata())
@@ -87,9 +110,16 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     assert [tuple(line.get_xydata()[0]) for line in large] == [(0.2, 0.03)] * 3
     assert [line.get_markeredgecolor() for line in large].count("black") == 1
     (legend,) = drawing.figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [RECIPES[name] for name in ("kl", "ce", "r1")]
+    explained = ["a run of the sweep", "a row of the report split", "the same, a finalist"]
+    assert [text.get_text() for text in legend.get_texts()] == [RECIPES[k] for k in ("kl", "ce", "r1")] + explained
+    marks = [(line.get_markersize(), line.get_markeredgecolor() == "black") for line in legend.get_lines()]
+    assert marks == [(6, False)] * 3 + [(4, False), (8, False), (8, True)]
+    assert large[0].get_markersize() == 8 and one.lines[0].get_markersize() == 4
+    (alone,) = draw_frontier({"qwen-headers": runs(0)}, {}).figure.legends
+    assert [text.get_text() for text in alone.get_texts()][3:] == explained[:1]
     assert "3 runs lie far beyond" in drawing.alt
-    assert f"In one, {RECIPES['r1']} has the lowest KL and CE the fewest bits per byte" in drawing.alt
+    said = f"C headers, Qwen2.5-Coder-0.5B: {RECIPES['r1']} has the lowest KL and CE the fewest bits per byte"
+    assert said in drawing.alt
 
 
 def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm() -> None:

@@ -4,14 +4,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from figures.figure_parts import draw, lines
+from figures.figure_parts import cut_words, draw, lines
 from fixtures.tiny_run import TinyRun
 from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
+from vocabx_utils.config import Phase1Config
 from vocabx_utils.figures.catalogue import read_curve
-from vocabx_utils.figures.losses import draw_wrong_pairs, epoch_curve, loss_chart, metric_chart
-from vocabx_utils.figures.theme import variant_style
+from vocabx_utils.figures.losses import draw_metric, draw_wrong_pairs, epoch_curve, loss_chart, metric_chart
+from vocabx_utils.figures.theme import theme, variant_style
 
 
 def validation(ax: Axes, variant: str) -> tuple[list[float], list[float]]:
@@ -38,6 +39,28 @@ def test_an_untrained_variant_is_a_level_for_the_others() -> None:
     metrics = {"mean_untrained": [{"epoch": 0, "ce": 3.0}], "mean_ce": [{"epoch": at, "ce": 3.0 - at} for at in (0, 1)]}
     drawn = lines(metric_chart(metrics, "ce"))
     assert drawn["mean init, untrained"] == ([0, 1], [3.0, 3.0])
+
+
+@pytest.mark.parametrize("key", ["ce", "kl_identical", "kl_last", "kl_pooled"])
+def test_the_variants_of_notebook_03_fit_and_only_untrained_ones_are_dotted(key: str) -> None:
+    theme()
+    names = ("ce", "train_ce", "kl_identical", "kl_last", "kl_pooled")
+    line = dict.fromkeys(names, 3.0) | dict.fromkeys(("n_identical", "n_first", "n_last"), 12_345)
+    metrics = {
+        name: [line | {"epoch": at} for at in range(1 if name.endswith("untrained") else 3)]
+        for name in Phase1Config().variants
+    }
+    figure = draw_metric(metrics, key).figure
+    assert not cut_words(figure)
+    drawn = figure.axes[0].lines
+    dotted = {str(line.get_label()) for line in drawn if line.get_linestyle() == ":"}
+    assert dotted == {"mean init, untrained", "random init, untrained"}
+    looks = [(line.get_color(), line.get_marker(), line.get_linestyle(), line.get_linewidth()) for line in drawn]
+    assert len(set(looks)) == len(looks)
+    words = figure.get_supxlabel().replace("\n", " ")
+    assert "Dotted: not trained" in words
+    trained = {name: lines for name, lines in metrics.items() if len(lines) > 1}
+    assert "Dotted" not in draw_metric(trained, key).figure.get_supxlabel()
 
 
 def test_metric_chart_leaves_gaps_for_missing_values() -> None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from figures.figure_parts import draw, lines
+from figures.figure_parts import cut_words, draw, lines
 from fixtures.tiny_run import TinyRun
 
 from vocabx_utils import rows, thesis
@@ -11,6 +11,8 @@ from vocabx_utils.figures.rows import (
     cosine_chart,
     draw_group_cosines,
 )
+from vocabx_utils.figures.theme import theme
+from vocabx_utils.names import variant_label
 
 
 def published_curve(*place: str) -> thesis.CosineCurve:
@@ -60,3 +62,17 @@ def test_of_many_variants_only_those_from_mean_rows_are_drawn_by_group() -> None
     figure = draw_group_cosines(pd.DataFrame(rows_, columns=columns), "input", "subtokens").figure
     assert [ax.get_title()[:4] for ax in figure.axes] == ["mean"] * 3
     assert "3 other variants are left out" in figure.get_supxlabel().replace("\n", " ")
+
+
+def test_titles_of_four_columns_fit_and_the_note_says_which_panels_share_an_axis() -> None:
+    theme()
+    columns = ["variant", "matrix", "position", "epoch", "subtokens", "mean", "low", "high", "n"]
+    names = [f"mean_{kind}" for kind in ("ce", "kl_first", "kl_last", "kl_last_ce0.1")]
+    rows_ = [(v, "input", p, e, 2, 0.1, 0.0, 1.0, 4) for v in names for p in ("first", "last") for e in (0, 1)]
+    table = pd.DataFrame(rows_, columns=columns)
+    figure = draw_group_cosines(table, "input", "subtokens").figure
+    assert not cut_words(figure)
+    assert [ax.get_title().replace("\n", " ") for ax in figure.axes[:4]] == [variant_label(name) for name in names]
+    assert "The panels of a column share a vertical axis" in figure.get_supxlabel().replace("\n", " ")
+    one = draw_group_cosines(table[table["position"] == "first"], "input", "subtokens").figure
+    assert "share" not in one.get_supxlabel()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from figures.figure_parts import cut_words
 
 from vocabx_utils.analysis.seeds import paired_differences, spread_over_seeds
 from vocabx_utils.figures.seeds import difference_chart, draw_differences, draw_spread, seed_chart
+from vocabx_utils.figures.theme import theme
+from vocabx_utils.names import METRICS, metric_label
 
 
 @pytest.fixture
@@ -45,3 +49,19 @@ def test_the_words_of_both_figures_hold_their_numbers(values: pd.DataFrame) -> N
     drawn = draw_differences(differences, "mean_ce", "kl_last")
     assert f"mean init, KL (last) {differences['difference'].item():+.3f}" in drawn.alt
     plt.close("all")
+
+
+@pytest.mark.parametrize("metric", [*METRICS, "seconds"])
+def test_a_metric_is_named_in_words_with_its_unit(values: pd.DataFrame, metric: str) -> None:
+    theme()
+    more = values.assign(mean_untrained=2.0, **{"mean_kl_last_ce0.1": 1.0})
+    spread, label = draw_spread(more, metric), metric_label(metric)
+    difference = draw_differences(paired_differences(values, "mean_ce"), "mean_ce", metric)
+    along, below = (drawn.figure.axes[0] for drawn in (spread, difference))
+    assert along.get_ylabel().replace("\n", " ") == label
+    assert below.get_xlabel().replace("\n", " ") == f"{label}, minus that of mean init, CE, run by run"
+    assert label in spread.alt and label in difference.alt
+    assert not cut_words(spread.figure) and not cut_words(difference.figure)
+    names = [text.get_window_extent() for text in along.get_xticklabels()]
+    assert not any(one.overlaps(other) for one, other in pairwise(names))
+    assert metric == "seconds" or "_" not in along.get_title() + along.get_ylabel() + below.get_xlabel()

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from figures.figure_parts import contrast, linear
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from vocabx_utils.figures.theme import (
@@ -17,6 +18,7 @@ from vocabx_utils.figures.theme import (
     FAINT,
     PALETTE,
     Format,
+    cycle_style,
     legend_by_end,
     note,
     position_style,
@@ -90,6 +92,18 @@ def test_styles_differ_in_marker_and_line_not_only_in_colour() -> None:
     assert len(shapes) == len(names)
     assert len({position_style(p)["marker"] for p in ("first", "intermediate", "last")}) == 3
     assert variant_style("mean_hidden_last") == variant_style("mean_hidden_last")
+
+
+def test_dotted_is_only_what_was_not_trained() -> None:
+    """A line is dotted that has no dash longer than twice its width."""
+    names = ["base", "base_full", "tuned_base", "tuned_mean_untrained", *(f"mean_kl_last_ce{k}" for k in range(64))]
+    styles = [cycle_style(k)["linestyle"] for k in range(64)] + [variant_style(name)["linestyle"] for name in names]
+    dashes = [Line2D([], [], linestyle=style)._dash_pattern[1] for style in styles if style not in ("-", "--", "-.")]
+    assert all(max(pattern[::2]) > 2 * plt.rcParams["lines.linewidth"] for pattern in dashes)
+    untrained = [variant_style(f"{init}_untrained") for init in ("mean", "random", "first", "last", "align", "focus")]
+    assert {style["linestyle"] for style in untrained} == {":"}
+    assert len({(style["color"], style["marker"]) for style in untrained}) == len(untrained)
+    assert len({str(sorted(cycle_style(k).items(), key=str)) for k in range(64)}) == 64
 
 
 MACHADO = {

@@ -8,16 +8,18 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from vocabx_utils.figures.labels import name_points
 from vocabx_utils.figures.looks import drawable
 from vocabx_utils.figures.theme import BASE_COLOR, FAINT, PALETTE, WIDEST, Drawing, cycle_style, note, variant_style
 from vocabx_utils.glyphs import visible
-from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPES, REFERENCE_RECIPES, ce_line
+from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPES, REFERENCE_RECIPES, ce_line, recipe_setting
 from vocabx_utils.names import variant_label
 
 _FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 _NAMED = 5  # tokens whose text stands beside their point
+_LINE = "0.35"  # colour of runs that differ in lambda alone
 _FAR = 3.0  # runs further from the best than so many times the median run are not drawn
 _TICKS = [digit * power for power in (1e-3, 1e-2, 0.1, 1.0, 10.0) for digit in (1, 1.5, 2, 3, 5, 7)]
 
@@ -104,24 +106,31 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
     }
     shown = {title: rows for title, rows in shown.items() if rows}
     fig, axes = plt.subplots(1, len(shown), figsize=(4.4 * len(shown) + 1.6, 3.9), squeeze=False)
-    told, drawn = [], {}
+    told, drawn, places, ends = [], {}, [], []
     for ax, (title, rows) in zip(axes[0], shown.items(), strict=True):
         line = ce_line(rows)
         _, kl, bits = np.reshape(line, (-1, 3)).T
-        (joined,) = ax.plot(kl, bits, "-o", color="0.35", markersize=4, zorder=1)
+        (joined,) = ax.plot(kl, bits, "-o", color=_LINE, markersize=4, zorder=1)
         drawn["mean init, KL (last) + λ CE"] = joined
-        for share, x, y in [line[0], line[-1]] if line else []:
-            ax.annotate(f"λ = {share:g}", (x, y), (5, 5), textcoords="offset points", fontsize="small")
+        points = [(x, y) for _, x, y in line]
+        ends.append({at: f"λ = {line[at][0]:g}" for at in sorted({0, len(line) - 1}) if line})
         for name, row in rows.items():
-            if (row["kl_last"], row["bpb"]) not in set(zip(kl, bits, strict=True)):
+            if (row["kl_last"], row["bpb"]) not in points[: len(line)]:
+                points.append((row["kl_last"], row["bpb"]))
                 look = {key: value for key, value in variant_style(name).items() if key != "linestyle"}
                 (drawn[variant_label(name)],) = ax.plot(row["kl_last"], row["bpb"], linestyle="none", **look)
         ax.set(title=title, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte", xscale="log")
+        ax.margins(x=0.16)  # room for names on the left
         ax.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
         ax.minorticks_off()
         told.append(_told(title, rows))
+        places.append(np.array(points))
     axes[0, -1].legend(list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     note(axes[0, 0], "Down and left is better. One run for each point; the untrained start lies far above.")
+    for ax, place, names in zip(axes[0], places, ends, strict=True):
+        name_points(ax, place, names)
+        for text in ax.texts:
+            text.set_color(_LINE)  # it names a point of the line, whatever stands beside it
     words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
     return Drawing(fig, f"{words} {' '.join(told)}")
 
@@ -131,7 +140,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
 
     Large points with limits are rows of the report split, finalists with a black edge. They are of other texts than the
     small points, so that a row may stand a little apart from its run. References, which are to be led, are hollow. Runs
-    far behind the others are left out.
+    far behind the others are left out. The legend has all marks in one size, and below them what size and edge mean.
 
     Args:
         sweeps, verdict: see `measured.read_recipes`.
@@ -146,7 +155,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         | ({"markerfacecolor": "none"} if name in REFERENCE_RECIPES else {})
         for name, style in ((name, cycle_style(k)) for k, name in enumerate(families))
     }
-    drawn, told, left_out = {}, [], 0
+    drawn, told, left_out = set(), [], 0
     pale = 0.4 if verdict.get("settings") else 1.0  # the report split is what counts
     for ax, (setting, rows) in zip(axes.flat, sweeps.items(), strict=False):
         whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
@@ -157,7 +166,8 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         for name in families:
             own = places[np.array([row["family"] == name for row in whole], bool) & near]
             if len(own):
-                (drawn[RECIPES[name]],) = ax.plot(*own.T, markersize=4, alpha=pale, **looks[name])
+                ax.plot(*own.T, markersize=4, alpha=pale, **looks[name])
+                drawn.add(name)
         found = verdict.get("settings", {}).get(setting, {"rows": {}, "finalists": {}})
         for name, row in found["rows"].items():
             if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
@@ -166,10 +176,14 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
                 bars = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
                 family = name.split(":")[0]
                 look = looks.get(family, {"color": FAINT, "marker": "o", "linestyle": "none"})
-                point, *_ = ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
-                if family in looks:  # runs of which may all lie far beyond
-                    drawn.setdefault(RECIPES[family], point)
-        ax.set(title=setting, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte above base", xscale="log")
+                ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
+                drawn.add(family)  # runs of which may all lie far beyond
+        ax.set(
+            title="\n".join(recipe_setting(setting)),
+            xlabel="KL at the last subtoken (nats)",
+            ylabel="bits per byte above base",
+            xscale="log",
+        )
         low, high = ax.get_xlim()
         ticks = [tick for tick in _TICKS if low <= tick <= high]
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -177,12 +191,12 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         told += _best_families(setting, whole)
     for ax in axes.flat[len(sweeps) :]:
         ax.set_axis_off()
-    labels = [RECIPES[name] for name in families if RECIPES[name] in drawn]
-    fig.legend([drawn[label] for label in labels], labels, loc="outside right center", fontsize="small")
-    unseen = ", ".join(RECIPES[name] for name in families if RECIPES[name] not in drawn)
+    marks = {RECIPES[name]: Line2D([], [], markersize=6, **looks[name]) for name in families if name in drawn}
+    marks |= _sizes(pale, verdict.get("settings", {}))
+    fig.legend(list(marks.values()), list(marks), loc="outside right center", fontsize="small")
+    unseen = ", ".join(RECIPES[name] for name in families if name not in drawn)
     beyond = f" {left_out} runs lie far beyond{f', all of {unseen} among them' * bool(unseen)}." if left_out else ""
-    said = "Down and left is better. Small: a run of the sweep. Large: report split, 95 % over seeds and texts."
-    note(axes[0, 0], said + beyond)
+    note(axes[0, 0], f"Down and left is better. Hollow: references. Bars: 95 % over seeds and texts.{beyond}")
     alt = (
         "KL at the last subtoken (horizontal, logarithmic) against bits per byte above those of the base model, a "
         f"panel for each setting, a point for each run, families by colour and marker.{beyond} {' '.join(told)}"
@@ -190,11 +204,24 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
     return Drawing(fig, alt)
 
 
+def _sizes(pale: float, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Line2D]:
+    """Marks that say in a legend what size and edge mean, as far as there are such points."""
+    rows, finalists = (any(found[name] for found in settings.values()) for name in ("rows", "finalists"))
+    known: list[tuple[str, dict[str, Any], bool]] = [
+        ("a run of the sweep", {"markersize": 4, "alpha": pale}, True),
+        ("a row of the report split", {"markersize": 8}, rows),
+        ("the same, a finalist", {"markersize": 8, "markeredgecolor": "black"}, finalists),
+    ]
+    style: dict[str, Any] = {"color": FAINT, "marker": "o", "linestyle": "none"}
+    return {words: Line2D([], [], **style | look) for words, look, shown in known if shown}
+
+
 def _best_families(setting: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return []
     best = {key: RECIPES[min(rows, key=lambda row: row[key])["family"]] for key in ("kl_last", "bpb")}
-    return [f"In {setting}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."]
+    place = ", ".join(recipe_setting(setting))
+    return [f"{place}: {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."]
 
 
 def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from vocabx_utils.figures.theme import (
     variant_style,
     whole_epochs,
 )
-from vocabx_utils.names import variant_label
+from vocabx_utils.names import metric_label, variant_label
 
 Metrics = Mapping[str, Sequence[Mapping[str, Any]]]
 """Lines of `metrics.jsonl` of phase 1 by variant."""
@@ -35,24 +35,16 @@ _ONE_RUN = "one run for each variant (no bands)"
 
 _METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
     "ce": ("How well the next token is predicted", _NATS, ("n_old_targets", "n_new_targets"), "train_ce"),
-    "kl_identical": ("How far student and teacher differ behind tokens both have", _POSITION, ("n_identical",), None),
-    "kl_last": ("How far student and teacher differ behind a new token", _POSITION, ("n_last",), None),
+    "kl_identical": ("How far student and teacher differ after a token both have", _POSITION, ("n_identical",), None),
+    "kl_last": ("How far student and teacher differ after a new token", _POSITION, ("n_last",), None),
     "kl_pooled": (
-        "How far student and teacher differ, pooled as in the thesis (identical and first)",
+        "How far student and teacher differ, pooled as in the thesis",
         _POSITION,
         ("n_identical", "n_first"),
         None,
     ),
 }
 """Validation metrics: title, unit, the counts of their positions, and the name on training data if that is drawn."""
-
-_WORDS = {
-    "ce": "cross-entropy in nats per token",
-    "kl_identical": "KL in nats at tokens that both tokenizations have",
-    "kl_last": "KL in nats at the last subtoken of merged spans",
-    "kl_pooled": "KL in nats, pooled over identical tokens and first subtokens",
-}
-"""The same metrics in the words of an alternative text."""
 
 
 def metric_chart(
@@ -68,7 +60,7 @@ def metric_chart(
     for variant, lines in metrics.items():
         style = variant_style(variant) | {"label": variant_label(variant)}
         held_out: dict[str, Any] = {"linestyle": "--"} if train_key else {}
-        seen: dict[str, Any] = {"linestyle": "-", "lw": 1.0, "marker": "", "label": None}
+        seen: dict[str, Any] = {"linestyle": "-", "lw": 1.0, "ms": 2.5, "label": None}
         for name, look in ((key, held_out), (train_key, seen)):
             points = [(line["epoch"], line[name]) for line in lines if name and _finite(line.get(name))]
             if len(lines) == 1 and points and name == key:
@@ -94,11 +86,13 @@ def draw_metric(metrics: Metrics, key: str) -> Drawing:
     counts = next(iter(metrics.values()))[-1]
     places = sum(counts.get(name, 0) for name in counted)
     both = " Thin and solid: training; dashed: validation." if train else ""
-    note(ax, f"Lower is better. Validation, n = {places:,.0f} positions, {_ONE_RUN}.{both} Dotted: not trained.")
+    kinds = " and ".join(name.removeprefix("n_").replace("_", " ") for name in counted)
+    dotted = " Dotted: not trained." * any(line.get_linestyle() == ":" for line in ax.lines)
+    note(ax, f"Lower is better. Validation, n = {places:,.0f} positions ({kinds}), {_ONE_RUN}.{both}{dotted}")
     ends = [f"{variant_label(v)} {m[0][key]:.3f} to {m[-1][key]:.3f}" for v, m in metrics.items() if key in m[-1]]
     alt = (
-        f"Line chart of {_WORDS[key]} by epoch of phase 1 on validation data, a curve for each variant. From the first "
-        f"to the last epoch: {'; '.join(ends)}."
+        f"Line chart of {metric_label(key)} by epoch of phase 1 on validation data, a curve for each variant. From the "
+        f"first to the last epoch: {'; '.join(ends)}."
     )
     return Drawing(fig, alt)
 

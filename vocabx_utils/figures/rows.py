@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in th
 """Columns that sort the tokens into groups, in words."""
 _ROWS = {"input": "input rows", "head": "head rows"}
 _COLUMNS = 4  # panels: a page shows more of them with smaller letters
+_TITLE = 22  # letters above such a panel
 _LIGHTEST = 0.55  # of viridis: what is lighter has less than 3:1 on white
 
 
@@ -149,7 +151,8 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     for line, position in zip(grid, shown, strict=True):
         for ax, name in zip(line, names, strict=True):
             part = table[(table["variant"] == name) & (table["position"] == position)]
-            group_curve_chart(part, grouping, ax, variant_label(name) if ax in grid[0] else "")
+            title = textwrap.fill(variant_label(name), _TITLE) if ax in grid[0] else ""
+            group_curve_chart(part, grouping, ax, title)
             ax.set_xlabel("epoch" if ax in grid[-1] else "")
             handles, labels = ax.get_legend_handles_labels()
             legend.update(zip(labels, handles, strict=True))
@@ -161,7 +164,8 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
         title=f"new {_ROWS[matrix]}, by {GROUPINGS[grouping]}",
     )  # fmt: skip
     left_out = f" {len(trained) - len(names)} other variants are left out." if len(names) < len(trained) else ""
-    note(grid[0, 0], f"Bands: 95 % bootstrap over the n tokens of a group. Columns share a vertical axis.{left_out}")
+    shared = " The panels of a column share a vertical axis." if len(shown) > 1 else ""
+    note(grid[0, 0], f"Bands: 95 % bootstrap over the n tokens of a group.{shared}{left_out}")
     counts = table.groupby(grouping, sort=False, observed=True)["n"].max()
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
     ends = "; ".join(_spread(table, name, shown[0], grouping) for name in names)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from vocabx_utils.figures.theme import FAINT, Drawing, new_axes, note, variant_style
-from vocabx_utils.names import variant_label
+from vocabx_utils.names import METRICS, metric_label, variant_label
 
+_HIGH, _WIDE = 32, 64  # letters of a label along each axis
 _JITTER = 0.16  # how far the runs of one variant are spread, so that equal values stay visible
 
 
@@ -23,7 +26,8 @@ def seed_chart(values: pd.DataFrame, ax: Axes | None = None, *, label: str = "")
         style = variant_style(str(name))
         ax.plot(at + offsets, column, color=style["color"], marker=style["marker"], ls="", zorder=2)
         ax.hlines(column.mean(), at - 0.3, at + 0.3, color=style["color"], lw=2)
-    ax.set_xticks(range(len(values.columns)), [variant_label(str(name)) for name in values.columns])
+    labels = [textwrap.fill(variant_label(str(name)), _WIDE // max(len(values.columns), 1)) for name in values.columns]
+    ax.set_xticks(range(len(labels)), labels)
     ax.set(ylabel=label)
     return ax
 
@@ -46,21 +50,28 @@ def difference_chart(differences: pd.DataFrame, ax: Axes | None = None, *, label
 def draw_spread(values: pd.DataFrame, metric: str) -> Drawing:
     """Draw a metric of every run by variant."""
     fig, ax = plt.subplots(figsize=(7.6, 3.8))
-    seed_chart(values, ax, label=metric)
-    ax.set_title(f"{metric} of {len(values)} runs")
+    words, unit = METRICS.get(metric, (metric, ""))
+    seed_chart(values, ax, label="\n".join([textwrap.fill(words, _HIGH), *([f"({unit})"] if unit else [])]))
+    ax.set_title(f"{words[:1].upper()}{words[1:]}, {len(values)} runs")
     note(ax, "One mark a run, thin lines join the variants of one run; bars are means.")
     ends = [f"{variant_label(str(n))} {c.min():.3f} to {c.max():.3f}, mean {c.mean():.3f}" for n, c in values.items()]
-    return Drawing(fig, f"Marks of {metric} by variant, one for each of {len(values)} runs. {'; '.join(ends)}.")
+    return Drawing(
+        fig, f"Marks of {metric_label(metric)} by variant, one for each of {len(values)} runs. {'; '.join(ends)}."
+    )
 
 
 def draw_differences(differences: pd.DataFrame, reference: str, metric: str) -> Drawing:
     """Draw the differences of a metric to the reference, paired by run."""
     fig, ax = plt.subplots(figsize=(7.6, 1.4 + 0.5 * len(differences)))
-    difference_chart(differences, ax, label=f"{metric} minus that of {variant_label(reference)}, run by run")
+    label = f"{metric_label(metric)}, minus that of {variant_label(reference)}, run by run"
+    difference_chart(differences, ax, label=textwrap.fill(label, _WIDE))
     runs = ", ".join(map(str, sorted(set(differences["n"]))))
     note(ax, f"n = {runs} runs; bars are simultaneous 95 % intervals (Student, Bonferroni).")
     found = [
         f"{variant_label(str(name))} {line['difference']:+.3f} ({line['low']:+.3f} to {line['high']:+.3f})"
         for name, line in differences.iterrows()
     ]
-    return Drawing(fig, f"Mean difference of {metric} to {variant_label(reference)}, with limits: {'; '.join(found)}.")
+    return Drawing(
+        fig,
+        f"Mean difference of {metric_label(metric)} to {variant_label(reference)}, with limits: {'; '.join(found)}.",
+    )

@@ -41,14 +41,20 @@ WIDEST = 9.8
 Format = Literal["svg", "pdf", "png"]
 _SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 2, 2)))
+_LINES: tuple[Any, ...] = (
+    "-", "--", "-.", (0, (6, 3)), (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (7, 2, 2, 2)),
+)  # fmt: skip
+_UNTRAINED_LINE = ":"  # theirs alone: none of the others is dotted
 _POSITIONS = ("first", "intermediate", "last")
 _ORDERED = (
     "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
-    "mean_untrained", "random_untrained", "mean_kl_none", "mean_kl_last_ce0.3", "mean_hidden_last",
-    "mean_kl_last_ce0.1", "mean_kl_last_ce0.03",
+    "mean_untrained", "random_untrained", "mean_kl_last_ce0.3", "mean_kl_none", "mean_kl_last_ce0.03",
+    "mean_kl_last_ce0.1", "mean_hidden_last", "mean_kl_last_ce1", "mean_kl_last_t2",
 )  # fmt: skip
-"""Variants with a style of their own, in the order of the styles."""
+"""Variants with a style of their own, in the order of the styles; colours come round after eight.
+
+Those from mean rows that stand beside the line of CE shares have colours that differ.
+"""
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {}}
 _PNG_DPI, _PAGE_DPI, _MIN_ALT = 150, 84, 20
@@ -109,13 +115,15 @@ def variant_style(name: str) -> dict[str, Any]:
     """Return colour, marker and line style of a variant, the same in every figure of the series.
 
     A name without a style of its own gets one that depends on the name alone. What notebook 04 makes of a variant
-    keeps its colour and gets another marker and line.
+    keeps its colour and gets another marker and line. Dotted is what was not trained, and nothing else.
     """
     stem, added = split_variant(name)
-    if stem == "base":
-        return {"color": BASE_COLOR, "marker": _MARKERS[-1] if added else "h", "linestyle": ":" if added else "-"}
-    style = cycle_style(_ORDERED.index(stem) if stem in _ORDERED else zlib.crc32(stem.encode()))
     shift = sum(_SHIFTS[words] for words in added)
+    if stem == "base":
+        return {"color": BASE_COLOR, "marker": _MARKERS[-1] if added else "h", "linestyle": _LINES[shift]}
+    style = cycle_style(_ORDERED.index(stem) if stem in _ORDERED else zlib.crc32(stem.encode()))
+    if stem.endswith("_untrained") and not added:
+        return style | {"linestyle": _UNTRAINED_LINE}
     marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
     return style | {
         "marker": _MARKERS[(marker + shift) % len(_MARKERS)],
