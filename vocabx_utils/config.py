@@ -298,7 +298,7 @@ class AnalysisConfig(StageConfig):
     # paired positions in a window before its new token and from it on
     before: int = 12
     after: int = 12
-    # dimensions of the learned change that the causal test keeps besides a tenth of D; those above D are left out
+    # coordinates of the learned change that the causal test keeps besides a tenth of D; those above D are left out
     kept: tuple[int, ...] = (4, 16, 256)
     draws: int = 1  # repetitions with random coordinates
     bootstrap: int = 1000  # samples behind each interval
@@ -308,7 +308,7 @@ class AnalysisConfig(StageConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("probed", bool(self.probed), "at least one variant")
-        self.require("kept", bool(self.kept) and min(self.kept) >= 0, "numbers of dimensions, 0 or more")
+        self.require("kept", bool(self.kept) and min(self.kept) >= 0, "numbers of coordinates, 0 or more")
         self.require_at_least(1, "windows", "after", "draws", "bootstrap", "batch_size")
         self.require_at_least(0, "before")
 

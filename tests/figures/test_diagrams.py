@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 from figures.figure_parts import lines
 
-from vocabx_utils.figures.diagrams import loss_gradient_chart
+from vocabx_utils.figures.diagrams import loss_gradient_chart, pipeline_diagram
+from vocabx_utils.paths import project_root
+
+
+def test_the_pipeline_has_every_notebook_in_a_box_that_nothing_else_touches() -> None:
+    ax = pipeline_diagram()
+    ax.figure.canvas.draw()
+    named = {text.get_text()[:2] for text in ax.texts if text.get_text()[:2].isdigit()}
+    notebooks = {path.name[:2] for path in (project_root() / "notebooks").glob("[0-9]*.ipynb")}
+    assert named == notebooks - {"00"}
+    boxes = [patch.get_window_extent() for patch in ax.patches]
+    for text in (text for text in ax.texts if text.get_text()):
+        around = text.get_window_extent()
+        assert sum(box.overlaps(around) for box in boxes) == text.get_text()[:2].isdigit(), text.get_text()
 
 
 def test_loss_and_gradient_values() -> None:

@@ -12,6 +12,7 @@ from fixtures.tiny_run import TinyRun
 from vocabx_utils import thesis
 from vocabx_utils.figures.results import (
     detectable_chart,
+    draw_forgetting,
     draw_results,
     draw_saved,
     failure_chart,
@@ -79,8 +80,29 @@ def test_failures_are_stacked_and_the_detectable_difference_falls() -> None:
     assert [(bar.get_x(), bar.get_width()) for bar in bars] == [(0, 3), (0, 4), (3, 5), (4, 1)]
     independent, *paired = detectable_chart(0.3, (500, 2000)).lines
     assert len(paired) == 2
+    assert independent.axes.figure.get_supxlabel() == ""  # every curve has all of its points
+    told = detectable_chart(0.3, (50, 500)).figure.get_supxlabel()
+    assert " ".join(told.split()) == (
+        "McNemar, 5% of verdicts differ: no point at 50 problems; no difference has a power of 80% there."
+    )
     for line in (independent, *paired):
         assert line.get_ydata()[0] > line.get_ydata()[1] > 0
+
+
+def test_forgetting_is_drawn_whole_with_its_legend_outside() -> None:
+    table = pd.DataFrame(
+        {"domain": [-0.07, -0.2], "English prose": [-0.01, 0.02]}, index=["base", "mean_kl_last_ce0.1_full"]
+    )
+    drawing = draw_forgetting(table, 6)
+    fig, [ax] = drawing.figure, drawing.figure.axes
+    assert {bars.get_label(): list(bars.datavalues) for bars in ax.containers} == table.to_dict("list")
+    assert [bar.get_y() + bar.get_height() for bar in ax.containers[0]] == pytest.approx([0, 1])  # above their row
+    fig.canvas.draw()
+    assert ax.get_legend() is None and not fig.legends[0].get_window_extent().overlaps(ax.get_window_extent())
+    label, page = ax.xaxis.label.get_window_extent(), fig.bbox
+    assert page.x0 <= label.x0 and label.x1 <= page.x1
+    assert "domain -0.200 (mean init, KL (last, CE share 0.1), full fine-tuning) to -0.070 (base model)" in drawing.alt
+    assert "English prose -0.010 (base model) to +0.020" in drawing.alt and "1 of 2 below 0." in drawing.alt
 
 
 def test_tokens_saved_by_number_of_new_tokens() -> None:

@@ -35,7 +35,7 @@ def test_figures_save_as_svg_and_pdf(tmp_path):
     panels = draw_loss_pipeline(short, pairs, kind, vocabulary=100, new_tokens=2, kl=losses)
     heights = sorted(bar.get_height() for bar in panels[3].patches)
     np.testing.assert_allclose(heights, losses)
-    assert any("100 × 8" in text.get_text() for text in panels[2].texts)
+    assert any("100\n× 8" in text.get_text() for text in panels[2].texts)
     assert {round(line.get_xdata()[0]) for line in panels[0].lines} <= set(range(60))
     with pytest.raises(ValueError, match="one for each pair"):
         draw_loss_pipeline(short, pairs, kind[:-1], vocabulary=100, new_tokens=2, kl=losses)
@@ -53,6 +53,30 @@ def test_a_column_stands_at_one_place_in_all_steps_and_a_long_text_is_cut() -> N
     assert numpy.get_x() + numpy.get_width() / 2 == pytest.approx(places[0]["◆·numpy"])
     assert 10 < len(bars.patches) < len(pairs)
     assert "mean of all 88 pairs" in bars.get_legend().get_title().get_text()
+
+
+@pytest.mark.parametrize(("times", "vocabulary"), [(1, 151_936), (2, 49_152)])
+def test_words_of_the_pipeline_stay_in_their_boxes_and_off_the_axis(times: int, vocabulary: int) -> None:
+    strip = strip_from_pieces(ORIGINAL * times, EXTENDED * times)
+    pairs, kind = map_token_sequences(ORIGINAL * times, EXTENDED * times).pairs("last")
+    losses = np.arange(len(pairs)) / 100
+    panels = draw_loss_pipeline(strip, pairs, kind, vocabulary=vocabulary, new_tokens=2000, kl=losses)
+    panels[0].figure.canvas.draw()
+    boxes = [patch.get_window_extent() for patch in panels[2].patches]
+    for text in (text for text in panels[2].texts if text.get_text()):
+        words = text.get_window_extent()
+        [*around] = [box for box in boxes if box.x0 < words.x0 and words.x1 < box.x1 and box.overlaps(words)]
+        touched = [box for box in boxes if box.overlaps(words)]
+        assert len(around) == len(touched) == (text.get_text() != "softmax"), text.get_text()
+    bars = panels[3]
+    numbers = [label.get_window_extent() for label in bars.get_yticklabels()]
+    [name] = [text for text in bars.texts if text.get_text() == "KL (nats)"]
+    assert not any(name.get_window_extent().overlaps(number) for number in numbers)
+    begins = [path.vertices[:, 0].min() for lines in bars.collections for path in lines.get_paths()]
+    begins += [min(line.get_xdata()) for line in bars.lines]
+    assert begins and set(begins) == {0}
+    assert not any(line.get_visible() for line in bars.get_ygridlines())
+    assert bars.spines["bottom"].get_bounds()[0] == 0
 
 
 def test_lines_of_a_strip_are_about_equally_long() -> None:

@@ -186,7 +186,8 @@ def logit_lens(
 
     Returns:
         One row for each layer and reader (`teacher 1` … for the subtokens, `student`): `top` (k token strings),
-        `probability` of the first of them, `kl` from the teacher's final prediction after the span (nats).
+        `probability` of the first of them, `kl` from the teacher's final prediction after the span (nats), and `read`,
+        the token at the reader's position; a new token is spelled by the tokens that it replaces.
 
     Raises:
         ValueError: there is no new token at that index of `text.pairs`.
@@ -200,6 +201,8 @@ def logit_lens(
     [student] = reader.encode([text.extended_ids[: j + 1]], layers=True)  # (L + 1, Te, D)
     readers = {f"teacher {at - begin + 1}": teacher[:, at] for at in range(begin, i + 1)}
     readers["student"] = student[:, j]
+    read = {f"teacher {at - begin + 1}": base.tokenizer.decode([text.original_ids[at]]) for at in range(begin, i + 1)}
+    read["student"] = base.tokenizer.decode(text.original_ids[begin : i + 1])
     target = reader.log_probabilities(teacher[-1, i])  # (V,)
     rows = []
     for name, states in readers.items():
@@ -207,8 +210,8 @@ def logit_lens(
             best = log_q.topk(k)
             tokens = tuple(base.tokenizer.decode([token]) for token in best.indices.tolist())
             kl = float((target.exp() * (target - log_q)).sum())
-            rows.append((layer, name, tokens, float(best.values[0].exp()), kl))
-    return pd.DataFrame(rows, columns=["layer", "reader", "top", "probability", "kl"])
+            rows.append((layer, name, tokens, float(best.values[0].exp()), kl, read[name]))
+    return pd.DataFrame(rows, columns=["layer", "reader", "top", "probability", "kl", "read"])
 
 
 @torch.no_grad()

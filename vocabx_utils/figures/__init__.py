@@ -4,6 +4,7 @@
 - `theme`: colours, markers and lines, fixed bytes, alternative texts: `theme`, `save_figure`, `show_figure`.
 - `losses`, `gains`, `rows`, `changes`, `results`: by epoch; what phase 1 gains; where learned rows point; what their
   change does; of evaluations.
+- `patterns`: what a chart shows, in a sentence for its alternative text.
 - `seeds`: runs that differ in their seed.
 - `strips`: two tokenizations of one text as data, HTML and characters; `strip_pictures` draws them for papers.
 - `diagrams`: drawings that need no data.

@@ -78,7 +78,7 @@ _DIAGRAMS: dict[Callable[..., Axes], str] = {
     diagrams.pipeline_diagram: (
         "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
         "fine-tuning (04) and evaluation (05); until phase 1 it stays as it is but for the rows of its new tokens. "
-        "Notebook 06 looks inside after phase 1."
+        "Notebook 06 looks inside after phase 1; 07 compares whole runs and asks what is the method and what the seed."
     ),
     diagrams.distillation_diagram: (
         "Diagram of self-distillation: the teacher reads one text as four tokens, num, py, as, np; the student reads "

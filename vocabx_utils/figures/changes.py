@@ -9,7 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 from vocabx_utils.figures.looks import visible
@@ -23,6 +25,8 @@ _PLACES = {
     "5+ after": "5 or more later",
 }
 """Distances of `divergence.hidden_similarity` in words."""
+_NO_KL = 0.01
+"""Nats below which two predictions count as the same, on a logarithmic scale of colours."""
 _KEPT = {"top": "largest coordinates", "random": "random coordinates", "principal": "principal directions"}
 
 
@@ -52,7 +56,7 @@ def _powers(ax: Axes, ks: Sequence[int]) -> None:
 
 
 def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw KL against the dimensions of the learned change that are kept, with that of initial and trained rows."""
+    """Draw KL against the coordinates of the learned change that are kept, with that of initial and trained rows."""
     ax = new_axes(ax)
     for at, (keep, part) in enumerate(test.table.groupby("keep", sort=False)):
         curve = part.groupby("k")["kl"].agg(["mean", "min", "max"])
@@ -60,15 +64,20 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
         ax.plot(curve.index, curve["mean"], **style, label=_KEPT.get(str(keep), str(keep)))
         ax.fill_between(curve.index, curve["min"], curve["max"], color=style["color"], alpha=0.18, lw=0)
     # curves begin near the one line and end near the other: each is named where they are far
-    named = ((test.kl_start, "initial rows", "right", 3), (test.kl_end, "trained rows", "left", -3))
-    for value, text, side, up in named:
+    named = ((test.kl_start, "initial rows", "right", (0, 3)), (test.kl_end, "trained rows", "left", (5, -3)))
+    for value, text, side, beside in named:
         ax.axhline(value, color="0.3", lw=0.9, ls=(0, (4, 3)), marker="")
-        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": side}
-        ax.annotate(text, (float(side == "right"), value), (0, up), va="bottom" if up > 0 else "top", **beside)
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": side}
+        ax.annotate(text, (float(side == "right"), value), beside, va="bottom" if side == "right" else "top", **place)
     _powers(ax, sorted(test.table["k"].unique()))
     ax.margins(y=0.08)
-    ax.set(xlabel=f"dimensions kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
+    ax.set(xlabel=f"{_what(test.table)} kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
+
+
+def _what(table: pd.DataFrame) -> str:
+    """Name what is kept: coordinates, and directions where the table has those."""
+    return "coordinates or directions" if "principal" in set(table["keep"]) else "coordinates"
 
 
 def draws_note(table: pd.DataFrame) -> str:
@@ -80,7 +89,11 @@ def draws_note(table: pd.DataFrame) -> str:
 
 
 def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Drawing:
-    """Draw the causal test by variant: tables of `CausalTest`s, and `kl_start`, `kl_end`, `width`, `positions`."""
+    """Draw the causal test by variant: tables of `CausalTest`s, and `kl_start`, `kl_end`, `width`, `positions`.
+
+    Variants that have facts and are not in the table are named in the note: they were measured, and left out for want
+    of room.
+    """
     axes, fig, room = _panels(table, 3.7, beside=1.9)
     needed = []
     for variant, ax in axes.items():
@@ -97,13 +110,21 @@ def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> 
         room.legend(handles, labels, loc="center", title="kept of the change")
     else:
         fig.legend(handles, labels, loc="outside right center", title="kept of the change")
-    note(first, f"Lower is better. n = {facts[next(iter(axes))]['positions']} positions. {draws_note(table)}")
+    positions = facts[next(iter(axes))]["positions"]
+    note(first, f"Lower is better. n = {positions} positions. {draws_note(table)}{_left_out(axes, facts)}")
     alt = (
-        "Line charts of KL against the number of dimensions of the learned change that are kept, a panel for each "
+        f"Line charts of KL against the number of {_what(table)} of the learned change that are kept, a panel for each "
         "variant, with lines at the KL of the initial and of the trained rows. Coordinates for 90 % of the gain: "
-        f"{'; '.join(needed)}."
+        f"{'; '.join(needed)}.{_left_out(axes, facts)}"
     )
     return Drawing(fig, alt)
+
+
+def _left_out(drawn: Iterable[str], measured: Iterable[str]) -> str:
+    shown = set(drawn)
+    if not (rest := [variant_label(name) for name in measured if name not in shown]):
+        return ""
+    return f" Measured too, and not drawn so that the panels keep their size: {'; '.join(rest)}."
 
 
 def _panels(table: pd.DataFrame, width: float, beside: float = 0) -> tuple[dict[str, Axes], Figure, Axes | None]:
@@ -175,26 +196,35 @@ def draw_layers(table: pd.DataFrame) -> Drawing:
 def lens_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
     """Draw `divergence.logit_lens` as a grid: layers upwards, readers across, the likeliest next token in each cell.
 
-    Colour is the KL from the teacher's final prediction, up to the median of the lower half of the layers: the first
-    layers, which know nothing yet, would hide what the later ones differ in.
+    A column is named by its reader and the token that it has read last. Beside a cell's token stands its probability.
+    Colour is the KL from the teacher's final prediction on a logarithmic scale, so that layers differ in colour though
+    the first ones, which know nothing yet, are many times as far away as the last.
     """
     ax = new_axes(ax)
-    readers = list(dict.fromkeys(table["reader"]))
+    readers = table.drop_duplicates("reader")
     layers = sorted(table["layer"].unique())
-    values, tops = (
-        table.pivot(index="layer", columns="reader", values=name).loc[layers, readers].to_numpy()
-        for name in ("kl", "top")
+    values, tops, shares = (
+        table.pivot(index="layer", columns="reader", values=name).loc[layers, readers["reader"]].to_numpy()
+        for name in ("kl", "top", "probability")
     )
-    limit = float(np.median(values[: max(len(layers) // 2, 1)])) or 1.0
-    image = ax.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", vmin=0, vmax=limit)
+    known = values[values > _NO_KL]
+    norm = LogNorm(known.min(initial=1.0), known.max(initial=1.0) * 1.001, clip=True)
+    image = ax.imshow(values.clip(min=_NO_KL), origin="lower", aspect="auto", cmap="viridis_r", norm=norm)
     for (row, column), value in np.ndenumerate(values):
-        color = "white" if value > 0.55 * limit else "black"
-        shown = visible(tops[row, column][0], 12)
+        color = "white" if norm(max(value, _NO_KL)) > 0.55 else "black"
+        shown = f"{visible(tops[row, column][0], 12)}  {shares[row, column]:.0%}"
         ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color, parse_math=False)
-    bar = ax.figure.colorbar(image, ax=ax, extend="max" if values.max() > limit else "neither")
-    bar.set_label("KL to the teacher's prediction (nats)")
-    ax.set_xticks(range(len(readers)), readers)
-    ax.set_yticks(range(0, len(layers), 5), layers[::5])
+    bar = ax.figure.colorbar(image, ax=ax, extend="min" if values.min() < norm.vmin else "neither")
+    bar.set_label("KL to the teacher's prediction (nats, logarithmic)")
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    bar.ax.minorticks_off()
+    names = [
+        f"{who.partition(' ')[0]},\nread {visible(read, 16)}" for who, read in readers[["reader", "read"]].to_numpy()
+    ]
+    ax.set_xticks(range(len(names)), names, parse_math=False)
+    ticks = [at for at, layer in enumerate(layers) if layer % 5 == 0]
+    ax.set_yticks(ticks, [str(layers[at]) for at in ticks])
     ax.grid(visible=False)
     ax.set(ylabel="layer (0: embedding)")
     ax.set_title(title, parse_math=False)

@@ -53,6 +53,9 @@ def pipeline_diagram(ax: Axes | None = None) -> Axes:
             _arrow(ax, (x - 0.38, y + 0.37), (x - 0.03, y + 0.37))
     _box(ax, 3.85, 0.1, 1.5, 0.7, "06\ninside the model", _TEACHER)
     _arrow(ax, (4.6, 1.22), (4.6, 0.85))
+    _box(ax, 7.65, 0.1, 1.5, 0.7, "07\ncompare runs", _TEACHER)
+    _arrow(ax, (8.4, 1.4), (8.4, 0.85))
+    ax.text(7.55, 0.45, "the method,\nor the seed?", ha="right", va="center", fontsize=_SMALL, color="0.25")
     ax.text(2.7, 3.02, "vocabulary expansion: the model itself stays as it is", ha="center")
     ax.plot([0.05, 5.35], [2.9, 2.9], color="0.4", lw=1, marker="", ls="-")
     return ax

@@ -67,6 +67,41 @@ def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def draw_forgetting(relative: pd.DataFrame, texts: int) -> Drawing:
+    """Draw bits per byte after fine-tuning minus those of the untouched base model, a group of bars for each variant.
+
+    Args:
+        relative: a row for each variant, a column for each set of texts.
+        texts: of each set.
+    """
+    fig, ax = plt.subplots(figsize=(8.2, 0.62 * len(relative) + 1.7), layout="constrained")
+    high = 0.8 / relative.shape[1]
+    rows = np.arange(len(relative))
+    told = []
+    for at, (name, hatch) in enumerate(zip(relative, _HATCHES, strict=False)):
+        column = relative[name]
+        places = rows - 0.4 + (at + 0.5) * high
+        ax.barh(places, column, high, color=PALETTE[at], hatch=hatch, edgecolor="white", label=str(name))
+        ends = " to ".join(
+            f"{column[who]:+.3f} ({variant_label(str(who))})" for who in (column.idxmin(), column.idxmax())
+        )
+        told.append(f"{name} {ends}, {int((column < 0).sum())} of {len(column)} below 0")
+    ax.axvline(0, color="0.2", linewidth=1, marker="")
+    ax.set_yticks(rows, [variant_label(str(name)) for name in relative.index])
+    ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
+    ax.set_xlabel("bits per byte,\nminus the untouched base model")
+    ax.locator_params(axis="x", nbins=6)
+    handles = ax.get_legend_handles_labels()
+    fig.legend(*handles, loc="outside upper right", ncols=relative.shape[1], title="texts")
+    note(ax, f"n = {texts} texts in each set. Left of 0 is better than the base model.")
+    alt = (
+        "Bar chart of bits per byte after all stages minus those of the untouched base model, a group of bars for each "
+        f"of {len(relative)} variants and a bar for each set of texts: {'; '.join(told)}."
+    )
+    return Drawing(fig, alt)
+
+
 def detectable_chart(
     rate: float,
     sizes: Sequence[int],
@@ -77,13 +112,21 @@ def detectable_chart(
 ) -> Axes:
     """Draw the smallest difference found with this `power` against the number of problems, at a reference's pass rate.
 
-    The paired test has a line for each share of `discordant` verdicts.
+    The paired test has a line for each share of `discordant` verdicts. Where they are too few for any difference to be
+    found, it has no point, and the note says so.
     """
     ax = new_axes(ax)
+    missing = []
     for share in (None, *discordant):
         found = [100 * smallest_detectable_difference(rate, n, power=power, discordant=share) for n in sizes]
         label = f"McNemar, {share:.0%} of verdicts differ" if share else "two-proportion z-test"
         ax.plot(sizes, found, label=label)
+        if none := [f"{n:,}" for n, points in zip(sizes, found, strict=True) if not np.isfinite(points)]:
+            missing.append(
+                f"{label}: no point at {', '.join(none)} problems; no difference has a power of {power:.0%} there."
+            )
+    if missing:
+        note(ax, " ".join(missing))
     ax.set_xscale("log")
     ax.set_xticks(list(sizes), [str(n) for n in sizes])
     ax.minorticks_off()

@@ -25,6 +25,7 @@ _TOP, _BOTTOM, _HIGH = 1.0, 0.0, 0.62
 _FAINT = "#555555"
 _SIZE, _SMALL, _INCHES = 9.5, 8.0, 0.1  # points of tokens and of their positions, and the width of a character
 _NAMES = 9.5  # characters that `original` and `extended` take at the left
+_LEAST = 52  # characters that the words of the matrices need side by side
 
 
 def _drawable_strip(strip: Strip) -> Strip:
@@ -199,7 +200,7 @@ def draw_loss_pipeline(
         raise ValueError(f"{given}; there must be one for each pair")
     shown = _stretch(_drawable_strip(strip), width)
     at = _places(shown)
-    widest = at[shown.points[-1]]
+    widest = max(at[shown.points[-1]], _LEAST)
     heights = [1.6, 1.35, 1.2, 1.5]
     size = (_INCHES * (widest + _NAMES + 1), sum(heights) + 1.6)
     axes = list(plt.subplots(4, 1, figsize=size, height_ratios=heights, layout="constrained", sharex=True)[1])
@@ -208,7 +209,7 @@ def draw_loss_pipeline(
     axes[0].set_ylim(-0.45, 2.0)
     _draw_kept(axes[1], shown, at, pairs)
     _draw_matrices(axes[2], widest, len(pairs), vocabulary, new_tokens)
-    _draw_losses(axes[3], shown, at, (pairs, kind, losses))
+    _draw_losses(axes[3], shown, at, (pairs, kind, losses), widest)
     titles = (
         "1  One text, two tokenizations" + (" (a part of it)" if len(shown.original) < len(strip.original) else ""),
         "2  Keep the pairs of columns that are compared (dotted: left out)",
@@ -259,18 +260,17 @@ def _draw_kept(axes: Axes, shown: Strip, at: Mapping[Point, int], pairs: IntArra
 
 def _draw_matrices(axes: Axes, widest: float, kept: int, vocabulary: int, new: int) -> None:
     unit, look = widest / 100, LOOKS["new"]
-    panels = ((0.0, 24, "teacher's logits"), (32.0, 14, "P"), (54.0, 24, "student's logits"), (86.0, 14, "Q"))
+    panels = ((0, 23, "teacher's logits"), (35, 12, "P"), (53, 23, "student's logits"), (88, 12, "Q"))
     for x, wide, name in panels:
         axes.add_patch(Rectangle((x * unit, 0), wide * unit, 1.5, facecolor="#f3f3f3", edgecolor="#444444"))
-        words = f"{name}\n{vocabulary:,} × {kept}"
+        words = f"{name}\n{vocabulary:,}\n× {kept:,}"
         _write(axes, (x + wide / 2) * unit, 0.75, words, _SIZE, family="DejaVu Sans")
-    axes.add_patch(Rectangle((54 * unit, 1.5), 24 * unit, 0.6, fc=look.fill, ec=look.edge, hatch="xx", ls="--"))
-    words = f"{new:,} new rows: cut"
-    _write(axes, 66 * unit, 1.8, words, _SMALL + 0.5, family="DejaVu Sans", back=True)
-    for x in (24.6, 78.6):
+    axes.add_patch(Rectangle((53 * unit, 1.5), 23 * unit, 0.6, fc=look.fill, ec=look.edge, hatch="xx", ls="--"))
+    _write(axes, 64.5 * unit, 1.8, f"{new:,} rows cut", _SMALL + 0.5, family="DejaVu Sans", back=True)
+    for left in (23, 76):
         arrow = {"arrowstyle": "-|>", "color": "#444444", "lw": 1.2}
-        axes.annotate("", ((x + 7) * unit, 0.75), (x * unit, 0.75), arrowprops=arrow)
-        _write(axes, (x + 3.2) * unit, 1.05, "softmax", _SMALL, family="DejaVu Sans")
+        axes.annotate("", ((left + 11) * unit, 0.75), ((left + 1) * unit, 0.75), arrowprops=arrow)
+        _write(axes, (left + 6) * unit, 1.05, "softmax", _SMALL, family="DejaVu Sans")
     axes.set_ylim(-0.1, 2.3)
 
 
@@ -279,6 +279,7 @@ def _draw_losses(
     shown: Strip,
     at: Mapping[Point, int],
     compared: tuple[IntArray, KindArray, npt.NDArray[np.float64]],
+    widest: float,
 ) -> None:
     pairs, kind, losses = compared
     drawn = {token.index: (at[token.start] + at[token.stop]) / 2 for token in shown.extended}
@@ -293,13 +294,16 @@ def _draw_losses(
         for bar in bars:
             bar.set_hatch(hatch)
     axes.set_xticks([])
-    axes.grid(visible=False, axis="x")
     axes.spines["left"].set_position(("data", 0))
-    _write(axes, -4.2, 0.5, "KL (nats)", _SIZE, family="DejaVu Sans", rotation=90, transform=axes.get_xaxis_transform())
+    axes.spines["bottom"].set_bounds(0, widest)  # lines begin at the axis: further left are its numbers
+    _write(axes, -7.2, 0.5, "KL (nats)", _SIZE, family="DejaVu Sans", rotation=90, transform=axes.get_xaxis_transform())
     if len(losses):
-        axes.axhline(float(losses.mean()), color="#222222", linewidth=0.8, linestyle=":", marker="")
+        axes.plot([0, widest], [losses.mean()] * 2, color="#222222", linewidth=0.8, linestyle=":", marker="")
         title = f"dotted: mean of all {len(losses)} pairs, {losses.mean():.3f} nats"
-        left = (_NAMES + 1) / (at[shown.points[-1]] + _NAMES)  # right of the axis
+        left = (_NAMES + 1) / (widest + _NAMES)  # right of the axis
         beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (left, 1.05)}
         axes.legend(**beside, fontsize=_SMALL + 0.5, title=title, title_fontsize=_SMALL + 0.5, ncols=2)
         axes.set_ylim(0, 1.5 * float(losses.max()) or 1.0)
+    axes.grid(visible=False)
+    axes.hlines(axes.get_yticks()[1:], 0, widest, color=plt.rcParams["grid.color"], linewidth=0.8, zorder=0)
+    axes.set_ylim(axes.get_ylim())
