@@ -202,7 +202,7 @@ def logit_lens(
     readers = {f"teacher {at - begin + 1}": teacher[:, at] for at in range(begin, i + 1)}
     readers["student"] = student[:, j]
     read = {f"teacher {at - begin + 1}": base.tokenizer.decode([text.original_ids[at]]) for at in range(begin, i + 1)}
-    read["student"] = base.tokenizer.decode(text.original_ids[begin : i + 1])
+    read["student"] = base.tokenizer.decode(list(text.original_ids[begin : i + 1]))
     target = reader.log_probabilities(teacher[-1, i])  # (V,)
     rows = []
     for name, states in readers.items():

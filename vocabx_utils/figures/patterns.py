@@ -17,7 +17,7 @@ def forest_pattern(table: pd.DataFrame, digits: int = 3) -> str:
     """Say which difference is lowest and highest, and how many intervals exclude 0 (`results.forest_chart`)."""
     if table.empty:
         return "Nothing is drawn."
-    low, high = (table.loc[at] for at in (table["difference"].idxmin(), table["difference"].idxmax()))
+    low, high = (table.iloc[at] for at in (table["difference"].argmin(), table["difference"].argmax()))
     ends = [f"{row['model']} with {row['difference']:+.{digits}f}" for row in (low, high)]
     below, above = int((table["high"] < 0).sum()), int((table["low"] > 0).sum())
     return (

@@ -83,7 +83,8 @@ def draw_forgetting(relative: pd.DataFrame, texts: int) -> Drawing:
         places = rows - 0.4 + (at + 0.5) * high
         ax.barh(places, column, high, color=PALETTE[at], hatch=hatch, edgecolor="white", label=str(name))
         ends = " to ".join(
-            f"{column[who]:+.3f} ({variant_label(str(who))})" for who in (column.idxmin(), column.idxmax())
+            f"{column.iloc[at]:+.3f} ({variant_label(str(column.index[at]))})"
+            for at in (int(column.argmin()), int(column.argmax()))
         )
         told.append(f"{name} {ends}, {int((column < 0).sum())} of {len(column)} below 0")
     ax.axvline(0, color="0.2", linewidth=1, marker="")
