@@ -343,7 +343,7 @@ def test_the_whole_experiment_in_small(
     judged = files.read_json(results / "verdict.json")["contrasts"]
     assert judged["leading recipe"]["bpb"]["seeds"] == [0, 1] and judged["leading recipe"]["bpb"]["problems"] == 2
     told = {row["claim"].split()[0]: row["reason"] for row in files.read_json(results / "verdict.json")["claims"]}
-    assert "N = 8" in told["C12"] and "mean_kl_last" in told["C5"] and len(told) == 17
+    assert "N = 8" in told["C12"] and "mean init, KL (last)" in told["C5"] and len(told) == 17
     assert judged["leading recipe"]["pass"]["estimate"] == 0.0 and judged["KL or CE"]["bpb"] is None
     table = (results / "table.csv").read_text()
     assert table.startswith("variant,seed,benchmark,passed,kept,total,p_value,bpb")
