@@ -150,7 +150,7 @@ def test_from_texts_to_the_page(
     assert sum(len(points.get_xdata()) for points in ax.lines if points.get_markersize() == 4) == len(whole) - int(
         beyond[1] if beyond else 0
     )
-    assert len(ax.containers) == len(names) and "smollm2-python" in drawing.alt
+    assert len(ax.containers) == len(names) and "SmolLM2-135M" in drawing.alt
 
 
 # --- verdicts on invented numbers -----------------------------------------------------------------------------------

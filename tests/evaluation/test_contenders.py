@@ -14,7 +14,6 @@ from vocabx_utils.evaluation import contenders
 from vocabx_utils.evaluation.contenders import (
     CONTROL,
     answered,
-    choose_as_thesis,
     contender_bits,
     execute_answered,
     execute_contender,
@@ -27,7 +26,6 @@ from vocabx_utils.evaluation.jail import SandboxUnavailableError, find_bubblewra
 from vocabx_utils.evaluation.likelihood import likelihood_table, reference_spans
 from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.models import BaseModel
-from vocabx_utils.vocabulary.proposals import FewerTokensWarning
 
 PROBLEMS = [humaneval_problem(), mbpp_problem()]
 
@@ -133,16 +131,6 @@ def test_answers_to_several_benchmarks_are_executed_into_one_file_each(run: runs
     assert all(row.passed for row in control)
     official = files.read_json(folder / "samples_eval_results.json")["eval"]
     assert official["Mbpp/11"][0]["status"] == "fail"
-
-
-def test_a_small_corpus_gives_as_many_tokens_as_it_offers(run: runs.Run, tiny_base: BaseModel) -> None:
-    pairs = [{"query": f"q{number}", "answer": "zebra(zebra) + quokka * quokka"} for number in range(4)]
-    files.write_jsonl(run.stage("01") / "splits" / "tokenizer.jsonl", pairs)
-    with pytest.warns(FewerTokensWarning, match=r"offers \d+ new tokens .* 800 were asked for"):
-        made = choose_as_thesis(run, tiny_base.tokenizer)
-    texts = {token.text.strip() for token in made.tokens}
-    assert 0 < made.N < 800 and made.strategy == "added" and {"zebra", "quokka"} <= texts
-    assert choose_as_thesis(run, tiny_base.tokenizer, 1).N == 1
 
 
 def test_held_out_spans_begin_with_the_richest_pair(run: runs.Run, tiny_base: BaseModel) -> None:

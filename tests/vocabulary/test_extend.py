@@ -22,9 +22,9 @@ from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import UNICODE_STRESS
 from vocabx_utils.vocabulary.checks import round_trip_failures
 from vocabx_utils.vocabulary.encoding import encode_all
-from vocabx_utils.vocabulary.extend import add_tokens, extend_tokenizer
+from vocabx_utils.vocabulary.extend import add_tokens, extend_as_thesis, extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
-from vocabx_utils.vocabulary.proposals import select_tokens
+from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
 from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -421,3 +421,11 @@ def test_time_grows_with_the_number_of_added_tokens_and_not_with_its_square(smol
         return time.process_time() - start
 
     assert spent(4_000) < 8 * spent(1_000)  # four times the tokens: 4 at most where linear, 16 where quadratic
+
+
+def test_a_small_corpus_gives_the_thesiss_choice_the_tokens_it_has(smollm_like: Any) -> None:
+    texts = ["zebra(zebra) + quokka * quokka"] * 4
+    with pytest.warns(FewerTokensWarning, match=r"offers \d+ new tokens .* 800 were asked for"):
+        made = extend_as_thesis(smollm_like, texts)
+    assert 0 < made.N < 800 and made.strategy == "added"
+    assert extend_as_thesis(smollm_like, texts, 1).N == 1

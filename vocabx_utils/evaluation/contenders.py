@@ -16,10 +16,6 @@ from vocabx_utils.evaluation.likelihood import Span, SpanScore, score_spans, sha
 from vocabx_utils.evaluation.programs import reference_answer
 from vocabx_utils.evaluation.results import Result, write_official
 from vocabx_utils.rows import read_history
-from vocabx_utils.vocabulary.extend import add_tokens
-from vocabx_utils.vocabulary.proposals import select_tokens
-from vocabx_utils.vocabulary.splits import plain_texts
-from vocabx_utils.vocabulary.tokens import Extension
 
 CONTROL = "references"
 """Folder of the reference solutions beside those of the contenders."""
@@ -77,15 +73,6 @@ def read_pairs(run: runs.Run, split: str) -> list[corpus.Pair]:
     """Return the pairs of a split of notebook 01: `tokenizer`, `train` or `validation`."""
     rows = files.read_jsonl(run.require("01", f"splits/{split}.jsonl"))
     return [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
-
-
-def choose_as_thesis(run: runs.Run, tokenizer: PreTrainedTokenizerFast, n: int = 800) -> Extension:
-    """Extend the original tokenizer by `n` tokens, chosen as the thesis does from the texts of notebook 01.
-
-    A corpus that offers fewer gives as many as it has, with a `FewerTokensWarning`.
-    """
-    texts = plain_texts(read_pairs(run, "tokenizer"))
-    return add_tokens(tokenizer, select_tokens(texts, tokenizer, n, "added"), "added")
 
 
 def held_out_spans(

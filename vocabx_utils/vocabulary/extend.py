@@ -75,6 +75,11 @@ def extend_tokenizer(
         barred |= rare
 
 
+def extend_as_thesis(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], n: int = 800) -> Extension:
+    """Extend by `n` added tokens chosen on texts, as the thesis does; by fewer, with a warning, if they offer fewer."""
+    return add_tokens(tokenizer, select_tokens(texts, tokenizer, n, "added"), "added")
+
+
 def _read_once(
     texts: Sequence[str], spelling: Spelling, strategy: Strategy, options: TokenOptions
 ) -> WordTable | PhraseLearner | None:
