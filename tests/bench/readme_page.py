@@ -18,7 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of
-from domain_told import shares, span, speed_sentence
+from domain_told import interval, shares, side_of, span, speed_sentence
 
 from vocabx_utils.figures.strip_pictures import draw_strip
 from vocabx_utils.figures.strips import token_strip
@@ -85,7 +85,7 @@ def gains_table(lines: list[Gained]) -> str:
     cells = [
         [
             DOMAIN_TEXTS[line.text], line.model, line.kind, f"{100 * line.saved:.1f} %", f"{line.base_bpb:.3f}",
-            _interval(line.learned), *([_interval(line.tuned)] if compared else []),
+            interval(line.learned), *([interval(line.tuned)] if compared else []),
         ]
         for line in lines
     ]  # fmt: skip
@@ -100,11 +100,11 @@ def told_gains(lines: list[Gained], domains: list[dict[str, Any]], answers: list
     rise = [line.learned[0] / line.base_bpb for line in phrases]
     said = [
         f"**Languages that the tokenizer was not made for:** {_saved(languages)} of the tokens go, and the model "
-        f"predicts the text better than before in {_count(languages, 'learned', -1)} (the rows have been trained on "
-        "such text, which is part of the reason).",
+        f"predicts the text better than before in {_count(languages, 'learned', 'wins')} (the rows have been trained "
+        "on such text, which is part of the reason).",
         f"**Code:** words save {_saved(words)}. Tokens that cross words (`return self`, a line break with its "
         f"indentation) save {_saved(phrases)} and are not free: bits per byte rise in "
-        f"{_count(phrases, 'learned', 1)}, by {percents(rise)}. {told_answers(answers)}",
+        f"{_count(phrases, 'learned', 'loses')}, by {percents(rise)}. {told_answers(answers)}",
     ]
     if speed := speed_sentence(domains):
         said.append(f"**Length and speed:** fewer tokens mean that more text fits into a context. {speed}")
@@ -112,8 +112,8 @@ def told_gains(lines: list[Gained], domains: list[dict[str, Any]], answers: list
         plain = percents([-share for share in shares(domains, ["base_lora"])])
         said.append(
             f"**Plain LoRA** on the same texts takes {plain} of the base's bits away, more than new rows can. With "
-            f"LoRA behind them, new tokens cost bits in {_count(tuned, 'tuned', 1)} (last column): they are for length "
-            "and speed, LoRA for prediction ([docs/domains.md](docs/domains.md))."
+            f"LoRA behind them, new tokens cost bits in {_count(tuned, 'tuned', 'loses')} (last column): they are for "
+            "length and speed, LoRA for prediction ([docs/domains.md](docs/domains.md))."
         )
     return "\n".join(f"- {words.strip()}" for words in said)
 
@@ -144,10 +144,9 @@ def percents(values: list[float]) -> str:
     return f"{span(values, lambda v: f'{100 * v:.{int(abs(v) < 0.01)}f}')} %"
 
 
-def _count(lines: list[Gained], column: str, sign: int) -> str:
-    """How many lines have an interval that lies on one side of 0: below for -1, above for 1."""
-    gaps = [getattr(line, column) for line in lines]
-    return f"{sum(low * sign > 0 < high * sign for _, low, high in gaps)} of {len(gaps)} lines"
+def _count(lines: list[Gained], column: str, side: str) -> str:
+    """How many lines have an interval that lies on one side of 0, see `side_of`."""
+    return f"{sum(side_of(getattr(line, column)) == side for line in lines)} of {len(lines)} lines"
 
 
 def told_recipes(verdict: dict[str, Any]) -> str:
@@ -178,10 +177,6 @@ def told_recipes(verdict: dict[str, Any]) -> str:
         f"published {columns}. {leads} Cross-entropy alone has fewer bits per byte than the advised recipe in {fewer} "
         f"of {len(ce)} settings, at {kl} times its KL ([docs/recipes.md](docs/recipes.md))."
     )
-
-
-def _interval(gap: list[float] | None) -> str:
-    return "" if gap is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*gap)
 
 
 def keep_times(run: Path) -> None:

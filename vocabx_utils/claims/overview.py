@@ -55,7 +55,7 @@ class Setting:
         """
         found = self.verdicts.get(claim)
         if not found or not found.measured:
-            return found.word if found else "not measured"
+            return "not measured"
         decided = [f"{part} {answer}" for part, answer in found.parts.items() if answer != "cannot tell"]
         return f"{found.answer} ({', '.join(decided)})" if decided and found.answer == "cannot tell" else found.answer
 

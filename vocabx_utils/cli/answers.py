@@ -18,6 +18,7 @@ from vocabx_utils.evaluation.scoring import count_passes, results_table
 from vocabx_utils.files import read_json, write_json, write_table
 from vocabx_utils.paths import runs_root
 from vocabx_utils.settings import ConfigError
+from vocabx_utils.thesis import CLAIMS
 
 Outcomes = Mapping[str, Sequence[Result]]
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -78,4 +79,4 @@ def _add_verdicts(run: runs.Run, verdicts: Sequence[Verdict]) -> None:
     path = run.stage("05") / "verdicts.json"
     held = {verdict.claim: verdict for verdict in map(Verdict.from_dict, read_json(path) if path.exists() else ())}
     held |= {verdict.claim: verdict for verdict in verdicts}
-    write_json(path, [held[claim].to_dict() for claim in sorted(held, key=lambda claim: int(claim[1:]))])
+    write_json(path, [held[claim].to_dict() for claim in CLAIMS if claim in held])

@@ -110,12 +110,12 @@ def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> 
         room.legend(handles, labels, loc="center", title="kept of the change")
     else:
         fig.legend(handles, labels, loc="outside right center", title="kept of the change")
-    positions = facts[next(iter(axes))]["positions"]
-    note(first, f"Lower is better. n = {positions} positions. {draws_note(table)}{_left_out(axes, facts)}")
+    positions, left_out = facts[next(iter(axes))]["positions"], _left_out(axes, facts)
+    note(first, f"Lower is better. n = {positions} positions. {draws_note(table)}{left_out}")
     alt = (
         f"Line charts of KL against the number of {_what(table)} of the learned change that are kept, a panel for each "
         "variant, with lines at the KL of the initial and of the trained rows. Coordinates for 90 % of the gain: "
-        f"{'; '.join(needed)}.{_left_out(axes, facts)}"
+        f"{'; '.join(needed)}.{left_out}"
     )
     return Drawing(fig, alt)
 

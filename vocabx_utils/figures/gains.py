@@ -128,9 +128,7 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
     axes[0, -1].legend(list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     note(axes[0, 0], "Down and left is better. One run for each point; the untrained start lies far above.")
     for ax, place, names in zip(axes[0], places, ends, strict=True):
-        name_points(ax, place, names)
-        for text in ax.texts:
-            text.set_color(_LINE)  # it names a point of the line, whatever stands beside it
+        name_points(ax, place, names, color=_LINE)  # of the line, whatever stands beside them
     words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
     return Drawing(fig, f"{words} {' '.join(told)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,14 @@ _SIDES = [(x, y) for y, x in product((1, -1, 0), (1, -1, 0)) if (x, y) != (0, 0)
 _ALIGN = {1: "left", 0: "center", -1: "right"}, {1: "bottom", 0: "center", -1: "top"}
 
 
-def name_points(ax: Axes, points: FloatArray, names: dict[int, str], radius: float = 4.0) -> None:
+def name_points(ax: Axes, points: FloatArray, names: dict[int, str], *, radius: float = 4.0, **text: Any) -> None:
     """Write names beside some of the points of a scatter plot, on its final axes and in the order given.
 
     Args:
         points: (n, 2) in data coordinates, all that are drawn.
         names: by the row of the point.
         radius: of a drawn point, in points of type.
+        text: how the names look, such as `color`.
     """
     figure = ax.get_figure(root=True)
     assert figure is not None
@@ -33,7 +35,7 @@ def name_points(ax: Axes, points: FloatArray, names: dict[int, str], radius: flo
     marks = [Bbox.from_bounds(x - r, y - r, 2 * r, 2 * r) for r in [radius * pixel] for x, y in centres]
     taken: list[Bbox] = []
     for row, name in names.items():
-        found = [_annotate(ax, points[row], name, side, away) for away, side in product(_AWAY, _SIDES)]
+        found = [_annotate(ax, points[row], name, side, away, text) for away, side in product(_AWAY, _SIDES)]
         boxes = [label.get_window_extent() for label in found]
         costs = [_cost(box, marks, taken, ax.get_window_extent()) for box in boxes]
         best = int(np.argmin(costs))  # of equals the first
@@ -43,12 +45,12 @@ def name_points(ax: Axes, points: FloatArray, names: dict[int, str], radius: flo
                 label.remove()
 
 
-def _annotate(ax: Axes, point: FloatArray, name: str, side: tuple[int, int], away: float) -> Annotation:
+def _annotate(
+    ax: Axes, point: FloatArray, name: str, side: tuple[int, int], away: float, text: dict[str, Any]
+) -> Annotation:
     (x, y), horizontal, vertical = side, _ALIGN[0][side[0]], _ALIGN[1][side[1]]
-    offset = (x * away, y * away)
-    return ax.annotate(
-        name, tuple(point), offset, textcoords="offset points", ha=horizontal, va=vertical, fontsize="small"
-    )
+    look: dict[str, Any] = {"ha": horizontal, "va": vertical, "fontsize": "small", **text}
+    return ax.annotate(name, tuple(point), (x * away, y * away), textcoords="offset points", **look)
 
 
 def _cost(box: Bbox, marks: Sequence[Bbox], taken: Sequence[Bbox], inside: Bbox) -> float:

@@ -221,6 +221,7 @@ def _laid_out(fig: Figure) -> Iterator[None]:
         try:
             yield
         finally:
+            # a figure that came back without one would get the settings' engine when it is drawn again
             fig.set_layout_engine(engine)
             fig.set_layout_engine("none")
 
