@@ -198,9 +198,13 @@ def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> N
         "pairs:all:1e-3:2": (40, 0.6),
         "completion:answer:5e-5:1": (48, 0.8),
         "x:y:1:1": (50, 0.85),
+        "completion:answer:5e-5:1:a1e-4": (50, 0.75),
+        "completion:answer:5e-5:1:a3e-5": (49, 0.7),
+        "completion:answer:5e-5:1:a1e-3": (45, 0.65),
+        "x:y:1:1:a1e-4": (50, 0.5),
     }
     rows = [
-        {"setting": name, "held_out_bpb": bpb, "settings": known | {"lora_rate": bpb, "a_epochs": 0}}
+        {"setting": name, "held_out_bpb": bpb, "settings": known | {"lora_rate": bpb, "a_epochs": 0, "a_rate": bpb}}
         for name, (_, bpb) in ways.items()
     ]
     ids = [str(k) for k in range(100)]
@@ -219,7 +223,12 @@ def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> N
     bench("reproduction").main(["choose", "--results", str(tmp_path)])
     found = files.read_json(tmp_path / "settings.json")
     assert found["from"]["setting"] == "completion:answer:5e-5:1" and found["settings"]["lora_rate"] == 0.8
-    assert "a_epochs" not in found["settings"]
+    assert found["stage_a_from"]["setting"] == "completion:answer:5e-5:1:a3e-5" and found["settings"]["a_rate"] == 0.7
+    files.write_json(tmp_path / "settings.json", {"settings": {"recipe": "r1"}})
+    files.write_jsonl(tmp_path / "pilot.jsonl", rows[:4])  # none with stage a
+    bench("reproduction").main(["choose", "--results", str(tmp_path)])
+    found = files.read_json(tmp_path / "settings.json")
+    assert "a_rate" not in found["settings"] and found["settings"]["recipe"] == "r1"
     files.write_jsonl(tmp_path / "pilot.jsonl", rows[:2])
     with pytest.raises(SystemExit, match="loses at most 3 points"):
         bench("reproduction").main(["choose", "--results", str(tmp_path)])

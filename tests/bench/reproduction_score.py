@@ -115,24 +115,37 @@ def write_tables(results: Path) -> None:
 
 
 def choose(options: argparse.Namespace) -> None:
-    """Write settings.json: of the pilot's settings that cost little, the one with the fewest bits per byte held out."""
+    """Write settings.json: of the pilot's settings that cost little, the one with the fewest bits per byte held out.
+
+    The rate of stage a is chosen likewise, among the settings that are this one behind stage a.
+    """
     pilot = lines(options.results / "pilot.jsonl")
     rates = pilot_rates(lines(options.results / "verdicts.jsonl"))
     table = pilot_table(pilot, rates)
     for row in table:
         print(row)
-    fit = [row for row in table if row["fits"] and row["setting"] != "base"]
-    if not fit:
+    fit = {row["setting"]: row for row in table if row["fits"] and row["setting"] != "base"}
+    alone = [row for name, row in fit.items() if name.count(":") == 3]
+    if not alone:
         raise SystemExit(
             "no setting of the pilot loses at most 3 points on each benchmark: try others, then settings.json"
         )
-    best = min(fit, key=lambda row: row["held_out_bpb"])
-    settings = next(row["settings"] for row in pilot if row["setting"] == best["setting"])
-    kept = {key: settings[key] for key in ("kind", "loss_on", "lora_rate", "b_epochs")}
-    if settings["a_epochs"]:
-        kept |= {key: settings[key] for key in ("a_rate", "a_epochs")}
-    files.write_json(options.results / "settings.json", {"from": best, "settings": kept})
+    best = _likeliest(alone)
+    settings = {row["setting"]: row["settings"] for row in pilot}
+    kept = {key: settings[best["setting"]][key] for key in ("kind", "loss_on", "lora_rate", "b_epochs")}
+    path = options.results / "settings.json"
+    known = files.read_json(path)["settings"] if path.exists() else {}
+    kept |= {key: known[key] for key in ("recipe",) if key in known}  # the pilot says nothing of phase 1
+    content = {"from": best, "settings": kept}
+    if behind := [row for name, row in fit.items() if name.startswith(best["setting"] + ":a")]:  # the same, behind a
+        content["stage_a_from"] = _likeliest(behind)
+        kept |= {key: settings[content["stage_a_from"]["setting"]][key] for key in ("a_rate", "a_epochs")}
+    files.write_json(path, content)
     print(f"chosen: {best['setting']}")
+
+
+def _likeliest(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return min(table, key=lambda row: row["held_out_bpb"])
 
 
 def pilot_rates(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
