@@ -16,7 +16,7 @@ OUT/phase1-<device>.json with one object per workload; rates and ratios hold a v
     peak_ratio_vs_plain     ours / plain
     floor_share             ours / floor
     ceiling_share           achieved FLOP/s of ours / FLOP/s of a large matrix product measured in the same call
-    teacher_ceiling_share   the same of the teacher's one pass
+    teacher_ceiling_share   the same of the teacher's one pass; the product runs in turns with it if the details say so
     teacher_file_share      the same with all checksums, writing and reading of the file
     busy_host_ratio         rate of ours with busy loops on all cores but one / its rate without
     time_to_quality_ratio   wall time in which ours comes to the validation KL at identical tokens with which literal
@@ -55,8 +55,8 @@ from bench_parts import (
     Peak,
     facts,
     matmul_ceiling,
-    product_rate,
     median_rate,
+    product_rate,
     random_model,
     ratio,
     seconds_left,
@@ -73,7 +73,7 @@ from vocabx_utils.training.batches import epoch_batches, micro_batches
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.loop import learning_rate
-from vocabx_utils.training.teacher import TeacherStates, _passes
+from vocabx_utils.training.teacher import TeacherStates, _passes, tokens_of_a_pass
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.boundaries import align_boundaries
@@ -347,10 +347,11 @@ def teacher_pass(problem: Problem, size: int) -> dict[str, float]:
     `teacher_ceiling_flops` is the median of what it reaches then.
     """
     took, ceilings = [], []
+    tokens = tokens_of_a_pass(problem.base, problem.config.token_budget)
     for _ in range(5):
         synchronise()
         began = time.perf_counter()
-        for _ in _passes(problem.base, problem.train, -1, problem.config.token_budget, likelihood=False):
+        for _ in _passes(problem.base, problem.train, -1, tokens, likelihood=False):
             pass
         synchronise()
         took.append(time.perf_counter() - began)
@@ -551,6 +552,7 @@ def _summary(engines: dict[str, Any], blocks: str) -> dict[str, Any]:
             for key, seconds in (("ceiling", "pass_seconds"), ("file", "seconds"))
         },
     }  # fmt: skip
+    ceilings = {"teacher_ceiling_share": own.get("teacher_ceiling_flops")}  # read in turns with the pass
     return {
         "tokens_per_s": {name: rate[name] for name in ("literal", "ours", "floor")} | {"plain": rate[plain_name]},
         "speedup_vs_plain": ratio(rate["ours"], rate[plain_name]),
@@ -559,7 +561,7 @@ def _summary(engines: dict[str, Any], blocks: str) -> dict[str, Any]:
         "peak_ratio_vs_plain": ratio(own.get("peak_bytes_above_weights"), best.get("peak_bytes_above_weights")),
         "floor_share": ratio(rate["ours"], rate["floor"]),
         **{
-            key: ratio(speed * flops if speed and flops else None, own.get("ceiling_flops"))
+            key: ratio(speed * flops if speed and flops else None, ceilings.get(key) or own.get("ceiling_flops"))
             for key, (speed, flops) in done.items()
         },
         "busy_host_ratio": ratio(own.get("busy_tokens_per_s"), rate["ours"]),

@@ -39,6 +39,7 @@ from vocabx_utils.training.shared_beginnings import SharedBeginnings
 SHARED = ".teacher"  # beside the runs; hidden, since it is none
 _LOOKED_AT = 512  # positions on which a smaller storage is compared with the states themselves
 _PATIENCE = 6 * 3600.0  # seconds that another run may take to fill the same cache
+_LARGER = 4  # times the tokens of a training pass on a GPU: no gradients are kept, and fewer passes leave fewer gaps
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def ask_teacher(
 
     Args:
         layer: hidden state to keep, -1 the last (after the final norm).
-        token_budget: tokens of one teacher pass, padding included.
+        token_budget: tokens of one pass in training, padding included; see `tokens_of_a_pass`.
         likelihood: sum the nats of all targets up as well, which takes half as long again with a large vocabulary;
             validation reports them, training needs none.
 
@@ -97,7 +98,7 @@ def ask_teacher(
     rows, total = _layout(base, examples)
     states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
     nats = torch.zeros((), dtype=torch.float64, device=base.device)
-    for part, kept, part_nats in _passes(base, examples, layer, token_budget, likelihood):
+    for part, kept, part_nats in _passes(base, examples, layer, tokens_of_a_pass(base, token_budget), likelihood):
         nats += part_nats
         states[torch.from_numpy(np.concatenate([rows[index] for index in part]))] = kept.cpu()
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
@@ -134,8 +135,8 @@ def teacher_cache(
             too large for the storage.
     """
     rows, total = _layout(base, examples)
-    dtype = storage or base.dtype
-    key, writes = _key(base, examples, layer, token_budget, likelihood, dtype), leads(processes)
+    dtype, tokens = storage or base.dtype, tokens_of_a_pass(base, token_budget)
+    key, writes = _key(base, examples, layer, tokens, likelihood, dtype), leads(processes)
     folder = folder or paths.runs_root() / SHARED / files.digest(key)
     path = folder / "states.bin"
     # a run that needs the same states waits here until they are there
@@ -151,7 +152,7 @@ def teacher_cache(
             wait(processes)
             nats, apart = torch.zeros((), dtype=torch.float64, device=base.device), None
             with path.open("r+b", buffering=0) as file:
-                for part, kept, part_nats in _passes(base, examples, layer, token_budget, likelihood, processes):
+                for part, kept, part_nats in _passes(base, examples, layer, tokens, likelihood, processes):
                     nats += part_nats
                     if apart is None and dtype != base.dtype and layer == -1:
                         apart = storage_kl(base, kept[:_LOOKED_AT], dtype)
@@ -172,6 +173,11 @@ def teacher_cache(
     base_nats = files.read_json(folder / "key.json")["base_nats"]
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
     return TeacherStates(tuple(rows), states, base_nats, beginnings)
+
+
+def tokens_of_a_pass(base: BaseModel, token_budget: int) -> int:
+    """How many tokens the teacher reads at once where a training pass reads `token_budget`."""
+    return _LARGER * token_budget if base.device.type == "cuda" else token_budget
 
 
 def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:

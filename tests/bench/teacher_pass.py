@@ -1,0 +1,150 @@
+"""What bounds the teacher's one pass on a GPU: its time by tokens of a pass, kernel of attention and merged products.
+
+    python tests/bench/teacher_pass.py [--workload qwen-t1024] [--tokens 8192 16384 32768] [--out results/bench]
+
+Writes OUT/teacher-<device>.json, a row a way and number of tokens at once. A row holds `milliseconds` (median of
+rounds over all texts of the workload, fused blocks, no likelihood, no file), `flops_per_s` by the formula of
+`phase1.py`, `ceiling_flops` (a large product for as long after each round, so in the same state of the card), the
+`share` of one in the other, and of the smallest passes `kernels` (milliseconds by kind, PyTorch's profiler).
+
+Ways: `as it is`; `gate and up` and `query, key and value` each as one product of concatenated weights; `cuDNN`, which
+lets attention take cuDNN's kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench_parts import facts, product_rate, short_device, synchronise
+from phase1 import WORKLOADS, problem_of, teacher_flops_per_token
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vocabx_utils import files
+from vocabx_utils.training.fusing import fuse
+from vocabx_utils.training.teacher import _passes
+
+KINDS = {  # the first word that a kernel's name holds says what it does; compiled ones are named after all they do
+    "silu": "gate of the MLP", "triton_": "other", "flash": "attention", "cudnn_generated": "attention",
+    "nvjet": "products", "gemm": "products", "cutlass": "products",
+}  # fmt: skip
+
+
+def merge_gate_and_up(model: Any) -> None:
+    """Let each MLP read its input once: (B, T, D) times the (2 F, D) weights of both."""
+    for layer in model.model.layers:
+        weight = torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]).detach()
+
+        def forward(self: Any, x: Tensor, weight: Tensor = weight) -> Tensor:
+            gate, up = nn.functional.linear(x, weight).chunk(2, -1)
+            return self.down_proj(nn.functional.silu(gate) * up)
+
+        layer.mlp.forward = types.MethodType(forward, layer.mlp)
+
+
+def merge_query_key_value(model: Any) -> None:
+    """Let each attention multiply its input once; the query's module does it and the other two take their parts."""
+    for layer in model.model.layers:
+        parts = [getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")]
+        weight = torch.cat([part.weight for part in parts]).detach()
+        bias = torch.cat([part.bias for part in parts]).detach() if parts[0].bias is not None else None
+        sizes, made = [len(part.weight) for part in parts], list[Tensor]()
+
+        def all_three(
+            _: Any, x: Tensor, weight: Tensor = weight, bias: Any = bias, sizes: Any = sizes, made: Any = made
+        ) -> Tensor:
+            made[:] = nn.functional.linear(x, weight, bias).split(sizes, -1)
+            return made[0]
+
+        parts[0].forward = types.MethodType(all_three, parts[0])
+        for place in (1, 2):
+            parts[place].forward = types.MethodType(lambda _, x, p=place, made=made: made[p], parts[place])
+
+
+WAYS: dict[str, list[Callable[[Any], None]]] = {
+    "as it is": [],
+    "gate and up in one": [merge_gate_and_up],
+    "these, and query, key and value in one": [merge_gate_and_up, merge_query_key_value],
+    "cuDNN": [],
+}
+
+
+def measure(way: str, workload: str, tokens: list[int], rounds: int) -> list[dict[str, Any]]:
+    """Rows of one way."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    w = WORKLOADS[workload]
+    problem = problem_of(w, argparse.Namespace(workload=workload, compiled=True, micro=0, model=None, data=None))
+    for change in WAYS[way]:
+        change(problem.base.model)
+    fuse(problem.base.model)
+    flops = teacher_flops_per_token(problem, w) * sum(len(e.original_ids) for e in problem.train.examples)
+
+    def once(budget: int) -> None:
+        for _ in _passes(problem.base, problem.train, -1, budget, likelihood=False):
+            pass
+        synchronise()
+
+    kernel = sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True)
+    found = []
+    with kernel if way == "cuDNN" else contextlib.nullcontext():
+        for budget in tokens:
+            for _ in range(3):  # compile, record, run
+                once(budget)
+            took, ceilings = [], []
+            for _ in range(rounds):
+                began = time.perf_counter()
+                once(budget)
+                took.append(time.perf_counter() - began)
+                ceilings.append(product_rate(w.size, took[-1]))
+            rate, ceiling = flops / statistics.median(took), statistics.median(ceilings)
+            row = {"way": way, "workload": workload, "tokens_of_a_pass": budget, "flops_per_s": rate}
+            row |= {"milliseconds": 1e3 * statistics.median(took), "ceiling_flops": ceiling, "share": rate / ceiling}
+            if budget == min(tokens) and torch.cuda.is_available():
+                row["kernels"] = kernels(lambda budget=budget: once(budget))
+            found.append(row)
+    return found
+
+
+def kernels(run: Callable[[], None]) -> dict[str, float]:
+    """Milliseconds of a call's kernels by kind, and `all`."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        run()
+    found: dict[str, float] = {"all": 0.0}
+    for event in profiler.key_averages():
+        took = event.self_device_time_total / 1e3
+        kind = next((kind for word, kind in KINDS.items() if word in event.key), "other")
+        for name in ("all", kind):
+            found[name] = found.get(name, 0.0) + took
+    return {name: round(took, 2) for name, took in found.items()}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default="qwen-t1024", choices=[n for n, w in WORKLOADS.items() if w.shape])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 16384, 32768], help="of a pass")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    options = parser.parse_args(arguments)
+    path = options.out / f"teacher-{short_device()}.json"
+    known = files.read_json(path)["rows"] if path.exists() else []
+    for way in options.ways:
+        if any((row["way"], row["workload"]) == (way, options.workload) for row in known):
+            continue
+        known += measure(way, options.workload, options.tokens, options.rounds)
+        files.write_json(path, {"rows": known, **facts()})
+        print(*known[-len(options.tokens) :], sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
