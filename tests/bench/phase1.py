@@ -262,6 +262,7 @@ def engine(options: argparse.Namespace) -> None:
         "flops_per_token": flops_per_token(problem, w, skipped),
         "threads": torch.get_num_threads(),
         "vocab": problem.base.vocab_size,
+        "new_tokens": len(problem.tokens),
     }
     if options.engine == "ours":
         found["ceiling_flops"] = matmul_ceiling(w.size)
