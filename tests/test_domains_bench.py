@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,36 @@ def line(arm: str, n: int, gap: list[float] | None, **changes: Any) -> dict[str,
     return {"arm": arm, "n": n, "above_lora": gap, "above_base": gap, **usual, **changes}
 
 
+def timed(characters: int, tokens: int, readings: Sequence[float] = (0.9, 1.1), seconds: float = 1.0) -> dict[str, Any]:
+    """What `speed` reads of an arm, in turns with a base that writes 1,000 characters in 500 tokens and a second."""
+    base, own = (
+        {"characters": c, "tokens": t, "seconds": s, "characters_per_s": c / s, "tokens_per_s": round(t / s)}
+        for c, t, s in ((1000, 500, 1.0), (characters, tokens, seconds))
+    )
+    gain = own["characters_per_s"] / base["characters_per_s"]
+    return {"base_speed": base, "speed": own, "speed_gain": gain, "speed_range": list(readings)}
+
+
+def test_a_gain_in_speed_is_split_and_counts_where_all_readings_agree() -> None:
+    told = bench("domain_told")
+    assert told.speed_table([line("words", 800, None)]) == "not measured"
+    rows = [
+        line("words", 800, None, **timed(1080, 450, [1.01, 1.2], 0.9)),
+        line("both", 800, None, **timed(600, 400, [0.5, 0.99])),
+        line("words", 800, None, text="headers", saved=0.1, **timed(1100, 500, [0.98, 1.2])),
+    ]
+    said = told.speed_table([*rows, line("words_lora", 800, None)])
+    assert "| words, 800 | 1.20 (1.01 to 1.20) | 2.00, 2.40 | 1.20 | 1.25 | 500, 500 | 1.00 | faster |" in said
+    assert "| 0.60 (0.50 to 0.99) | 2.00, 1.50 | 0.75 | 1.25 | 500, 400 | 0.80 | slower |" in said
+    assert "| M, C headers | words, 800 | 1.10 (0.98 to 1.20) | 2.00, 2.20 | 1.10 | 1.11 |" in said
+    assert "Generation is faster (all readings above 1) in 1 of 3 lines: 1 of 2 on German manual pages; slower" in said
+    assert "neither (on both sides of 1) in 1 of 3 lines: 1 of 1 on C headers." in said
+    assert "in 2 of 3 lines (0.75 to 1.20 times as many), and less than held-out text would give in 3." in said
+    assert "Tokens a second are fewer than the base's in 1." in said
+    assert "It begins at 0.9 s on German manual pages; the calls took 0.9 to 1.0 s." in said
+    assert "straight line" not in told.speed_table(rows[2:])  # two calls tell nothing
+
+
 def test_sentences_follow_the_rows() -> None:
     report = bench("domain_report")
     assert report.lora_sentences([line("base_lora", 0, [0, 0, 0])]) == "not measured"
@@ -367,12 +398,14 @@ def test_the_readme_says_of_the_table_what_its_lines_say() -> None:
         for model, passed in (("base", 79), ("both_800", 30))
     ]
     bases = [line("base", 0, [0, 0, 0], bpb=2.0), line("base_lora", 0, [-0.5, -0.6, -0.4])]
-    read = [line("both", 800, better, speed_gain=1.25), line("words", 800, better, speed_gain=1.0)]
+    read = [line("both", 800, better, **timed(1250, 500, [1.1, 1.3])), line("words", 800, better, **timed(1000, 450))]
     said = page.told_gains(lines, [*bases, *read], answers)
     assert said.count("\n") == 3 and "11 to 36 % of the tokens go" in said and "before in 1 of 2 lines" in said
     assert "words save 0.4 %." in said and "rise in 1 of 1 lines, by 20 %" in said
     assert "solves 30 instead of 79 of 164 problems of HumanEval (" in said
-    assert "1.00 to 1.25 on German manual pages." in said
+    assert "in 1 of the 2 lines that were timed it gains fewer characters a token than such text does" in said
+    assert "in 1 and slower in 0 (characters a second, of the base's: 1.00 to 1.25 on German manual pages)." in said
+    assert "they are for length, LoRA for prediction" in said
     assert "takes 25 % of the base's bits away" in said and "cost bits in 1 of 2 lines" in said
     assert page.told_answers(answers[:1]) == "" and "Length and speed" not in page.told_gains(lines, bases, answers)
 
@@ -441,4 +474,4 @@ def test_the_committed_page_is_what_the_files_say(
         bench("domain_report").write(RESULTS, tmp_path)
     assert (tmp_path / "domains.md").read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
     bench("domain_report").write(tmp_path / "none", tmp_path)
-    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 9
+    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 10

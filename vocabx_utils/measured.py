@@ -42,6 +42,7 @@ DOMAIN_TEXTS = {
 """What the texts of measurements are called."""
 RECIPE_MODELS = {"qwen": "Qwen2.5-Coder-0.5B", "smollm2": "SmolLM2-135M"}
 """What the models of settings in `results/recipes` are called, without `-Instruct`, which all have."""
+_SPEED = ("speed_gain", "speed_range", "base_speed", "speed")
 _CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
 
@@ -233,10 +234,10 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
 
     A record holds `arm` (a name of `DOMAIN_ARMS`), `n` (0 where there are no new tokens), `model`, `text`, `saved`,
     `tokens_per_1000_bytes`, `bpb`, KL from the frozen base in nats (`kl_identical`, `kl_last`), `phase1` and `lora`
-    (what each training took, or null). Added here: `speed_gain` and `speed_range` from `speed/`, where it was read;
-    `above_base` and `above_lora`, the differences in bits per byte to these arms on the same documents, as estimate,
-    low and high, or null where that arm is not there; likewise `above_resting`, of an arm whose new rows move with LoRA
-    against the arm of the same N whose rows rest.
+    (what each training took, or null). Added here: from `speed/`, where it was read, `speed_gain`, `speed_range` and
+    the reading in the middle of base and arm (`base_speed`, `speed`); `above_base` and `above_lora`, the differences in
+    bits per byte to these arms on the same documents, as estimate, low and high, or null where that arm is not there;
+    likewise `above_resting`, of an arm whose new rows move with LoRA against the arm of the same N whose rows rest.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -250,7 +251,7 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
             others = {"above_base": arms.get(("base", 0)), "above_lora": arms.get(("base_lora", 0))}
             gaps = {name: _above(row, other) for name, other in (others | {"above_resting": resting}).items()}
             speed = speeds.get((row["arm"], row["n"]), {})
-            found.append(row | gaps | {key: speed[key] for key in ("speed_gain", "speed_range") if speed})
+            found.append(row | gaps | {key: speed[key] for key in _SPEED if speed})
     return found
 
 

@@ -5,11 +5,13 @@ Every sentence is chosen by the rows, so that new lines change it; differences a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench_parts import table_of
+from bench_parts import table_of, told_speed
 
+from vocabx_utils.intervals import Interval, judge
 from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS
 
 Row = dict[str, Any]
@@ -36,8 +38,7 @@ def arm(row: Row) -> str:
 
 def side_of(gap: Sequence[float]) -> str:
     """Judge a difference in bits per byte by its interval: `loses`, `wins` or `cannot tell`."""
-    _, low, high = gap
-    return "loses" if low > 0 else "wins" if high < 0 else "cannot tell"
+    return {"confirmed": "loses", "not confirmed": "wins"}.get(judge(Interval(*gap)), "cannot tell")
 
 
 def span(values: Sequence[float], form: Callable[[float], str]) -> str:
@@ -198,10 +199,110 @@ def interval(gap: Sequence[float] | None) -> str:
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 
+def pace_of(row: Row) -> str:
+    """Judge a gain in speed by all of its readings: `faster` (above 1), `slower` (below 1) or `neither`."""
+    readings = Interval(row["speed_gain"], *row["speed_range"])
+    return {"confirmed": "faster", "not confirmed": "slower"}.get(judge(readings, 1.0), "neither")
+
+
+def timed(rows: Rows) -> list[Row]:
+    """Rows whose speed was read."""
+    return [row for row in rows if "speed_gain" in row]
+
+
+def _held(reading: dict[str, Any]) -> float:
+    """Characters that a token holds in what a model wrote."""
+    return float(reading["characters"] / reading["tokens"])
+
+
+def _longer(row: Row) -> float:
+    """Characters a token of what an arm wrote, of those of what the base wrote."""
+    return _held(row["speed"]) / _held(row["base_speed"])
+
+
+def _longer_in_texts(row: Row) -> float:
+    """The same of held-out text, which either tokenizer cuts."""
+    return 1 / (1 - float(row["saved"]))
+
+
+def _paced(row: Row) -> float:
+    """Tokens a second that an arm wrote, of those that the base wrote."""
+    return float(row["speed"]["tokens_per_s"] / row["base_speed"]["tokens_per_s"])
+
+
+def speed_table(rows: Rows) -> str:
+    """Split each gain in characters a second into characters a token and tokens a second, and say what that shows."""
+    lines = [
+        [
+            place(r), arm(r), told_speed(r), f"{_held(r['base_speed']):.2f}, {_held(r['speed']):.2f}",
+            f"{_longer(r):.2f}", f"{_longer_in_texts(r):.2f}",
+            f"{r['base_speed']['tokens_per_s']:,}, {r['speed']['tokens_per_s']:,}", f"{_paced(r):.2f}", pace_of(r),
+        ]
+        for r in timed(rows)
+    ]  # fmt: skip
+    header = ["model, text", "arm, N", "characters a second, of base", "characters a token: base, arm", "of base",
+              "of base in held-out text", "tokens a second: base, arm", "of base", "generation is"]  # fmt: skip
+    return "\n\n".join([table_of(header, lines), *_told_speed(timed(rows))]) if lines else NOTHING
+
+
+def _told_speed(rows: Rows) -> list[str]:
+    """Count by text where generation is faster, slower and neither, and where each of the two factors falls short."""
+    sides = {"faster": "all readings above 1", "slower": "all below 1", "neither": "on both sides of 1"}
+    said = []
+    for side, words in sides.items():
+        own = [row for row in rows if pace_of(row) == side]
+        where = [
+            f"{sum(row['text'] == text for row in own)} of {sum(row['text'] == text for row in rows)} on {name}"
+            for text, name in DOMAIN_TEXTS.items()
+            if any(row["text"] == text for row in own)
+        ]
+        said.append(f"{side} ({words}) in {len(own)} of {len(rows)} lines{': ' * bool(own)}{', '.join(where)}")
+    counted = (
+        "Tokens of what an arm writes hold more characters than those of what the base writes in "
+        f"{sum(_longer(row) > 1 for row in rows)} of {len(rows)} lines ({span([*map(_longer, rows)], '{:.2f}'.format)} "
+        f"times as many), and less than held-out text would give in {_shorter(rows)}. Tokens a second are fewer than "
+        f"the base's in {sum(_paced(row) < 1 for row in rows)}."
+    )
+    return [f"Generation is {'; '.join(said)}.", counted, *_before_the_first_token(rows)]
+
+
+def _shorter(rows: Rows) -> int:
+    """In how many lines tokens grow less in what an arm writes than in held-out text."""
+    return sum(_longer(row) < _longer_in_texts(row) for row in rows)
+
+
+def _before_the_first_token(rows: Rows) -> list[str]:
+    """What a call would take besides its tokens, were a token of base and arms to cost the same."""
+    found: dict[str, list[float]] = {}
+    seconds = []
+    for own in _by_place(rows).values():
+        calls = [reading for row in own for reading in (row["base_speed"], row["speed"])]
+        tokens, took = ([call[key] for call in calls] for key in ("tokens", "seconds"))
+        if len(own) > 1 and len(set(tokens)) > 1:
+            line = statistics.linear_regression(tokens, took)
+            found.setdefault(DOMAIN_TEXTS.get(own[0]["text"], own[0]["text"]), []).append(line.intercept)
+            seconds += took
+    if not found:
+        return []
+    told = "; ".join(f"{span(starts, '{:.1f}'.format)} s on {text}" for text, starts in found.items())
+    return [
+        "If a token cost the same in every call of a model and text, a straight line through their seconds and tokens "
+        f"would begin at what a call takes besides. It begins at {told}; the calls took "
+        f"{span(seconds, '{:.1f}'.format)} s."
+    ]
+
+
 def speed_sentence(rows: Rows) -> str:
     """How many characters a second arms with new tokens write, of the base's, by text; empty where none was read."""
-    told = []
+    found, told = timed(rows), []
+    if not found:
+        return ""
     for text, name in DOMAIN_TEXTS.items():
-        gains = [row["speed_gain"] for row in rows if row["text"] == text and row["n"] and "speed_gain" in row]
+        gains = [row["speed_gain"] for row in found if row["text"] == text]
         told += [f"{span(gains, '{:.2f}'.format)} on {name}"] if gains else []
-    return f"Characters a second of generation, of the base's: {'; '.join(told)}." if told else ""
+    faster, slower = (sum(pace_of(row) == side for row in found) for side in ("faster", "slower"))
+    return (
+        f"What a model writes by itself is another matter: in {_shorter(found)} of the {len(found)} lines that were "
+        "timed it gains fewer characters a token than such text does, and it comes faster than the base's in "
+        f"{faster} and slower in {slower} (characters a second, of the base's: {', '.join(told)})."
+    )

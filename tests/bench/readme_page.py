@@ -107,13 +107,13 @@ def told_gains(lines: list[Gained], domains: list[dict[str, Any]], answers: list
         f"{_count(phrases, 'learned', 'loses')}, by {percents(rise)}. {told_answers(answers)}",
     ]
     if speed := speed_sentence(domains):
-        said.append(f"**Length and speed:** fewer tokens mean that more text fits into a context. {speed}")
+        said.append(f"**Length and speed:** fewer tokens mean that more of a given text fits into a context. {speed}")
     if tuned := [line for line in lines if line.tuned]:
         plain = percents([-share for share in shares(domains, ["base_lora"])])
         said.append(
             f"**Plain LoRA** on the same texts takes {plain} of the base's bits away, more than new rows can. With "
             f"LoRA behind them, new tokens cost bits in {_count(tuned, 'tuned', 'loses')} (last column): they are for "
-            "length and speed, LoRA for prediction ([docs/domains.md](docs/domains.md))."
+            "length, LoRA for prediction ([docs/domains.md](docs/domains.md))."
         )
     return "\n".join(f"- {words.strip()}" for words in said)
 

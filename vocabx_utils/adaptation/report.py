@@ -44,10 +44,10 @@ def lead(summary: Summary) -> str:
     saved = total(summary["tokens"]["gains"])["saved_per_1000"] / 10
     speed, packing = summary["generation"]["speed"], summary["packing"]
     low, *_, high = speed["ratios"]
-    rate = f"{speed['ratio']:.2f} times the characters a second (single rounds: {low:.2f} to {high:.2f})"
+    rate = f"come at {speed['ratio']:.2f} times the characters a second (single rounds: {low:.2f} to {high:.2f})"
     if low <= 1 <= high:  # the rounds do not agree which is quicker
-        rate = f"no clear change of speed (single rounds: {low:.2f} to {high:.2f} times the characters a second)"
-    said = f"Held-out text takes {saved:.1f} % fewer tokens, and generation shows {rate}"
+        rate = f"show no clear change of speed (single rounds: {low:.2f} to {high:.2f} times the characters a second)"
+    said = f"Held-out text takes {saved:.1f} % fewer tokens and, if a model wrote it, would {rate}"
     said += "." if packing.get("context") is None else (
         f"; a context of {packing['context']:,} tokens holds {packing['after']['context_characters']:,} "
         f"characters instead of {packing['base']['context_characters']:,}."
@@ -93,7 +93,8 @@ def headline(summary: Summary) -> list[list[str]]:
             values = [summary["divergence"][side][kind] for side in ("before", "after")]
             rows.append([title, "0", *("–" if v is None else f"{v:.4f}" for v in values)])
     rows.append(["tokens a second, generated", *_sides(speed, "tokens_per_second", "{:.1f}")])
-    rows.append(["characters a second, generated", *_sides(speed, "characters_per_second", "{:.1f}")])
+    rows.append(["characters a second, if it wrote held-out text", *_sides(speed, "characters_per_second", "{:.1f}")])
+    rows.append(["characters a second, of its continuations", *_sides(speed, "own", "{:.1f}")])
     return rows
 
 
@@ -105,9 +106,9 @@ def notes(summary: Summary) -> str:
         f"{sizes['files']} held-out files of {sizes['bytes']:,} bytes; nothing was chosen or learned on them. Bits per "
         f"byte: {bits['bytes']:,} bytes of {bits['files']} files in pieces of up to 1,500 characters, intervals of "
         f"95 % by bootstrap over {bits['units']}. KL: from the base, at {kl['windows']} windows of 48 tokens around "
-        f"new tokens. Generation: {made['batch']} prompts at a time; characters a second are tokens a second times the "
-        "characters in a token, because what a model writes after a prompt differs. The rate is that of the quickest "
-        f"of {len(made['speed']['ratios'])} rounds."
+        f"new tokens. Generation: {made['batch']} prompts at a time, the quickest of {len(made['speed']['ratios'])} "
+        "rounds. If it wrote held-out text: tokens a second times the characters in a token. What a model writes by "
+        "itself may be anything after so few prompts, and may use new tokens less; the last line tells its own rate."
     )
     if summary.get("lora"):
         said += " The column before training has the LoRA weights and the first values of the rows."

@@ -18,7 +18,7 @@ class AdaptSettings(Settings):
     """The options of `vocabx adapt`; 0 stands for a value that is chosen for the texts or the device."""
 
     n: int = 800  # new tokens
-    # `merges` keeps words as they are cut, `phrases` crosses words; `auto` takes what saves more on held-out text
+    # `merges` keeps words as they are cut, `phrases` crosses words; `auto` takes what saves more on validation files
     strategy: Literal["merges", "phrases", "auto"] = "merges"
     objective: str = RECOMMENDED  # what the input rows minimise, see `training.objectives.parse_objective`
     init: str = "mean"  # first values of the input rows, see `vocabulary.initialization`

@@ -9,7 +9,7 @@ import click
 
 from vocabx_utils.cli import UserPath
 
-_STRATEGY = "Cut words as before, let tokens cross words, or take what saves more on held-out text."
+_STRATEGY = "Cut words as before, let tokens cross words, or take what saves more on the validation files."
 _RATE = "Peak rate of phase 1; turns the sweep off. Default: chosen by a short sweep."
 
 
