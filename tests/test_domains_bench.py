@@ -429,7 +429,8 @@ def test_the_readme_takes_the_second_split_of_headers_once_it_is_measured() -> N
     again = {"settings": {"qwen-headers": setting(0.1)}, "finalists": {"r1": {"answer": "leads"}}}
     again["settings"]["qwen-headers"]["advice"]["against"][page.PUBLISHED]["bpb"] |= {"low": 0.05}
     told = page.told_recipes(verdict | {"packages": again})
-    assert "on KL at merged spans in 1 of 2 settings, on bits per byte in 1 of 2 settings (worse in 1)" in told
+    both = "on KL at identical places and KL at merged spans in 1 of 2 settings"
+    assert f"{both}, on bits per byte in 1 of 2 settings (worse in 1)" in told
     assert "low rates leads." in told
 
 

@@ -11,6 +11,7 @@ from bench_scripts import BENCH, bench, scripts  # noqa: F401  (a fixture of eve
 from test_recipes_bench import lines
 
 from vocabx_utils import files
+from vocabx_utils.measured import read_recipes
 
 LIGHT = "kl_hidden:kl_last_ce0.03_hidden0.1:0.001:0.0001:mean"
 HEAVY = "kl_hidden:kl_last_ce0.03_hidden1:0.001:0.0001:mean"
@@ -130,7 +131,7 @@ def test_both_splits_are_judged_by_one_rule_and_the_named_row_is_no_reference(tm
     rows = lines({R1: (0.9, 0.9, 0), LIGHT: (0.7, 0.7, 0), PUBLISHED: (1, 1, 0)})
     base = {"run": "base", "seed": 0, "split": "packages", "nats": rows[0]["nats"], "n_bytes": rows[0]["n_bytes"]}
     second = [base, *(row | {"split": "packages"} for row in rows)]
-    changed = rows[1] | {"split": "report", "kl_last": [1.02 * value for value in rows[1]["kl_last"]]}
+    changed = rows[1] | {"split": "report", "kl_last": [1.04 * value for value in rows[1]["kl_last"]]}
     files.write_jsonl(
         tmp_path / "packages" / "smollm2-headers.jsonl", [*second, rows[0] | {"split": "report"}, changed]
     )
@@ -155,13 +156,60 @@ def test_both_splits_are_judged_by_one_rule_and_the_named_row_is_no_reference(tm
         and "smollm2-headers" in judged["named"]["verdict"]["leads_in"]
     )
     assert (
-        found["again"]["rows"] == 2 and found["again"]["kl_last"] == pytest.approx(0.02) and found["again"]["bpb"] == 0
+        found["again"]["rows"] == 2 and found["again"]["kl_last"] == pytest.approx(0.04) and found["again"]["bpb"] == 0
     )
     told = again.told_answer(judged)
-    assert "means change by at most KL identical 0.0 %, KL last 2.0 %, bits per byte 0.0000" in told
+    assert "means change by at most KL identical 0.0 %, KL last 4.0 %, bits per byte 0.0000; in 1 rows" in told
+    assert "leads in 1 of 1 settings of headers. It would need 3" in told and "these 1 could not make up" in told
+    assert found["beside"][R1]["kl_last"]["estimate"] == pytest.approx(0.7 / 0.9 - 1, abs=6e-3)
+    assert f"| smollm2-headers | `{R1}` | -22." in again.beside_table(judged)
     table = again.both_table(first, judged)
     assert f"**named** `{LIGHT}` |  | " in table and f"**finalist** `{R1}`" in table
     assert again.judge_again(tmp_path / "nothing", ["r1"], first) == {}
+
+
+def test_the_page_says_of_the_second_split_what_its_files_say() -> None:
+    again, verdicts = bench("recipe_again"), bench("recipe_verdict")
+    results = BENCH.parents[1] / "results" / "recipes"
+    sweeps, verdict = read_recipes(results)
+    second = verdict["packages"]
+    page = (BENCH.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    told = [again.told_answer(second), again.both_table(verdict["settings"], second), again.beside_table(second)]
+    assert all(part in page for part in told)  # else: python tests/bench/recipe_report.py
+    assert not any("error" in row for rows in sweeps.values() for row in rows)  # "none did"
+    assert again.nearest_named(sweeps) == second["named"]["runs"]  # "with all of them it names the same run"
+    assert not any(found["leads_in"] for found in [*second["finalists"].values(), second["named"]["verdict"]])
+    columns = ("kl_identical", "kl_last", "above_base")
+    for split, found in [*verdict["settings"].items(), *second["settings"].items()]:  # "What to take"
+        own, rows = found["rows"][found["advice"]["run"]], found["rows"]
+        assert all(own[c][0] < 1.15 * min(row[c][0] for row in rows.values()) for c in columns[:2])
+        fewest = min(row["bpb"][0] for name, row in rows.items() if not name.startswith("ce:"))
+        assert own["bpb"][0] - fewest < verdicts.MARGINS["bpb"]
+        hidden = [part for label, part in found["advice"]["against"].items() if label not in ("KL last", "CE")]
+        assert len(hidden) == 3 and all(part["kl_identical"]["estimate"] < 0 for part in hidden), split
+    lowest = {
+        setting: [min(found["rows"], key=lambda name, c=c, f=found: f["rows"][name][c][0]) for c in columns]
+        for setting, found in second["settings"].items()
+    }
+    assert all(row["above_base"][0] > 0 for found in second["settings"].values() for row in found["rows"].values())
+    assert [name.split(":")[0] for name in lowest["qwen-headers"]] == ["kl_hidden", "hidden", "ce"]
+    assert lowest["smollm2-headers"][:2] == ["kl:kl_last:0.003:0.0001:mean"] * 2
+    assert lowest["smollm2-headers"][2] == second["settings"]["smollm2-headers"]["advice"]["run"]
+    first = {setting: verdict["settings"][setting]["rows"] for setting in lowest}
+    assert all(any(row["above_base"][0] < 0 for row in rows.values()) for rows in first.values())
+    for judged in second["settings"]["qwen-headers"]["finalists"].values():  # "ahead by less than the margin"
+        assert 0 < judged["columns"]["bpb"]["estimate"] < verdicts.MARGINS["bpb"]
+        assert judged["columns"]["kl_last"]["high"] - judged["columns"]["kl_last"]["low"] > 0.3
+    for parts in second["settings"]["qwen-headers"]["beside"].values():
+        assert all(parts[c]["estimate"] < 0 < parts[c]["high"] for c in columns[:2])
+    r4, r1 = second["settings"]["smollm2-headers"]["beside"].values()
+    assert r1["kl_identical"]["better"] and r1["kl_last"]["better"] and min(r1["bpb"]["low"], r4["bpb"]["low"]) > 0
+    assert all(r4[c]["low"] < 0 < r4[c]["high"] for c in columns[:2])
+    for setting in lowest:  # "came back the same in six digits"
+        lines = files.read_jsonl(results / "packages" / f"{setting}.jsonl")
+        old = files.read_jsonl(results / "final" / f"{setting}.jsonl")
+        same = again.read_again([row for row in lines if "hidden_last" in row["run"]], old)
+        assert same["rows"] == 3 and max(same[column] for column in verdicts.MARGINS) < 1e-6
 
 
 # --- end to end -----------------------------------------------------------------------------------------------------
@@ -222,7 +270,7 @@ def test_from_packages_to_the_page(tmp_path: Path, made: list[str], capsys: pyte
     (docs / "recipes.md").write_text((BENCH.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8"))
     recipes.main(["judge", "--results", str(results), "--docs", str(docs)])
     page = (docs / "recipes.md").read_text(encoding="utf-8")
-    assert page.count("-->\nnot measured yet\n") == 3 and "| smollm2-headers | packages | 9 |" in page
+    assert page.count("-->\nnot measured yet\n") == 4 and "| smollm2-headers | packages | 9 |" in page
 
     packages = ["final", "--report", "packages", *made, *budget, "--seeds", "2"]
     recipes.main([*packages, "--minutes", "0"])

@@ -157,14 +157,15 @@ def told_recipes(verdict: dict[str, Any]) -> str:
     again = verdict.get("packages", {})
     settings = verdict["settings"] | again.get("settings", {})
     against = [found["advice"]["against"] for found in settings.values() if PUBLISHED in found["advice"]["against"]]
-    counted = {}
+    counted: dict[str, list[str]] = {}
     for key, name in COLUMNS.items():
         gaps = [found[PUBLISHED][key] for found in against]
         better, worse = sum(gap["high"] < 0 for gap in gaps), sum(gap["low"] > 0 for gap in gaps)
-        counted[name] = f"in {better} of {len(gaps)} settings" + (f" (worse in {worse})" if worse else "")
-    columns = ", ".join(f"on {name} {told}" for name, told in counted.items())
-    if len(set(counted.values())) == 1:
-        columns = f"on all three measures {next(iter(counted.values()))}"
+        told = f"in {better} of {len(gaps)} settings" + (f" (worse in {worse})" if worse else "")
+        counted.setdefault(told, []).append(name)
+    if len(counted) == 1:
+        counted = {told: ["all three measures"] for told in counted}
+    columns = ", ".join(f"on {' and '.join(names)} {told}" for told, names in counted.items())
     ce = [found["CE"] for found in against]
     fewer = sum(gap["bpb"]["low"] > 0 for gap in ce)
     kl = span([1 / (1 + gap[key]["estimate"]) for gap in ce for key in ("kl_identical", "kl_last")], "{:.1f}".format)

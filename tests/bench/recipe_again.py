@@ -19,7 +19,20 @@ from typing import Any
 from bench_parts import table_of
 from recipe_further import without
 from recipe_runs import parse_run
-from recipe_verdict import BASE, COUNTS, MARGINS, PACKAGES, advice, distances, judge_setting, text_sums, verdict
+from recipe_verdict import (
+    BASE,
+    COUNTS,
+    LEAST_SETTINGS,
+    MARGINS,
+    PACKAGES,
+    advice,
+    compare,
+    distances,
+    gather,
+    judge_setting,
+    text_sums,
+    verdict,
+)
 
 from vocabx_utils import files
 from vocabx_utils.measured import RECIPES
@@ -80,8 +93,9 @@ def judge_again(results: Path, finalists: Sequence[str], first: Mapping[str, Any
         first: what `judge_setting` says of each setting on the first split.
 
     Returns:
-        By setting what `judge_setting` says, with `advice` and `again` (see `read_again`); the rule's answer for each
-        finalist over Python on the first split and headers on the second; `named`, the same for the further row.
+        By setting what `judge_setting` says, with `advice`, `again` (see `read_again`) and `beside` (see `beside`); the
+        rule's answer for each finalist over Python on the first split and headers on the second; `named`, the same for
+        the further row.
         A setting counts once a seed of all its rows is there, for the best reference might be one that is missing;
         empty where none is.
     """
@@ -98,6 +112,7 @@ def judge_again(results: Path, finalists: Sequence[str], first: Mapping[str, Any
         sweep, old = (files.read_jsonl(p) if p.exists() else [] for p in (results / path.name, _first(results, path)))
         settings[path.stem] = judge_setting(rows, [*finalists, *further])
         settings[path.stem] |= {"advice": advice(rows, sweep), "again": read_again(lines, old)}
+        settings[path.stem] |= {"beside": beside(rows, finalists)}
     if not settings:
         return {}
     apart = {setting: found for setting, found in first.items() if not setting.endswith("-headers")}
@@ -105,6 +120,17 @@ def judge_again(results: Path, finalists: Sequence[str], first: Mapping[str, Any
     if further:
         content["named"] = files.read_json(named) | {"verdict": verdict(settings, further)[_FAMILY]}
     return content
+
+
+def beside(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, Any]:
+    """Compare the named row with each finalist, by run and column; empty where it is not there."""
+    _, sums, counts = gather(rows)
+    others = [name for name in sums if name.split(":")[0] in finalists]
+    return {
+        other: {column: compare(sums[own][column], sums[other][column], counts[column], column) for column in MARGINS}
+        for own in filter(_is_named, sums)
+        for other in others
+    }
 
 
 def _first(results: Path, path: Path) -> Path:
@@ -119,7 +145,8 @@ def read_again(lines: Sequence[Row], old: Sequence[Row]) -> dict[str, Any]:
     """Compare what the first split gives now with what it gave: the largest change of a mean over all rows.
 
     Returns:
-        `rows`, how many were read again, and by column the largest change: shares of both KL, and bits per byte.
+        `rows`, how many were read again, and `beyond`, how many of them moved by more than the rule's margin in any
+        column; by column the largest change: shares of both KL, and bits per byte.
     """
     before = {(row["run"], row["seed"]): row for row in old if row["run"] != BASE}
     pairs = [
@@ -132,7 +159,9 @@ def read_again(lines: Sequence[Row], old: Sequence[Row]) -> dict[str, Any]:
         column: [abs(now[column] - was[column]) / (1 if column == "bpb" else was[column]) for now, was in pairs]
         for column in MARGINS
     }
-    return {"rows": len(pairs)} | {column: max(values, default=None) for column, values in changes.items()}
+    over = [[change > MARGINS[column] for change in values] for column, values in changes.items()]
+    counted = {"rows": len(pairs), "beyond": sum(map(any, zip(*over, strict=True)))}
+    return counted | {column: max(values, default=None) for column, values in changes.items()}
 
 
 def _means(row: Row) -> dict[str, float]:
@@ -181,6 +210,25 @@ def both_table(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     return table_of(header, lines)
 
 
+def beside_table(second: Mapping[str, Any]) -> str:
+    """The named row against each finalist on the second split."""
+    lines = []
+    for setting, found in second["settings"].items():
+        for other, parts in found["beside"].items():
+            cells = []
+            for column in MARGINS:
+                values = [parts[column][key] for key in ("estimate", "low", "high")]
+                percent = [100 * value for value in values]
+                cells.append(
+                    "{:+.4f} [{:+.4f}, {:+.4f}]".format(*values)
+                    if column == "bpb"
+                    else "{:+.1f} [{:+.1f}, {:+.1f}] %".format(*percent)
+                )
+            lines.append([setting, f"`{other}`", *cells])
+    return table_of(["setting", "the named row against", *_COLUMNS], lines) if lines else NOT_YET
+
+
+_COLUMNS = ("KL identical", "KL last", "bits per byte")
 _TITLES = ("KL identical", "KL last", "bits per byte above the base's")
 
 
@@ -205,9 +253,12 @@ def told_answer(second: Mapping[str, Any]) -> str:
     if "named" in second:
         named = second["named"]
         leads, measured = named["verdict"]["leads_in"], named["verdict"]["measured_in"]
+        python = {s for found in second["finalists"].values() for s in found["measured_in"]} - set(measured)
+        out = len(leads) + len(python) < LEAST_SETTINGS
         lines.append(
-            f"{named['row']}, named on {named['date']}: leads in {len(leads)} of {len(measured)} settings of headers; "
-            "three settings would be needed, and on Python it was not measured."
+            f"{named['row']}, named on {named['date']}: leads in {len(leads)} of {len(measured)} settings of headers. "
+            f"It would need {LEAST_SETTINGS}; on Python it was not measured"
+            + (f", and these {len(python)} could not make up for the rest: it does not lead." if out else ".")
         )
     for setting, found in second["settings"].items():
         lines.append(f"{setting}: {found['seeds']} seeds, {found['texts']} texts. {_told_again(found['again'])}")
@@ -219,6 +270,9 @@ def _told_again(again: Mapping[str, Any]) -> str:
         return "The first split was not read again."
     changes = ", ".join(
         f"{title} {again[column]:.4f}" if column == "bpb" else f"{title} {100 * again[column]:.1f} %"
-        for column, title in zip(MARGINS, ("KL identical", "KL last", "bits per byte"), strict=True)
+        for column, title in zip(MARGINS, _COLUMNS, strict=True)
     )
-    return f"The first split read again after {again['rows']} of these trainings: means change by at most {changes}."
+    return (
+        f"The first split read again after {again['rows']} of these trainings: means change by at most {changes}; in "
+        f"{again['beyond']} rows one of them moves by more than the rule's margin."
+    )

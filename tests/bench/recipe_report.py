@@ -17,7 +17,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of
-from recipe_again import NOT_YET, both_table, sources, texts_table, told_answer
+from recipe_again import NOT_YET, beside_table, both_table, sources, texts_table, told_answer
 from recipe_further import distance_table, notes, pair_table
 from recipe_runs import GRID
 from recipe_verdict import MARGINS, PACKAGES, distances
@@ -143,8 +143,8 @@ def write(results: Path, docs: Path) -> None:
 
 def packages_parts(results: Path, content: Mapping[str, Any]) -> dict[str, str]:
     """What the page says of the second report split of headers."""
-    names = ("packages", "packages-comparison", "packages-advice", "packages-texts", "packages-sources")
-    parts = dict.fromkeys(names, NOT_YET)
+    names = ("", "-comparison", "-named", "-advice", "-texts", "-sources")
+    parts = dict.fromkeys((PACKAGES + name for name in names), NOT_YET)
     path = results / PACKAGES / "texts.json"
     if path.exists():
         texts = files.read_json(path)
@@ -152,6 +152,7 @@ def packages_parts(results: Path, content: Mapping[str, Any]) -> dict[str, str]:
     if second := content.get(PACKAGES):
         answers = f"{told_answer(second)}\n\n{both_table(content['settings'], second)}"
         parts |= {"packages": answers, "packages-comparison": comparison_table(second)}
+        parts["packages-named"] = beside_table(second)
         parts["packages-advice"] = advice_table(second)
     return parts
 

@@ -28,7 +28,8 @@ BASE = "base"  # the row of the model under its original tokenizer
 PACKAGES = "packages"  # the second report split, of C headers, and the folder of its results
 ADVISED = ("r1", "kl_ce")
 """Families of KL last with a little CE, which is what a user is told to take where no recipe leads."""
-_LEAST_SETTINGS, _FINALISTS = 3, 2
+LEAST_SETTINGS = 3  # in which a row has to lead
+_FINALISTS = 2
 Row = Mapping[str, Any]
 
 
@@ -214,8 +215,8 @@ def verdict(settings: Mapping[str, Mapping[str, Any]], finalists: Sequence[str])
         }
         measured = [setting for setting, found in own.items() if found]
         leads = [setting for setting in measured if any(own[setting])]
-        open_ones = len(measured) < _LEAST_SETTINGS
-        answer = "leads" if len(leads) >= _LEAST_SETTINGS else "not measured" if open_ones else "does not lead"
+        open_ones = len(measured) < LEAST_SETTINGS
+        answer = "leads" if len(leads) >= LEAST_SETTINGS else "not measured" if open_ones else "does not lead"
         answers[name] = {"answer": answer, "leads_in": leads, "measured_in": measured}
     return answers
 

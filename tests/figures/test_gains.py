@@ -117,7 +117,7 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     assert large[0].get_markersize() == 8 and one.lines[0].get_markersize() == 4
     (alone,) = draw_frontier({"qwen-headers": runs(0)}, {}).figure.legends
     assert [text.get_text() for text in alone.get_texts()][3:] == explained[:1]
-    assert "3 runs lie far beyond" in drawing.alt
+    assert "3 runs lie far beyond: 3 of CE." in drawing.alt and "a large one with limits" in drawing.alt
     said = f"C headers, Qwen2.5-Coder-0.5B: {RECIPES['r1']} has the lowest KL and CE the fewest bits per byte"
     assert said in drawing.alt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -138,7 +139,8 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
 
     Large points with limits are rows of the report split, finalists with a black edge. They are of other texts than the
     small points, so that a row may stand a little apart from its run. References, which are to be led, are hollow. Runs
-    far behind the others are left out. The legend has all marks in one size, and below them what size and edge mean.
+    far behind the others are left out, and the note counts them by family. The legend has all marks in one size, and
+    below them what size and edge mean.
 
     Args:
         sweeps, verdict: see `measured.read_recipes`.
@@ -153,14 +155,14 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         | ({"markerfacecolor": "none"} if name in REFERENCE_RECIPES else {})
         for name, style in ((name, cycle_style(k)) for k, name in enumerate(families))
     }
-    drawn, told, left_out = set(), [], 0
+    drawn, told, left_out = set(), [], Counter[str]()
     pale = 0.4 if verdict.get("settings") else 1.0  # the report split is what counts
     for ax, (setting, rows) in zip(axes.flat, sweeps.items(), strict=False):
         whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
         places = np.array([(row["kl_last"], row["bpb"] - row["base_bpb"]) for row in whole]).reshape(-1, 2)
         limits = _FAR * np.median(places, 0) + (1 - _FAR) * places.min(0, initial=np.inf) if whole else [np.inf] * 2
         near = (places <= limits).all(1)
-        left_out += int((~near).sum())
+        left_out.update(whole[at]["family"] for at in np.flatnonzero(~near))
         for name in families:
             own = places[np.array([row["family"] == name for row in whole], bool) & near]
             if len(own):
@@ -192,12 +194,14 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
     marks = {RECIPES[name]: Line2D([], [], markersize=6, **looks[name]) for name in families if name in drawn}
     marks |= _sizes(pale, verdict.get("settings", {}))
     fig.legend(list(marks.values()), list(marks), loc="outside right center", fontsize="small")
-    unseen = ", ".join(RECIPES[name] for name in families if name not in drawn)
-    beyond = f" {left_out} runs lie far beyond{f', all of {unseen} among them' * bool(unseen)}." if left_out else ""
+    counted = ", ".join(f"{count} of {RECIPES[name]}" for name, count in left_out.most_common())
+    beyond = f" {left_out.total()} runs lie far beyond: {counted}." if left_out else ""
     note(axes[0, 0], f"Down and left is better. Hollow: references. Bars: 95 % over seeds and texts.{beyond}")
+    large = ", a large one with limits for each row of the report split" if verdict.get("settings") else ""
     alt = (
         "KL at the last subtoken (horizontal, logarithmic) against bits per byte above those of the base model, a "
-        f"panel for each setting, a point for each run, families by colour and marker.{beyond} {' '.join(told)}"
+        f"panel for each setting, a small point for each run of the sweep{large}, families by colour and marker."
+        f"{beyond} {' '.join(told)}"
     )
     return Drawing(fig, alt)
 
