@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from bench_scripts import bench, scripts  # noqa: F401  (a fixture of every test here)
+from bench_scripts import BENCH, bench, scripts  # noqa: F401  (a fixture of every test here)
+from forked import be_script, run_forked
 
 from vocabx_utils import files
 from vocabx_utils.evaluation.decoding import Completion
@@ -256,6 +262,12 @@ def test_the_committed_page_says_what_the_files_say() -> None:
 # --- from end to end ------------------------------------------------------------------------------------------------
 
 
+SMALL = (
+    "extension=merges-12", "rare=rare-12", "epochs=1", "a_epochs=1", "b_epochs=1", "lora_rank=2", "kind=pairs",
+    "max_length=512",  # attention over longer ones is what costs
+)  # fmt: skip
+
+
 @pytest.fixture
 def prepared(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Data of a few pairs, and the folder of results."""
@@ -286,10 +298,8 @@ def test_the_whole_experiment_in_small(
         assert '"""' in text.text[: text.answer_start] and text.text[text.answer_start :].startswith("    ")
 
     run(f"contrasts --results {results} --extension merges-12 --trials 2".split())
-    small = ["extension=merges-12", "rare=rare-12", "epochs=1", "a_epochs=1", "b_epochs=1", "lora_rank=2", "kind=pairs"]
-    small += ["max_length=512"]  # attention over longer ones is what costs
     given = f"--model {tiny_folder} --data {data} --label Tiny --results {results} --rows {tmp_path / 'rows'}".split()
-    given += ["--limit", "2", "--pairs", "6", "--max-new-tokens", "4", "--benchmarks", "humaneval", "--set", *small]
+    given += ["--limit", "2", "--pairs", "6", "--max-new-tokens", "4", "--benchmarks", "humaneval", "--set", *SMALL]
     answer = ["--answer", "humaneval"]
     arms = ["--arms", "base", "base_a_lora", "base_lora", "mean_kl_last_a_lora", "recipe_a_lora", "--seeds", "0", "1"]
     run(["run", *given, "--answer", *arms])
@@ -365,3 +375,201 @@ def test_the_whole_experiment_in_small(
     assert (tmp_path / "docs" / "figures" / "reproduction.png").exists()
     with pytest.raises(SystemExit, match="not written again"):
         run(f"contrasts --results {results} --extension merges-12 --trials 2".split())
+
+
+# --- beside each other ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forked_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The processes of arms are forked, which spares each of them the imports."""
+    launch = subprocess.Popen
+
+    class Forked:
+        def __init__(self, future: Future[list[int]]) -> None:
+            self.future, self.returncode = future, None
+
+        def poll(self) -> int | None:
+            if self.future.done():
+                [self.returncode] = self.future.result()
+            return self.returncode
+
+    def start(command: list[str], **options: Any) -> Any:
+        if str(BENCH / "reproduction.py") not in command:
+            return launch(command, **options)
+        more = {"log": Path(options["stdout"].name), "environment": options["env"]}
+        return Forked(threads.submit(run_forked, be_script, *command[1:], **more))
+
+    with ThreadPoolExecutor() as threads:
+        monkeypatch.setattr(subprocess, "Popen", start)
+        yield
+
+
+def told(folder: Path) -> dict[str, list[Any]]:
+    """The lines of each file in one order, without what may differ between two runs of the same."""
+    passing = {"seconds", "train_seconds", "characters_per_s", "peak_bytes", "date", "processes"}
+
+    def lasting(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: lasting(one) for key, one in value.items() if key not in passing}
+        return list(map(lasting, value)) if isinstance(value, list) else value
+
+    found = {path.name: lasting(files.read_jsonl(path)) for path in folder.glob("*.jsonl")}
+    return {name: sorted(rows, key=json.dumps) for name, rows in found.items()}
+
+
+def test_arms_beside_each_other_say_what_they_say_in_turn(
+    prepared: tuple[Path, Path],
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forked_processes: None,
+) -> None:
+    data, _ = prepared
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run = bench("reproduction").main
+    few = ["--limit", "1", "--pairs", "4", "--max-new-tokens", "4", "--benchmarks", "humaneval"]
+    few += ["--answer", "humaneval", "--set", *SMALL]
+
+    def measure(name: str, *more: str) -> dict[str, list[Any]]:
+        place = f"--results {tmp_path / name} --rows {tmp_path / f'rows-{name}'}".split()
+        given = f"--model {tiny_folder} --data {data} --label Tiny".split()
+        run(["run", *given, *place, *few, "--arms", "base_lora", "mean_kl_last_a_lora", *more])
+        run(["pilot", *given, *place, *few, "--sweep", "pairs:all:1e-3:1:a1e-4", *more])
+        return told(tmp_path / name)
+
+    found = measure("beside", "--processes", "2")
+    assert {name: len(rows) for name, rows in found.items()} == {
+        "rows.jsonl": 1, "bits.jsonl": 2, "observed.jsonl": 2, "metrics.jsonl": 2, "answers.jsonl": 2, "pilot.jsonl": 2
+    }  # fmt: skip
+    assert found == measure("turn")
+    for name, processes in (("beside", 2), ("turn", 1)):
+        rows = [row for file in ("metrics", "answers") for row in files.read_jsonl(tmp_path / name / f"{file}.jsonl")]
+        assert {row["processes"] for row in rows} == {processes}
+        assert len([*(tmp_path / name / "answers").glob("**/*.jsonl.gz")]) == 4
+        assert not (tmp_path / name / "parts").exists()
+
+
+STAND_IN = Path(__file__).parent / "fixtures" / "arm_process.py"
+
+
+@pytest.fixture
+def spread_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Call `run` with processes that train nothing."""
+    spread = bench("reproduction_spread")
+    monkeypatch.setattr(spread, "_SCRIPT", STAND_IN)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    files.write_json(tmp_path / "tuning.json", bench("reproduction_arms").Settings().tuning())
+    return lambda *words: bench("reproduction").main(arm_words(tmp_path, *words))
+
+
+def arm_words(folder: Path, *words: str) -> list[str]:
+    given = f"run --model none --data none --results {folder / 'gpu'} --rows {folder / 'rows'} --answer mbpp".split()
+    return [*given, *words]
+
+
+def test_a_process_that_fails_is_started_once_more_and_the_others_go_on(
+    tmp_path: Path, spread_arms: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ("mean_ce_a_lora", "random_ce_a_lora", "base", "base_lora", "base_a_lora")
+    with pytest.raises(SystemExit, match=r"failed twice: mean_ce_a_lora-s0;"):
+        spread_arms("--processes", "2", "--arms", *arms)
+    starts = {arm: files.read_jsonl(tmp_path / f"{arm}-s0.jsonl") for arm in arms}
+    assert {arm: len(rows) for arm, rows in starts.items()} == dict(zip(arms, (2, 2, 1, 1, 1), strict=True))
+    assert {row["card"] for rows in starts.values() for row in rows} == {"3", "5"}
+    for file in ("bits", "metrics", "answers"):
+        found = [row["arm"] for row in files.read_jsonl(tmp_path / "gpu" / f"{file}.jsonl")]
+        assert sorted(found) == sorted(arms[1:])
+    assert [path.name for path in (tmp_path / "gpu" / "parts").iterdir()] == ["mean_ce_a_lora-s0.log"]
+    said = capsys.readouterr().out
+    assert "5 to do, 4 at a time" in said and "base-s0 starts on card" in said and "projected end" in said
+    assert said.count("exit status 1, RuntimeError: no memory") == 3
+    spread_arms("--processes", "2", "--arms", *arms[1:])
+    assert "0 to do" in capsys.readouterr().out
+
+
+def test_rows_are_not_made_twice_and_nothing_starts_without_time(
+    tmp_path: Path, spread_arms: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ("mean_kl_last_lora", "mean_kl_last_a_lora", "base")
+    spread_arms("--arms", *arms, "--minutes", "0")  # two cards, one arm on each
+    said = capsys.readouterr().out
+    assert "3 are left out, from mean_kl_last_lora-s0 on: no time" in said and "starts" not in said
+    spread_arms("--arms", *arms)
+    said = [line.partition(" on")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said[1:3] == ["mean_kl_last_lora-s0 starts", "base-s0 starts"]
+    assert said.index("mean_kl_last_lora-s0 ends") < said.index("mean_kl_last_a_lora-s0 starts")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "merges-800-mean_kl_last-s1.safetensors").touch()
+    spread_arms("--arms", *arms, "--seeds", "1")
+    said = [line.partition(" on")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said[1:3] == ["mean_kl_last_lora-s1 starts", "mean_kl_last_a_lora-s1 starts"]
+
+
+PARENT = f"""
+import os, sys, time
+from pathlib import Path
+import reproduction, reproduction_spread
+
+def killed(part, results):
+    while not (results / "parts" / "mean_kl_first_a_lora-s0" / "metrics.jsonl").exists():
+        time.sleep(0.02)
+    os.kill(os.getpid(), 9)
+
+reproduction_spread._SCRIPT = Path({str(STAND_IN)!r})
+reproduction_spread._take_over = killed
+reproduction.main(sys.argv[1:])
+"""
+"""It is killed when it has a finished part to take over, and another that has metrics but no answers."""
+
+
+def test_a_killed_parent_takes_its_processes_with_it_and_the_next_takes_over(
+    tmp_path: Path, spread_arms: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, results = ("--processes", "2", "--arms", "base", "mean_kl_first_a_lora"), tmp_path / "gpu"
+    (tmp_path / "parent.py").write_text(PARENT)
+    log, environment = tmp_path / "log.txt", {"PYTHONPATH": str(BENCH), "CUDA_VISIBLE_DEVICES": ""}
+    called = (str(tmp_path / "parent.py"), *arm_words(tmp_path, *words))
+    assert run_forked(be_script, *called, log=log, environment=environment) == [-9], log.read_text()
+    [left] = files.read_jsonl(tmp_path / "mean_kl_first_a_lora-s0.jsonl")
+    end = time.monotonic() + 10
+    while psutil.pid_exists(left["process"]) and psutil.Process(left["process"]).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert not (results / "answers.jsonl").exists()
+
+    spread_arms(*words)
+    said = capsys.readouterr().out
+    assert "base-s0: taken over" in said and "mean_kl_first_a_lora-s0: taken over" in said and "1 to do" in said
+    assert len(files.read_jsonl(tmp_path / "base-s0.jsonl")) == 1
+    again = files.read_jsonl(tmp_path / "mean_kl_first_a_lora-s0.jsonl")
+    assert [row["trained"] for row in again] == [False, True]
+    for file in ("bits", "metrics", "answers"):
+        found = sorted(row["arm"] for row in files.read_jsonl(results / f"{file}.jsonl"))
+        assert found == ["base", "mean_kl_first_a_lora"]
+    assert not (results / "parts").exists()
+
+
+def test_what_a_kill_broke_off_is_not_taken_over(tmp_path: Path) -> None:
+    part, about = tmp_path / "parts" / "base-s0", {"arm": "base", "seed": 0}
+    for name in ("bits", "rows"):
+        files.write_jsonl(part / f"{name}.jsonl", [about])
+    (part / "answers" / "base-s0").mkdir(parents=True)
+    (part / "answers" / "base-s0" / "mbpp.jsonl.gz").touch()  # its line was not written any more
+    bench("reproduction_spread")._take_over(part, tmp_path)
+    assert files.read_jsonl(tmp_path / "rows.jsonl") == [about]
+    assert not (tmp_path / "bits.jsonl").exists() and not (tmp_path / "answers").exists() and not part.exists()
+
+
+def test_characters_a_second_are_told_of_unshared_cards_only(tmp_path: Path) -> None:
+    line = {"seed": 0, "benchmark": "mbpp", "answers": 2, "tokens_per_answer": 5, "tokens": 10, "cut_off": 0}
+    rows = [
+        line | {"arm": "base", "characters": 40, "seconds": 2},
+        line | {"arm": "base", "characters": 40, "seconds": 8, "processes": 3},
+        line | {"arm": "base_lora", "characters": 40, "seconds": 8, "processes": 3},
+    ]
+    files.write_jsonl(tmp_path / "answers.jsonl", rows)
+    report = bench("reproduction_report")
+    cells = [row.split(" | ") for row in report.lengths_table(tmp_path).splitlines()[2:]]
+    assert [row[-1] for row in cells] == ["20 |", "shared card |"] and [row[-2] for row in cells] == ["4.000", "4.000"]
+    assert "| answers | 3 | 0.1 |" in report.minutes(tmp_path)  # 2 + 8/3 + 8/3 seconds

@@ -3,9 +3,9 @@
     python tests/bench/reproduction.py prepare --model MODEL --out DATA --packages FOLDER                     (no GPU)
     python tests/bench/reproduction.py contrasts                                      (no GPU, before any result)
     python tests/bench/reproduction.py own --model MODEL --data DATA                                               (GPU)
-    python tests/bench/reproduction.py pilot --model MODEL --data DATA                              (GPU), then score
+    python tests/bench/reproduction.py pilot --model MODEL --data DATA [--processes K]              (GPU), then score
     python tests/bench/reproduction.py choose                                     (no GPU: settings.json from the pilot)
-    python tests/bench/reproduction.py run --model MODEL --data DATA [--arms ARM …] [--seeds N …]    (GPU)
+    python tests/bench/reproduction.py run --model MODEL --data DATA [--arms ARM …] [--seeds N …] [--processes K] (GPU)
     python tests/bench/reproduction.py phase1 --model MODEL --data DATA                                            (GPU)
     python tests/bench/reproduction.py causal --model MODEL --data DATA                                            (GPU)
     python tests/bench/reproduction.py shape                                                                       (GPU)
@@ -14,12 +14,13 @@
 
 Everything goes to --results (results/gpu) as soon as it is found, and what is there is not done again: the same
 command goes on where a loan of a card ended. `reproduction_arms.py` says what an arm is, `reproduction_run.py` what
-is written.
+is written, `reproduction_spread.py` how `pilot` and `run` take several cards and let arms share one.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ import reproduction_pilot as piloting
 import reproduction_run as running
 import reproduction_score as scoring
 import reproduction_shape as shape
+import reproduction_spread as spread
 from reproduction_arms import CORE
 
 
@@ -40,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     actions = {
-        "prepare": data.prepare, "contrasts": contrasts.write_contrasts, "own": piloting.own, "pilot": piloting.pilot,
-        "choose": scoring.choose, "run": running.run, "phase1": phase1.phase1, "causal": phase1.causal,
+        "prepare": data.prepare, "contrasts": contrasts.write_contrasts, "own": piloting.own, "pilot": spread.pilot,
+        "choose": scoring.choose, "run": spread.run, "phase1": phase1.phase1, "causal": phase1.causal,
         "shape": shape.shape, "score": scoring.score, "judge": claims.judge,
     }  # fmt: skip
     for name, action in actions.items():
@@ -50,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--results", type=Path, default=Path("results/gpu"))
         if name in ("own", "pilot", "run", "causal", "phase1"):
             running.add_arguments(command, ("base", *CORE))
+        if name in ("pilot", "run"):
+            spread.add_arguments(command)
         if name == "pilot":
             command.add_argument("--sweep", nargs="+", default=list(piloting.SWEEP))
             command.set_defaults(answer=["humaneval", "mbpp"])
@@ -61,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shape.add_arguments(commands.choices["shape"])
     claims.add_arguments(commands.choices["judge"])
     options = parser.parse_args(arguments)
+    options.words = sys.argv[1:] if arguments is None else arguments
     options.started = time.perf_counter()
     options.action(options)
 

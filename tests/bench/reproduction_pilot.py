@@ -14,7 +14,7 @@ import dataclasses
 import time
 from typing import Any
 
-from bench_parts import facts, free, seconds_left
+from bench_parts import free, seconds_left
 from reproduction_arms import Arm, Settings, parse_arm
 from reproduction_data import OWN, completion_prompt, completions, write_gz
 from reproduction_run import Bench, known_lines
@@ -55,6 +55,11 @@ def own(options: argparse.Namespace) -> None:
     write_gz(options.data / OWN, rows)
 
 
+def folder_of(name: str) -> str:
+    """Folder of the answers of a way of the pilot."""
+    return name.replace(":", "_")
+
+
 def pilot_settings(name: str, settings: Settings) -> tuple[Arm, Settings]:
     """Read `<kind>:<loss on>:<rate>:<epochs>[:a<rate of stage a>]`, or `base`."""
     if name == "base":
@@ -66,11 +71,17 @@ def pilot_settings(name: str, settings: Settings) -> tuple[Arm, Settings]:
     return parse_arm("base_a_lora" if more else "base_lora"), dataclasses.replace(settings, **changed)
 
 
+def ways_left(options: argparse.Namespace) -> list[str]:
+    """Ways that are not measured yet; the others are judged by `base`."""
+    done = {row["setting"] for row in known_lines(options.results / "pilot.jsonl")}
+    wanted = options.sweep if options.child else ("base", *options.sweep)
+    return [name for name in dict.fromkeys(wanted) if name not in done]
+
+
 def pilot(options: argparse.Namespace) -> None:
     """Tune the base model in each way, and let it answer HumanEval and MBPP."""
     options.results.mkdir(parents=True, exist_ok=True)
-    done = {row["setting"] for row in known_lines(options.results / "pilot.jsonl")}
-    left = [name for name in ("base", *options.sweep) if name not in done]
+    left = ways_left(options)
     if not left:
         return
     bench = Bench(options)
@@ -84,12 +95,13 @@ def pilot(options: argparse.Namespace) -> None:
         row: dict[str, Any] = {"setting": name, "held_out_bpb": bench.bits(tuned, ("pairs",))["pairs"]["bpb"]}
         row |= {"epochs": did["epochs"], "steps": {stage["stage"]: stage["steps"] for stage in did["stages"]}}
         row["bpb"] = {b: found["bpb"] for b, found in bench.bits(tuned, options.answer).items()}
-        place = options.results / "answers" / "pilot" / name.replace(":", "_")
+        place = options.results / "answers" / "pilot" / folder_of(name)
         row["answers"] = [bench.answers(tuned, f"pilot {name}", benchmark, place) for benchmark in options.answer]
         if None in row["answers"]:
             return
         row["settings"] = settings.tuning()
-        files.append_jsonl(options.results / "pilot.jsonl", row | {"seconds": time.perf_counter() - began} | facts())
+        row |= {"seconds": time.perf_counter() - began} | bench.facts()
+        files.append_jsonl(options.results / "pilot.jsonl", row)
         bench.longest = max(bench.longest, time.perf_counter() - began)
         told = {k: round(v, 4) for k, v in row["bpb"].items()}
         print(f"{name}: held out {row['held_out_bpb']:.4f}, {told}, {time.perf_counter() - began:.0f} s", flush=True)

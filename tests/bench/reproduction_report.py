@@ -166,19 +166,29 @@ def _rate(passed: int, answered: int, seeds: int) -> str:
 
 
 def lengths_table(results: Path) -> str:
-    """How long answers are: tokens by benchmark, those cut off, and characters that a token holds."""
+    """How long answers are: tokens by benchmark, those cut off, and characters that a token holds.
+
+    How fast they came is told where the card was an arm's alone.
+    """
     answers = lines(results / "answers.jsonl")
     rows = []
     for name in _names(answers):
         own = [row for row in answers if row["arm"] == name]
         by = {b: [row["tokens_per_answer"] for row in own if row["benchmark"] == b] for b in BENCHMARKS}
-        total = {key: sum(row[key] for row in own) for key in ("answers", "tokens", "characters", "cut_off", "seconds")}
+        total = {key: sum(row[key] for row in own) for key in ("answers", "tokens", "characters", "cut_off")}
         rows.append([
             f"`{name}`", *(_mean(by[b], "{:.0f}") for b in BENCHMARKS), f"{total['cut_off'] / total['answers']:.1%}",
-            f"{total['characters'] / total['tokens']:.3f}", f"{total['characters'] / total['seconds']:,.0f}",
+            f"{total['characters'] / total['tokens']:.3f}", _speed(own),
         ])  # fmt: skip
     header = ["arm", *(f"tokens, {b}" for b in BENCHMARKS), "cut off", "characters a token", "characters a second"]
     return table_of(header, rows) if rows else ""
+
+
+def _speed(answers: Sequence[Mapping[str, Any]]) -> str:
+    alone = [row for row in answers if row.get("processes", 1) == 1]
+    if not alone:
+        return "shared card"
+    return f"{sum(row['characters'] for row in alone) / sum(row['seconds'] for row in alone):,.0f}"
 
 
 def failures_part(results: Path) -> str:
@@ -297,14 +307,13 @@ def claims_table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def minutes(results: Path) -> str:
-    """Minutes of the card by part."""
-    seconds = {
-        "pilot": [row["seconds"] for row in lines(results / "pilot.jsonl")],
-        "rows": [row["seconds"] for row in lines(results / "rows.jsonl")],
-        "tuning and likelihood": [row["seconds"] for row in lines(results / "metrics.jsonl")],
-        "answers": [row["seconds"] for row in lines(results / "answers.jsonl")],
-    }  # fmt: skip
-    rows = [[name, str(len(some)), f"{sum(some) / 60:.1f}"] for name, some in seconds.items() if some]
+    """Minutes of the card by part; of a card that is shared, each process has its part."""
+    parts = {"pilot": "pilot", "rows": "rows", "tuning and likelihood": "metrics", "answers": "answers"}
+    rows = []
+    for name, file in parts.items():
+        if found := lines(results / f"{file}.jsonl"):
+            seconds = sum(row["seconds"] / row.get("processes", 1) for row in found)
+            rows.append([name, str(len(found)), f"{seconds / 60:.1f}"])
     return table_of(["part", "readings", "minutes"], rows) if rows else ""
 
 

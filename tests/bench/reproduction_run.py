@@ -11,6 +11,8 @@ Whatever is found is on disk at once, in RESULTS:
 
 Rows are kept in the first folder of --rows as bf16 and found in all of them. A tuned model is not kept (a gigabyte):
 an arm whose metrics are there but not all of its answers is tuned again, and `answers.jsonl` says so (`tuned_again`).
+`processes` says for how many arms at a time the card was (`reproduction_spread.py`): seconds on a card that is shared
+are no measure of speed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import torch
 from bench_parts import facts, free, rows_of, seconds_left
 from reproduction_arms import Arm, Settings, parse_arm, row_settings, tune, tuning_config
 from reproduction_data import Data, write_gz
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from vocabx_utils import files
 from vocabx_utils.config import Phase1Config
@@ -76,6 +78,10 @@ class Bench:
             self.known[name] = self.data.extension(name)
         return self.known[name]
 
+    def facts(self) -> dict[str, Any]:
+        """Device, versions and date of a line, and how many processes could share the card."""
+        return {"processes": self.options.processes} | facts()
+
     def problems(self, name: str) -> list[Problem]:
         """The kept problems of a benchmark, or the first of them."""
         return kept_problems(name)[: self.options.limit]
@@ -106,8 +112,7 @@ class Bench:
         if recipe.objective is None:
             student = new_student(recipe, self.base, extension.tokens, config)
             return rows_of(student), variant
-        label = self.settings.recipe.replace(":", "_") if arm.start == "recipe" else arm.start
-        file = f"{name}-{label}-s{seed}.safetensors"
+        file = rows_file(arm, self.settings, seed)
         for folder in self.options.rows:
             if (folder / file).exists():
                 return {key: value.float() for key, value in load_file(folder / file).items()}, variant
@@ -116,12 +121,11 @@ class Bench:
         student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
         training = Phase1Training(recipe, student, data, config)
         records = [event.record for event in training.run() if event.record is not None]
-        self.options.rows[0].mkdir(parents=True, exist_ok=True)
         kept = {key: value.bfloat16() for key, value in rows_of(student).items()}
-        save_file(kept, self.options.rows[0] / file)
+        files.write_tensors(self.options.rows[0] / file, kept)
         told = {"start": arm.start, "extension": name, "seed": seed, "variant": variant, "metrics": records}
         told |= {"train_tokens": data.train.tokens, "seconds": round(time.perf_counter() - began, 1)}
-        files.append_jsonl(self.results / "rows.jsonl", told | {"config": _small(config.to_dict())} | facts())
+        files.append_jsonl(self.results / "rows.jsonl", told | {"config": _small(config.to_dict())} | self.facts())
         return {key: value.float() for key, value in kept.items()}, variant  # as a later loan finds them
 
     def _texts(self) -> list[str]:
@@ -215,9 +219,20 @@ class Bench:
         }  # fmt: skip
 
 
+def rows_file(arm: Arm, settings: Settings, seed: int) -> str:
+    """Name of the file that keeps the rows of an arm's start; arms with one start share it."""
+    label = settings.recipe.replace(":", "_") if arm.start == "recipe" else arm.start
+    return f"{arm.extension(settings)}-{label}-s{seed}.safetensors"
+
+
 def _small(config: dict[str, Any]) -> dict[str, Any]:
     names = "learning_rate head_learning_rate epochs warmup rate_after average_last head_fit ce_decay token_sampling"
     return {name: config[name] for name in (*names.split(), "batch_size", "window")}
+
+
+def place_of(arm: Arm, seed: int) -> str:
+    """Folder of an arm's answers."""
+    return f"{arm.name}-s{seed}"
 
 
 def known_lines(path: Path) -> list[dict[str, Any]]:
@@ -230,13 +245,13 @@ def known_lines(path: Path) -> list[dict[str, Any]]:
 def run(options: argparse.Namespace) -> None:
     """Measure what is not there yet, seed by seed and arm by arm, while time is left."""
     options.results.mkdir(parents=True, exist_ok=True)
-    wanted = [(arm, seed) for seed in options.seeds for arm in map(parse_arm, options.arms)]
-    left = [(arm, seed) for arm, seed in wanted if _missing(options, arm, seed)]
+    wanted = asked(options)
+    left = [(arm, seed) for arm, seed in wanted if missing(options, arm, seed)]
     print(f"{len(left)} of {len(wanted)} arms and seeds to do", flush=True)
     if not left:
         return
+    refuse_others(options)
     bench = Bench(options)
-    _refuse_others(bench)
     for place, (arm, seed) in enumerate(left):
         if seconds_left(options.started, options.minutes) < 1.2 * bench.longest:
             print(f"{len(left) - place} are left out, from {arm.name}, seed {seed}, on: no time", flush=True)
@@ -245,32 +260,37 @@ def run(options: argparse.Namespace) -> None:
         free()
 
 
-def _missing(options: argparse.Namespace, arm: Arm, seed: int) -> list[str]:
+def asked(options: argparse.Namespace) -> list[tuple[Arm, int]]:
+    """Arms and seeds in the order in which they are measured."""
+    return [(arm, seed) for seed in options.seeds for arm in map(parse_arm, options.arms)]
+
+
+def missing(options: argparse.Namespace, arm: Arm, seed: int) -> list[str]:
     """What an arm lacks: `metrics`, and benchmarks without answers."""
     done = any(row["arm"] == arm.name and row["seed"] == seed for row in known_lines(options.results / "metrics.jsonl"))
-    folder = options.results / "answers" / f"{arm.name}-s{seed}"
+    folder = options.results / "answers" / place_of(arm, seed)
     return ["metrics"] * (not done) + [b for b in options.answer if not (folder / f"{b}.jsonl.gz").exists()]
 
 
-def _refuse_others(bench: Bench) -> None:
+def refuse_others(options: argparse.Namespace) -> None:
     """One table holds one setting."""
-    here = bench.settings.tuning()
-    for row in known_lines(bench.results / "metrics.jsonl"):
+    here = Settings.read(options.results, options.set).tuning()
+    for row in known_lines(options.results / "metrics.jsonl"):
         if row["settings"] != here:
             odd = {k: (v, here.get(k)) for k, v in row["settings"].items() if here.get(k) != v}
             raise SystemExit(
-                f"{bench.results} holds {row['arm']} with other settings (there, here): {odd}; choose another "
+                f"{options.results} holds {row['arm']} with other settings (there, here): {odd}; choose another "
                 "--results, or take these settings"
             )
 
 
 def _run_arm(bench: Bench, arm: Arm, seed: int) -> None:
     options, results, began = bench.options, bench.results, time.perf_counter()
-    missing, name = _missing(options, arm, seed), f"{arm.name}-s{seed}"
+    lacking, name = missing(options, arm, seed), place_of(arm, seed)
     tuned, done = bench.tuned(arm, bench.settings, seed)
     trained = time.perf_counter() - began
     about = {"arm": arm.name, "seed": seed, "extension": arm.extension(bench.settings)}
-    again = "metrics" not in missing
+    again = "metrics" not in lacking
     bits = bench.bits(tuned, ("humaneval",) if again else options.benchmarks)
     if not again:
         held_out = bench.bits(tuned, ("pairs",))["pairs"]
@@ -287,17 +307,17 @@ def _run_arm(bench: Bench, arm: Arm, seed: int) -> None:
             "bits_per_byte": observed["end"]["bits_per_byte"], "new_row_mass": observed["end"].get("new_row_mass"),
             "train_seconds": round(trained, 1), "seconds": round(time.perf_counter() - began, 1),
             "peak_bytes": max((stage["peak_bytes"] for stage in done["stages"]), default=0),
-            "settings": bench.settings.tuning(), **facts(),
+            "settings": bench.settings.tuning(), **bench.facts(),
         }  # fmt: skip
         files.append_jsonl(results / "metrics.jsonl", row)
         told = {k: round(v, 4) for k, v in row["bpb"].items()}
         print(f"{name}: {told}, held out {held_out['bpb']:.4f}, {row['steps']} steps, {row['seconds']} s", flush=True)
     bench.longest = max(bench.longest, time.perf_counter() - began)
-    for benchmark in (b for b in options.answer if b in missing):
+    for benchmark in (b for b in options.answer if b in lacking):
         found = bench.answers(tuned, name, benchmark, results / "answers" / name)
         if found is not None:
             more = {"tuned_again": again, "bpb_of_humaneval": bits.get("humaneval", {}).get("bpb")}
-            files.append_jsonl(results / "answers.jsonl", about | found | more | facts())
+            files.append_jsonl(results / "answers.jsonl", about | found | more | bench.facts())
             print(f"{name}: {found}", flush=True)
 
 
@@ -324,3 +344,4 @@ def add_arguments(command: argparse.ArgumentParser, arms: Iterable[str]) -> None
     command.add_argument("--batch-tokens", type=int, default=16_384, help="tokens of a forward pass that only measures")
     command.add_argument("--heal", action="store_true", help="take ends of prompts back, for tokens that cross words")
     command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
+    command.set_defaults(processes=1, child=False)

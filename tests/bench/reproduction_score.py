@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 from reproduction_data import read_gz
+from reproduction_pilot import folder_of
 from reproduction_run import BENCHMARKS
 from reproduction_run import known_lines as lines
 
@@ -165,7 +166,7 @@ def pilot_table(
     base = rates.get("base", {})
     table = []
     for row in pilot:
-        found = rates.get(row["setting"].replace(":", "_"), {})
+        found = rates.get(folder_of(row["setting"]), {})
         told: dict[str, Any] = {"setting": row["setting"], "held_out_bpb": row["held_out_bpb"]}
         for benchmark, counts in found.items():
             interval = wilson_interval(*counts)

@@ -37,7 +37,7 @@ def own_cards(count: int, jobs_per_card: int = 1) -> Iterator[str | None]:
     if "SLURM_JOB_ID" in os.environ:
         yield None if count or VISIBLE in os.environ else ""
         return
-    known, taken = _cards() if count else [], dict[str, Path]()
+    known, taken = visible_cards() if count else [], dict[str, Path]()
     shown = ", ".join(known) or "none"
     if len(known) < count:
         raise NoCardError(f"{count} cards are asked for; this machine shows {len(known)} ({shown}).")
@@ -59,7 +59,7 @@ def own_cards(count: int, jobs_per_card: int = 1) -> Iterator[str | None]:
             release(place)
 
 
-def _cards() -> list[str]:
+def visible_cards() -> list[str]:
     """Cards that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     if VISIBLE in os.environ:
         return [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
