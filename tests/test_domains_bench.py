@@ -166,24 +166,43 @@ def test_from_documents_to_the_page(
     run(["measure", *given, "--seed", "1", "--minutes", "0", "--arms", "base"])
     assert path.read_text() == whole and "no time" in capsys.readouterr().out
 
-    short = ["--speed", "1", "--prompts", "2", "--reply", "6", "--arms", "words", "both", "words_lora"]
+    tune, tunings = bench("domain_bench").Bench.tuned, []
+
+    def noted(self: Any, *rest: Any) -> Any:
+        tunings.append(rest[1:])
+        return tune(self, *rest)
+
+    monkeypatch.setattr(bench("domain_bench").Bench, "tuned", noted)
+    run(["train", *given, "--n", "6", "--arms", "base_lora", "words", "words_lora"])
+    assert len(tunings) == 2
+    lines = whole.splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"words_lora"' not in line or '"n": 6' not in line))
+    run(["measure", *given, "--arms", "words_lora"])  # finds the model that was kept
+    assert len(tunings) == 2 and files.read_jsonl(path)[-1]["bits"] == by_arm["words_lora", 6]["bits"]
+    path.write_text(whole)
+
+    short = ["--speed", "1", "--prompts", "2", "--reply", "8", "--arms", "base_lora", "words", "both", "words_lora"]
     run(["speed", *given, *short, "--n", "6"])
     run(["speed", *given, *short])
     read = files.read_jsonl(tmp_path / "results" / "speed" / "Tiny-headers.jsonl")
-    assert [(row["arm"], row["n"]) for row in read] == [("words", 6), ("both", 6), ("words", 9), ("both", 9)]
-    assert len(learned) == 4  # rows were found
+    assert [(row["arm"], row["n"]) for row in read] == [("base_lora", 0)] + [
+        (name, n) for n in (6, 9) for name in ("words", "both", "words_lora")
+    ]
+    assert len(learned) == 4 and len(tunings) == 3  # rows were found, and the models of `train`
+    assert all(row["base_speed"]["tokens"] == 2 * (8 - 8 // 4) for row in read)  # behind the first quarter
     told = {(row["arm"], row["n"]): row.get("speed_gain") for row in read_domains(tmp_path / "results")}
-    assert told["both", 9] == read[-1]["speed_gain"] and told["words_lora", 9] is None
+    assert told["words_lora", 9] == read[-1]["speed_gain"] and told["both_lora", 9] is None
 
     docs = tmp_path / "docs"
     docs.mkdir()
     shutil.copy(PAGE, docs)
     run(["page", "--out", str(tmp_path / "results"), "--docs", str(docs)])
     page = (docs / "domains.md").read_text(encoding="utf-8")
-    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 3
+    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 4
     moving = page.split("<!-- moving -->")[1].split("<!-- end -->")[0]
     assert moving.count("| Tiny, C headers |") == 4 and "{:+.3f} [{:+.3f}".format(*move["above_resting"][:2]) in moving
-    assert "Everything named above is measured." in page
+    unread = "words and phrases + LoRA / words, untrained / words, thesis's objective"
+    assert f"- Tiny, C headers: characters a second of {unread}\n" in page
     alt = files.read_json(docs / "figures" / "alt.json")["domains"]
     assert f"base + LoRA {plain['bpb']:.3f}" in alt and f"]({Path('figures/domains.svg')})" in page
 
@@ -349,8 +368,11 @@ def test_a_best_rate_at_the_edge_is_named(tmp_path: Path) -> None:
 def test_what_is_missing_is_named_by_place() -> None:
     report = bench("domain_report")
     rows = [line(name, 0 if name.startswith("base") else 800, [0, 0, 0]) for name in DOMAIN_ARMS]
-    assert report.missing_sentence(rows).endswith("- M, German manual pages: characters a second")
-    rows[2] = rows[2] | {"speed_gain": 1.1, "speed_range": [1.0, 1.2]}
+    assert "characters a second of base + LoRA / words / words + LoRA / " in report.missing_sentence(rows)
+    read = {"speed_gain": 1.1, "speed_range": [1.0, 1.2]}
+    rows = [row | (read if row["arm"] != "base" and not row["arm"].endswith("_rows") else {}) for row in rows]
+    rest = [{k: v for k, v in row.items() if row["arm"] != "words_lora" or k not in read} for row in rows]
+    assert report.missing_sentence(rest).endswith("- M, German manual pages: characters a second of words + LoRA")
     assert report.missing_sentence(rows) == "Everything named above is measured."
     assert report.missing_sentence(rows[:-1]).endswith(
         "- M, German manual pages: words and phrases + LoRA, rows moving"

@@ -149,12 +149,34 @@ class Bench(phrases.Bench):
         names = ("steps", "texts", "tokens", "seconds", "trainable", "padding", "validation_loss")
         return tuned, {name: rounded(stage[name]) for name in names}
 
+    def model_of(self, arm: Arm, write: bool = False) -> tuple[Start, dict[str, Any], dict[str, Any]]:
+        """An arm's model as it is measured, and what phase 1 and LoRA took: found, or trained now.
+
+        Args:
+            write: whether a tuned model stays in --keep (a gigabyte for half a billion parameters).
+        """
+        start, phase1 = self.start_of(arm)
+        if not arm.lora:
+            return start, phase1, {}
+        facts = [arm.name, told_settings(self.settings, self.options), self.options.seed, self._read()]
+        name = f"{self.label}-{self.kind}-{arm.name}-{arm.n}-{files.digest(facts)}.safetensors"
+        path = self.options.keep / name if self.options.keep else None
+        if path is not None and path.exists():
+            with safe_open(path, "pt") as file:
+                start.model.load_state_dict({key: file.get_tensor(key) for key in file.keys()}, strict=False)  # noqa: SIM118
+                return start, phase1, json.loads(file.metadata()["told"])
+        start, told = self.tuned(start, arm.moving)
+        if write and path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.atomic_path(path) as target:
+                save_file(_own_weights(start.model), target, {"told": json.dumps(told)})
+        return start, phase1, told
+
     # --- measuring
 
     def measure_arm(self, arm: Arm) -> dict[str, Any]:
         """Train and measure an arm."""
-        start, phase1 = self.start_of(arm)
-        start, lora = self.tuned(start, arm.moving) if arm.lora else (start, {})
+        start, phase1, lora = self.model_of(arm)
         student, counted = student_of(start), self.counted(self.base.tokenizer, start.tokenizer)
         bits, sizes = self.bits(student, start.tokenizer), self.sizes()
         return {
@@ -167,9 +189,21 @@ class Bench(phrases.Bench):
 
     def speed_of_arm(self, arm: Arm) -> dict[str, Any]:
         """Read how fast an arm generates, in turns with the base."""
-        start, _ = self.start_of(arm)
+        start, *_ = self.model_of(arm)
         saved = self.counted(self.base.tokenizer, start.tokenizer)["saved"]
         return {"arm": arm.name, "n": arm.n} | self.speed_of(start.model, start.tokenizer, self.base.tokenizer, saved)
+
+    def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
+        """Characters and tokens a second behind the first quarter of a reply.
+
+        Two greedy calls begin alike, so in their difference everything else that a call takes cancels out: reading
+        the prompts, and recording a step for the card. `first_s` is what the shorter call took.
+        """
+        short, long = (super(Bench, self)._speed(model, tokenizer, length) for length in (max(1, reply // 4), reply))
+        behind = {key: long[key] - short[key] for key in ("characters", "tokens")}
+        seconds = max(long["seconds"] - short["seconds"], 1e-3)
+        rates = {f"{key}_per_s": round(value / seconds) for key, value in behind.items()}
+        return rates | behind | {"seconds": round(seconds, 3), "first_s": short["seconds"]}
 
     def divergence(self, arm: Arm, student: Student) -> dict[str, Any]:
         """KL from the frozen base at shared borders, in nats a place, and which borders they are."""
@@ -191,6 +225,12 @@ class Bench(phrases.Bench):
             teacher = ask_teacher(self.base, examples, token_budget=self.options.token_budget)
             self.judged = (name, plain), examples, teacher
         return self.judged[1], self.judged[2]
+
+
+def _own_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Weights by name, each once: a head that is the embedding is left out."""
+    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if model.config.tie_word_embeddings else set()
+    return {key: value.contiguous() for key, value in model.state_dict().items() if key not in tied}
 
 
 def student_of(start: Start) -> Student:

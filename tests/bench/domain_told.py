@@ -242,7 +242,9 @@ def speed_table(rows: Rows) -> str:
     ]  # fmt: skip
     header = ["model, text", "arm, N", "characters a second, of base", "characters a token: base, arm", "of base",
               "of base in held-out text", "tokens a second: base, arm", "of base", "generation is"]  # fmt: skip
-    return "\n\n".join([table_of(header, lines), *_told_speed(timed(rows))]) if lines else NOTHING
+    extended = [row for row in timed(rows) if row["n"]]
+    told = _told_speed(extended) if extended else []
+    return "\n\n".join([table_of(header, lines), *told]) if lines else NOTHING
 
 
 def _told_speed(rows: Rows) -> list[str]:
@@ -272,7 +274,11 @@ def _shorter(rows: Rows) -> int:
 
 
 def _before_the_first_token(rows: Rows) -> list[str]:
-    """What a call would take besides its tokens, were a token of base and arms to cost the same."""
+    """What a call would take besides its tokens, were a token of base and arms to cost the same.
+
+    Readings with `first_s` have left that out.
+    """
+    rows = [row for row in rows if "first_s" not in row["speed"]]
     found: dict[str, list[float]] = {}
     seconds = []
     for own in _by_place(rows).values():
@@ -294,7 +300,7 @@ def _before_the_first_token(rows: Rows) -> list[str]:
 
 def speed_sentence(rows: Rows) -> str:
     """How many characters a second arms with new tokens write, of the base's, by text; empty where none was read."""
-    found, told = timed(rows), []
+    found, told = [row for row in timed(rows) if row["n"]], []
     if not found:
         return ""
     for text, name in DOMAIN_TEXTS.items():

@@ -3,24 +3,28 @@
     python tests/bench/phrases.py prepare --model MODEL --texts german --root FOLDER --out DATA …          (no GPU)
     python tests/bench/domains.py pilot   --model MODEL --data DATA --label NAME                           (LoRA's rate)
     python tests/bench/domains.py measure --model MODEL --data DATA --label NAME [--n 800 3200] [--arms ARM …]
-    python tests/bench/domains.py speed   --model MODEL --data DATA --label NAME                      (alone on a card)
+    python tests/bench/domains.py train   --model MODEL --data DATA --label NAME --keep FOLDER      (several on a card)
+    python tests/bench/domains.py speed   --model MODEL --data DATA --label NAME --keep FOLDER        (alone on a card)
     python tests/bench/domains.py page                                                                     (no GPU)
 
 `measure` writes one line an arm (see `domain_arms`) to OUT/<label>-<text>.jsonl at once and skips arms that are there.
 LoRA's rate is the one that suited the base best in `pilot`, and the recipe of our rows the one with which words and
 phrases suited best, both on training documents that were left out there; or those of --lora-rate and --recipe.
 
-`speed` reads how fast the arms without LoRA generate, in turns with the base, into OUT/speed/.
+`speed` reads how fast measured arms generate, in turns with the base, into OUT/speed/; `train` makes their models
+again before it, so that the reading has the card for itself.
 
-Rows that phase 1 learned stay in --keep, with what they took, so that a later call finds them for the arm with LoRA.
+Rows that phase 1 learned stay in --keep, with what they took, so that a later call finds them for the arm with LoRA;
+so do the models of `train`.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,26 +73,40 @@ def measure(options: argparse.Namespace) -> None:
         raise SystemExit("\n".join(failed))
 
 
+def train(options: argparse.Namespace) -> None:
+    """Make the models of measured arms again, and keep them for `speed`."""
+    if options.keep is None:
+        raise SystemExit("train: say with --keep where the models are to stay")
+    bench, left = _measured(options, options.out / "speed")
+    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
+        _, _, told = bench().model_of(arm, write=True)
+        print(arm.name, arm.n, told, flush=True)
+        free()
+
+
 def speed(options: argparse.Namespace) -> None:
-    """Read how fast the measured arms without LoRA generate, as far as that was not done."""
+    """Read how fast the measured arms generate, as far as that was not done."""
+    bench, left = _measured(options, options.out / "speed")
+    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
+        row = bench().speed_of_arm(arm)
+        files.append_jsonl(options.out / "speed" / _results(options).name, row | facts())
+        print(arm.name, arm.n, row["speed_gain"], row["speed_range"], flush=True)
+        free()
+
+
+def _measured(options: argparse.Namespace, folder: Path) -> tuple[Callable[[], Bench], list[Arm]]:
+    """The bench, made when it is asked for, and the measured arms of which the folder's file holds no reading."""
     path = _results(options)
     if not path.exists():
         raise SystemExit(f"{path} is not there: run `domains.py measure` with the same label first")
     rows = files.read_jsonl(path)
-    settings = rows[0]["settings"]  # rows are learned, or found, as they were measured
+    settings = rows[0]["settings"]  # models are trained, or found, as they were measured
     options.recipe, options.thesis, options.epochs = (settings[key] for key in ("recipe", "thesis", "epochs"))
-    out = options.out / "speed" / path.name
-    done = {(row["arm"], row["n"]) for row in (files.read_jsonl(out) if out.exists() else [])}
-    measured = {(row["arm"], row["n"]) for row in rows if not row["lora"] and row["n"]} - done
-    left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in measured]
-    if not left:
-        return
-    bench = Bench(options, settings["lora_rate"])
-    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
-        row = bench.speed_of_arm(arm)
-        files.append_jsonl(out, row | facts())
-        print(arm.name, arm.n, row["speed_gain"], row["speed_range"], flush=True)
-        free()
+    known = folder / path.name
+    done = {(row["arm"], row["n"]) for row in (files.read_jsonl(known) if known.exists() else [])}
+    wanted = {(row["arm"], row["n"]) for row in rows if row["arm"] != "base"} - done
+    left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in wanted]
+    return cache(lambda: Bench(options, settings["lora_rate"])), left
 
 
 def _results(options: argparse.Namespace) -> Path:
@@ -151,7 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for name, action in (("pilot", pilot), ("measure", measure), ("speed", speed), ("page", page)):
+    for name, action in (
+        ("pilot", pilot), ("measure", measure), ("train", train), ("speed", speed), ("page", page),
+    ):  # fmt: skip
         command = commands.add_parser(name)
         command.set_defaults(action=action)
         command.add_argument("--out", type=Path, default=Path("results/domains"))
@@ -167,11 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--lora-rate", type=float, default=0.0, help="that of the pilot unless given")
         command.add_argument("--recipe", help="of our rows, as recipe_runs.py reads it; that of the pilot unless given")
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
-        if name == "measure":
+        if name != "speed":
             continue
         command.add_argument("--speed", type=int, default=5, help="readings of generation that count")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
-        command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
+        command.add_argument("--reply", type=int, default=512, help="tokens of the base's reply there")
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

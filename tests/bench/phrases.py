@@ -293,7 +293,7 @@ class Bench:
         characters, tokens = sum(len(r.text) for r in replies), sum(len(r.ids) for r in replies)
         return {
             "characters_per_s": round(characters / seconds), "tokens_per_s": round(tokens / seconds),
-            "characters": characters, "tokens": tokens, "seconds": round(seconds, 2),
+            "characters": characters, "tokens": tokens, "seconds": round(seconds, 3),
         }  # fmt: skip
 
 
