@@ -129,7 +129,7 @@ class Phase1Config(StageConfig):
     # `each` reads every example once an epoch; `equal` draws as many, so that new tokens are seen about equally often
     token_sampling: Literal["each", "equal"] = "each"
     batch_size: int = 16  # texts or windows in a step, over all processes
-    token_budget: int = 8192  # tokens of one forward pass, padding included; a larger step is split and summed
+    token_budget: int = 8192  # of one pass, with padding; a larger step is split and summed; 4 x it for a GPU's teacher
     window: int = 48  # tokens around a new token that are kept, 0 for whole texts
     train_windows: int = 112  # at most
     validation_windows: int = 48

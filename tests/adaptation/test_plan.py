@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from vocabx_utils import folders
 from vocabx_utils.adaptation.plan import check_space, plan_for, read_shape
@@ -32,6 +34,14 @@ def test_estimates_grow_with_what_is_asked_for(tiny_folder: Path, tmp_path: Path
     assert small.tokens_per_epoch == 64 * 8 * 48
     line = small.tell(tmp_path, shape.device, 5e9)
     assert "GB at the peak" in line and "24,576 tokens" in line and "5 GB are free" in line
+
+
+def test_what_the_teacher_reads_at_once_on_a_card_is_announced(tiny_folder: Path) -> None:
+    shape, asked = read_shape(str(tiny_folder), "cpu", "float32"), AdaptSettings(n=64)
+    sizes = sizes_of(asked, True)
+    plans = [plan_for(replace(shape, device=torch.device(kind)), asked, sizes).memory for kind in ("cuda", "cpu")]
+    # 512 windows of 48 tokens in one pass instead of 8,192 tokens at once; a process has its libraries besides
+    assert plans[0] - (plans[1] - 1e9) == pytest.approx((512 * 48 - 8192) * shape.width * 28 * 4)
 
 
 def test_a_full_disk_is_told_before_anything_is_written(

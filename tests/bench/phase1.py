@@ -352,7 +352,7 @@ def teacher_pass(problem: Problem, size: int) -> dict[str, float]:
     `teacher_ceiling_flops` is the median of what it reaches then.
     """
     took, ceilings = [], []
-    tokens = tokens_of_a_pass(problem.base, problem.config.token_budget)
+    tokens = tokens_of_a_pass(problem.base.device, problem.config.token_budget)
     for _ in range(5):
         synchronise()
         began = time.perf_counter()

@@ -14,6 +14,7 @@ from vocabx_utils.fetch import resolve_source
 from vocabx_utils.gguf import ModelError
 from vocabx_utils.models import pick_device, pick_dtype, quiet_transformers
 from vocabx_utils.student import logit_transform
+from vocabx_utils.training.teacher import tokens_of_a_pass
 
 _PROCESS = 1e9  # bytes of the interpreter and its libraries
 _KEPT = 28  # values that autograd keeps for each token and layer, in widths
@@ -101,8 +102,9 @@ def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
     """Estimate what an adaptation takes.
 
     Memory: the base, and then either what autograd keeps of a step or two more copies of the weights (the extended
-    model, and the exported one that is read back), with a quarter of the other for what is not given back; a chunk of
-    logits, rows and the teacher's states. LoRA adds its adapters with two moments, and longer texts.
+    model, and the exported one that is read back), with a quarter of the other for what is not given back, or what a
+    block of the teacher holds while it reads held-out windows beside these copies; a chunk of logits, rows and the
+    teacher's states. LoRA adds its adapters with two moments, and longer texts.
     Disk: the model, rows and moments of a checkpoint for each run of the sweep, and the teacher's states.
     """
     n, d = settings.n, shape.width
@@ -116,10 +118,12 @@ def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
         step = max(step, LORA_BATCH)
         lora = 4 * (7 * 2 * settings.lora_rank * d * shape.layers * 4)
     kept = step * shape.layers * d * _KEPT * shape.item
+    read = min(tokens_of_a_pass(shape.device, sizes.token_budget), sizes.held_out_windows * WINDOW)
+    block = read * d * _KEPT * shape.item
     logits = _LOGITS * _CHUNK * (shape.rows + n) * 4
     process = 0 if shape.device.type == "cuda" else _PROCESS
     larger, smaller = max(2 * model, kept + lora), min(2 * model, kept + lora)
-    memory = process + model + larger + smaller / 4 + logits + 6 * rows * 4 + states
+    memory = process + model + larger + max(smaller / 4, block) + logits + 6 * rows * 4 + states
     disk = model + 12 * rows * 4 + states + lora
     return Plan(memory, disk, tokens)
 

@@ -66,7 +66,7 @@ class Sizes:
     Attributes:
         train_windows, sweep_windows, validation_windows, held_out_windows: most windows of 48 tokens around new tokens.
         held_out_bytes: scored for bits per byte, at most.
-        token_budget: tokens of one forward pass, padding included.
+        token_budget: tokens of one forward pass, padding included; see `teacher.tokens_of_a_pass` for the teacher's.
         checkpoint_steps: optimiser steps between checkpoints.
         max_epochs: most that the sweep tries.
     """

@@ -98,7 +98,8 @@ def ask_teacher(
     rows, total = _layout(base, examples)
     states = torch.empty(total, base.width, dtype=base.dtype)  # (R, D)
     nats = torch.zeros((), dtype=torch.float64, device=base.device)
-    for part, kept, part_nats in _passes(base, examples, layer, tokens_of_a_pass(base, token_budget), likelihood):
+    tokens = tokens_of_a_pass(base.device, token_budget)
+    for part, kept, part_nats in _passes(base, examples, layer, tokens, likelihood):
         nats += part_nats
         states[torch.from_numpy(np.concatenate([rows[index] for index in part]))] = kept.cpu()
     beginnings = SharedBeginnings(base, examples, token_budget=token_budget)
@@ -135,7 +136,7 @@ def teacher_cache(
             too large for the storage.
     """
     rows, total = _layout(base, examples)
-    dtype, tokens = storage or base.dtype, tokens_of_a_pass(base, token_budget)
+    dtype, tokens = storage or base.dtype, tokens_of_a_pass(base.device, token_budget)
     key, writes = _key(base, examples, layer, tokens, likelihood, dtype), leads(processes)
     folder = folder or paths.runs_root() / SHARED / files.digest(key)
     path = folder / "states.bin"
@@ -175,9 +176,9 @@ def teacher_cache(
     return TeacherStates(tuple(rows), states, base_nats, beginnings)
 
 
-def tokens_of_a_pass(base: BaseModel, token_budget: int) -> int:
+def tokens_of_a_pass(device: torch.device, token_budget: int) -> int:
     """How many tokens the teacher reads at once where a training pass reads `token_budget`."""
-    return _LARGER * token_budget if base.device.type == "cuda" else token_budget
+    return _LARGER * token_budget if device.type == "cuda" else token_budget
 
 
 def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:
