@@ -173,7 +173,8 @@ def test_from_documents_to_the_page(
         return tune(self, *rest)
 
     monkeypatch.setattr(bench("domain_bench").Bench, "tuned", noted)
-    run(["train", *given, "--n", "6", "--arms", "base_lora", "words", "words_lora"])
+    other = ["--lora-rank", "3", "--lora-epochs", "1", "--tokens-per-step", "900", "--documents", "9"]
+    run(["train", *given, *other, "--n", "6", "--arms", "base_lora", "words", "words_lora"])  # as they were measured
     assert len(tunings) == 2
     lines = whole.splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"words_lora"' not in line or '"n": 6' not in line))
@@ -205,6 +206,34 @@ def test_from_documents_to_the_page(
     assert f"- Tiny, C headers: characters a second of {unread}\n" in page
     alt = files.read_json(docs / "figures" / "alt.json")["domains"]
     assert f"base + LoRA {plain['bpb']:.3f}" in alt and f"]({Path('figures/domains.svg')})" in page
+
+
+def test_speed_is_read_behind_the_first_quarter_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def read(self: Any, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
+        calls.append(reply)
+        written = min(reply, model)  # the model ends its reply there
+        return {"characters": 3 * written, "tokens": written, "seconds": 2 + written / 100}
+
+    monkeypatch.setattr(bench("phrases").Bench, "_speed", read)
+    kind = bench("domain_bench").Bench
+    own = object.__new__(kind)
+    found = own._speed(400, None, 400)
+    assert calls == [100, 400] and found == {
+        "characters_per_s": 300, "tokens_per_s": 100, "characters": 900, "tokens": 300, "seconds": 3, "first_s": 3
+    }  # fmt: skip
+    with pytest.raises(SystemExit, match="no reply of up to 400 tokens goes on behind its first quarter"):
+        own._speed(90, None, 400)
+
+
+def test_what_is_kept_belongs_to_texts_and_new_tokens(tmp_path: Path, given: list[str]) -> None:
+    own = bench("domain_bench").Bench(self_options([*given, "--recipe", RECIPE]), 3e-3)
+    plain, words, more = bench("domain_arms").arms_of(["base_lora", "words"], [6, 9])
+    before = [own._read(arm) for arm in (plain, words, more)]
+    assert len({files.digest(read) for read in before}) == 3
+    own.train = [own.train[-1], *own.train[1:]]  # as many documents
+    assert all(own._read(arm) != read for arm, read in zip((plain, words, more), before, strict=True))
 
 
 def test_kl_is_that_of_both_models_at_each_shared_border(tmp_path: Path, given: list[str]) -> None:

@@ -82,7 +82,8 @@ class Bench(phrases.Bench):
         extension, recipe = self.extension(arm.extension), parse_variant(variant)
         if recipe.objective is None:
             return rows_of(new_student(recipe, self.base, extension.tokens, config)), {}
-        key = f"{self.label}-{self.kind}-{arm.extension}-{files.digest([variant, _recipe_facts(config), self._read()])}"
+        facts = [variant, _recipe_facts(config), self._read(arm)]
+        key = f"{self.label}-{self.kind}-{arm.extension}-{files.digest(facts)}"
         path = self.options.keep / f"{key}.safetensors" if self.options.keep else None
         if key not in self.learned and path is not None and path.exists():
             with safe_open(path, "pt") as file:
@@ -99,8 +100,10 @@ class Bench(phrases.Bench):
                     save_file(rows, target, {"told": json.dumps(told)})
         return self.learned[key]
 
-    def _read(self) -> list[Any]:
-        return [len(self.train), self.base.fingerprint]
+    def _read(self, arm: Arm) -> list[Any]:
+        """What an arm's training reads: texts, model, and the new tokens where there are any."""
+        tokens = [token.raw.hex() for token in self.extension(arm.extension).tokens] if arm.strategy else []
+        return [files.digest(self.train), self.base.fingerprint, files.digest(tokens)]
 
     def _learn(self, arm: Arm, variant: str, config: Phase1Config) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         began = time.perf_counter()
@@ -158,18 +161,19 @@ class Bench(phrases.Bench):
         start, phase1 = self.start_of(arm)
         if not arm.lora:
             return start, phase1, {}
-        facts = [arm.name, told_settings(self.settings, self.options), self.options.seed, self._read()]
+        facts = [arm.name, told_settings(self.settings, self.options), self.options.seed, self._read(arm)]
         name = f"{self.label}-{self.kind}-{arm.name}-{arm.n}-{files.digest(facts)}.safetensors"
         path = self.options.keep / name if self.options.keep else None
         if path is not None and path.exists():
             with safe_open(path, "pt") as file:
-                start.model.load_state_dict({key: file.get_tensor(key) for key in file.keys()}, strict=False)  # noqa: SIM118
+                start.model.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
                 return start, phase1, json.loads(file.metadata()["told"])
         start, told = self.tuned(start, arm.moving)
         if write and path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_path(path) as target:
-                save_file(_own_weights(start.model), target, {"told": json.dumps(told)})
+                weights = {key: value.contiguous() for key, value in start.model.state_dict().items()}  # untied
+                save_file(weights, target, {"told": json.dumps(told)})
         return start, phase1, told
 
     # --- measuring
@@ -197,10 +201,16 @@ class Bench(phrases.Bench):
         """Characters and tokens a second behind the first quarter of a reply.
 
         Two greedy calls begin alike, so in their difference everything else that a call takes cancels out: reading
-        the prompts, and recording a step for the card. `first_s` is what the shorter call took.
+        the prompts, and recording a step for the card. `first_s` is what the shorter call took. SystemExit where no
+        reply goes on behind its first quarter.
         """
         short, long = (super(Bench, self)._speed(model, tokenizer, length) for length in (max(1, reply // 4), reply))
         behind = {key: long[key] - short[key] for key in ("characters", "tokens")}
+        if behind["tokens"] <= 0:
+            raise SystemExit(
+                f"no reply of up to {reply} tokens goes on behind its first quarter, which is where speed is read: "
+                "choose a smaller --reply"
+            )
         seconds = max(long["seconds"] - short["seconds"], 1e-3)
         rates = {f"{key}_per_s": round(value / seconds) for key, value in behind.items()}
         return rates | behind | {"seconds": round(seconds, 3), "first_s": short["seconds"]}
@@ -225,12 +235,6 @@ class Bench(phrases.Bench):
             teacher = ask_teacher(self.base, examples, token_budget=self.options.token_budget)
             self.judged = (name, plain), examples, teacher
         return self.judged[1], self.judged[2]
-
-
-def _own_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Weights by name, each once: a head that is the embedding is left out."""
-    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if model.config.tie_word_embeddings else set()
-    return {key: value.contiguous() for key, value in model.state_dict().items() if key not in tied}
 
 
 def student_of(start: Start) -> Student:

@@ -101,7 +101,9 @@ def _measured(options: argparse.Namespace, folder: Path) -> tuple[Callable[[], B
         raise SystemExit(f"{path} is not there: run `domains.py measure` with the same label first")
     rows = files.read_jsonl(path)
     settings = rows[0]["settings"]  # models are trained, or found, as they were measured
-    options.recipe, options.thesis, options.epochs = (settings[key] for key in ("recipe", "thesis", "epochs"))
+    names = ("recipe", "thesis", "epochs", "lora_rank", "tokens_per_step", "max_length")
+    vars(options).update({name: settings[name] for name in names}, lora_epochs=settings["b_epochs"])
+    options.documents, options.validation = rows[0]["train_documents"], rows[0]["documents"]
     known = folder / path.name
     done = {(row["arm"], row["n"]) for row in (files.read_jsonl(known) if known.exists() else [])}
     wanted = {(row["arm"], row["n"]) for row in rows if row["arm"] != "base"} - done
