@@ -70,21 +70,21 @@ def facts() -> dict[str, Any]:
 def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
     """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
     a, b = _square_pair(size)
-    a @ b
     return max(_rate(a, b, repeats) for _ in range(3))
 
 
 def product_rate(size: int, seconds: float) -> float:
     """FLOP/s of the same product while it runs for about so many seconds."""
     a, b = _square_pair(size)
-    a @ b
     repeats = max(1, round(seconds * _rate(a, b, 1) / (2 * size**3)))
     return _rate(a, b, repeats)
 
 
 def _square_pair(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two matrices that have been multiplied once, since a first product does more."""
     device = models.pick_device("auto")
     a, b = (torch.randn(size, size, device=device, dtype=models.pick_dtype("auto", device)) for _ in range(2))
+    a @ b
     return a, b
 
 

@@ -13,7 +13,8 @@ import copy
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from bench_parts import free, rounded, rows_of
 from domain_arms import Arm, lora_config, rows_config, settings_of, told_settings
 from reproduction_arms import tune
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from vocabx_utils import files
 from vocabx_utils.config import Phase1Config
@@ -86,18 +86,11 @@ class Bench(phrases.Bench):
         key = f"{self.label}-{self.kind}-{arm.extension}-{files.digest(facts)}"
         path = self.options.keep / f"{key}.safetensors" if self.options.keep else None
         if key not in self.learned and path is not None and path.exists():
-            with safe_open(path, "pt") as file:
-                self.learned[key] = (
-                    {name: file.get_tensor(name) for name in ("input", "head")},
-                    json.loads(file.metadata()["told"]),
-                )
+            self.learned[key] = _kept(path)
         if key not in self.learned:
             self.learned = {key: self._learn(arm, variant, config)}  # of the last arm only
             if path is not None:
-                rows, told = self.learned[key]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with files.atomic_path(path) as target:
-                    save_file(rows, target, {"told": json.dumps(told)})
+                _keep(path, *self.learned[key])
         return self.learned[key]
 
     def _read(self, arm: Arm) -> list[Any]:
@@ -165,15 +158,12 @@ class Bench(phrases.Bench):
         name = f"{self.label}-{self.kind}-{arm.name}-{arm.n}-{files.digest(facts)}.safetensors"
         path = self.options.keep / name if self.options.keep else None
         if path is not None and path.exists():
-            with safe_open(path, "pt") as file:
-                start.model.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
-                return start, phase1, json.loads(file.metadata()["told"])
+            weights, told = _kept(path)
+            start.model.load_state_dict(weights)
+            return start, phase1, told
         start, told = self.tuned(start, arm.moving)
         if write and path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with files.atomic_path(path) as target:
-                weights = {key: value.contiguous() for key, value in start.model.state_dict().items()}  # untied
-                save_file(weights, target, {"told": json.dumps(told)})
+            _keep(path, start.model.state_dict(), told)
         return start, phase1, told
 
     # --- measuring
@@ -235,6 +225,18 @@ class Bench(phrases.Bench):
             teacher = ask_teacher(self.base, examples, token_budget=self.options.token_budget)
             self.judged = (name, plain), examples, teacher
         return self.judged[1], self.judged[2]
+
+
+def _keep(path: Path, tensors: Mapping[str, torch.Tensor], told: dict[str, Any]) -> None:
+    """Write what a training made and what it took."""
+    files.write_tensors(path, tensors, {"told": json.dumps(told)})
+
+
+def _kept(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read it again."""
+    tensors = files.read_tensors(path)
+    with safe_open(path, "pt") as file:
+        return tensors, json.loads(file.metadata()["told"])
 
 
 def student_of(start: Start) -> Student:

@@ -210,6 +210,11 @@ def timed(rows: Rows) -> list[Row]:
     return [row for row in rows if "speed_gain" in row]
 
 
+def _extended(rows: Rows) -> list[Row]:
+    """Those of them that have new tokens."""
+    return [row for row in timed(rows) if row["n"]]
+
+
 def _held(reading: dict[str, Any]) -> float:
     """Characters that a token holds in what a model wrote."""
     return float(reading["characters"] / reading["tokens"])
@@ -242,7 +247,7 @@ def speed_table(rows: Rows) -> str:
     ]  # fmt: skip
     header = ["model, text", "arm, N", "characters a second, of base", "characters a token: base, arm", "of base",
               "of base in held-out text", "tokens a second: base, arm", "of base", "generation is"]  # fmt: skip
-    extended = [row for row in timed(rows) if row["n"]]
+    extended = _extended(rows)
     told = _told_speed(extended) if extended else []
     return "\n\n".join([table_of(header, lines), *told]) if lines else NOTHING
 
@@ -300,7 +305,7 @@ def _before_the_first_token(rows: Rows) -> list[str]:
 
 def speed_sentence(rows: Rows) -> str:
     """How many characters a second arms with new tokens write, of the base's, by text; empty where none was read."""
-    found, told = [row for row in timed(rows) if row["n"]], []
+    found, told = _extended(rows), []
     if not found:
         return ""
     for text, name in DOMAIN_TEXTS.items():

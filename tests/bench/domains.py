@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def measure(options: argparse.Namespace) -> None:
     if not left:
         return
     bench, failed = Bench(options, rate), []
-    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
+    for arm in _while_time_lasts(left, options):
         began = time.perf_counter()
         try:
             row = bench.measure_arm(arm)
@@ -77,25 +76,21 @@ def train(options: argparse.Namespace) -> None:
     """Make the models of measured arms again, and keep them for `speed`."""
     if options.keep is None:
         raise SystemExit("train: say with --keep where the models are to stay")
-    bench, left = _measured(options, options.out / "speed")
-    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
-        _, _, told = bench().model_of(arm, write=True)
+    for bench, arm in _measured(options):
+        _, _, told = bench.model_of(arm, write=True)
         print(arm.name, arm.n, told, flush=True)
-        free()
 
 
 def speed(options: argparse.Namespace) -> None:
     """Read how fast the measured arms generate, as far as that was not done."""
-    bench, left = _measured(options, options.out / "speed")
-    for arm in while_time_lasts(left, options, 1.2, lambda n, a: f"{n} are left out, from {a.name}, N = {a.n}, on"):
-        row = bench().speed_of_arm(arm)
+    for bench, arm in _measured(options):
+        row = bench.speed_of_arm(arm)
         files.append_jsonl(options.out / "speed" / _results(options).name, row | facts())
         print(arm.name, arm.n, row["speed_gain"], row["speed_range"], flush=True)
-        free()
 
 
-def _measured(options: argparse.Namespace, folder: Path) -> tuple[Callable[[], Bench], list[Arm]]:
-    """The bench, made when it is asked for, and the measured arms of which the folder's file holds no reading."""
+def _measured(options: argparse.Namespace) -> Iterator[tuple[Bench, Arm]]:
+    """The bench with each measured arm whose speed was not read yet, while time is left; set as it was measured."""
     path = _results(options)
     if not path.exists():
         raise SystemExit(f"{path} is not there: run `domains.py measure` with the same label first")
@@ -104,11 +99,22 @@ def _measured(options: argparse.Namespace, folder: Path) -> tuple[Callable[[], B
     names = ("recipe", "thesis", "epochs", "lora_rank", "tokens_per_step", "max_length")
     vars(options).update({name: settings[name] for name in names}, lora_epochs=settings["b_epochs"])
     options.documents, options.validation = rows[0]["train_documents"], rows[0]["documents"]
-    known = folder / path.name
+    known = options.out / "speed" / path.name
     done = {(row["arm"], row["n"]) for row in (files.read_jsonl(known) if known.exists() else [])}
     wanted = {(row["arm"], row["n"]) for row in rows if row["arm"] != "base"} - done
     left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in wanted]
-    return cache(lambda: Bench(options, settings["lora_rate"])), left
+    if not left:
+        return
+    bench = Bench(options, settings["lora_rate"])
+    for arm in _while_time_lasts(left, options):
+        yield bench, arm
+        free()
+
+
+def _while_time_lasts(arms: list[Arm], options: argparse.Namespace) -> Iterator[Arm]:
+    """Yield arms, and tell those for which no time is left."""
+    told = "{} are left out, from {}, N = {}, on"
+    return while_time_lasts(arms, options, 1.2, lambda n, arm: told.format(n, arm.name, arm.n))
 
 
 def _results(options: argparse.Namespace) -> Path:

@@ -39,6 +39,7 @@ import contextlib
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -234,7 +235,7 @@ def engine(options: argparse.Namespace) -> None:
             cache = problem.cache(problem.train)
             synchronise()
             found["teacher_seconds"] = time.perf_counter() - began
-        found |= teacher_pass(problem, w.size)
+        found |= teacher_pass(problem, w.size, tokens_of_a_pass(problem.base.device, problem.config.token_budget))
         found["teacher_tokens"] = sum(len(e.original_ids) for e in problem.train.examples)
         found["teacher_flops_per_token"] = teacher_flops_per_token(problem, w)
         found["teacher_bytes"] = cache.states.nbytes
@@ -345,23 +346,27 @@ def _work(problem: Problem, w: Workload) -> tuple[int, int, int]:
     return blocks, attention, head
 
 
-def teacher_pass(problem: Problem, size: int) -> dict[str, float]:
-    """Seconds of the teacher's pass alone, without file and checksums: the median of several rounds.
+def ask_once(problem: Problem, tokens: int) -> None:
+    """The teacher's pass over all texts, so many tokens at once, without likelihood, file and checksums."""
+    for _ in _passes(problem.base, problem.train, -1, tokens, likelihood=False):
+        pass
+    synchronise()
+
+
+def teacher_pass(problem: Problem, size: int, tokens: int, rounds: int = 5) -> dict[str, float]:
+    """Seconds of the teacher's pass alone: the median of several rounds.
 
     After each round a square product of `size` runs for as long, since a card that is hot lowers its clock for both:
     `teacher_ceiling_flops` is the median of what it reaches then.
     """
     took, ceilings = [], []
-    tokens = tokens_of_a_pass(problem.base.device, problem.config.token_budget)
-    for _ in range(5):
+    for _ in range(rounds):
         synchronise()
         began = time.perf_counter()
-        for _ in _passes(problem.base, problem.train, -1, tokens, likelihood=False):
-            pass
-        synchronise()
+        ask_once(problem, tokens)
         took.append(time.perf_counter() - began)
         ceilings.append(product_rate(size, took[-1]))
-    return {"teacher_pass_seconds": sorted(took)[2], "teacher_ceiling_flops": sorted(ceilings)[2]}
+    return {"teacher_pass_seconds": statistics.median(took), "teacher_ceiling_flops": statistics.median(ceilings)}
 
 
 def teacher_flops_per_token(problem: Problem, w: Workload) -> float:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from reproduction_arms import Settings
 from reproduction_data import read_gz
-from reproduction_pilot import folder_of
+from reproduction_pilot import folder_of, pilot_settings
 from reproduction_run import BENCHMARKS
 from reproduction_run import known_lines as lines
 
@@ -126,7 +127,7 @@ def choose(options: argparse.Namespace) -> None:
     for row in table:
         print(row)
     fit = {row["setting"]: row for row in table if row["fits"] and row["setting"] != "base"}
-    alone = [row for name, row in fit.items() if name.count(":") == 3]
+    alone = [row for name, row in fit.items() if "a" not in pilot_settings(name, Settings())[0].stages]
     if not alone:
         raise SystemExit(
             "no setting of the pilot loses at most 3 points on each benchmark: try others, then settings.json"

@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import statistics
-import time
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import facts, product_rate, short_device, synchronise
-from phase1 import WORKLOADS, problem_of, teacher_flops_per_token
+from bench_parts import facts, short_device
+from phase1 import WORKLOADS, ask_once, problem_of, teacher_flops_per_token, teacher_pass
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vocabx_utils import files
 from vocabx_utils.training.fusing import fuse
-from vocabx_utils.training.teacher import _passes
 
 KINDS = {  # the first word that a kernel's name holds says what it does; compiled ones are named after all they do
     "silu": "gate of the MLP", "triton_": "other", "flash": "attention", "cudnn_generated": "attention",
@@ -88,28 +86,18 @@ def measure(way: str, workload: str, tokens: list[int], rounds: int) -> list[dic
     fuse(problem.base.model)
     flops = teacher_flops_per_token(problem, w) * sum(len(e.original_ids) for e in problem.train.examples)
 
-    def once(budget: int) -> None:
-        for _ in _passes(problem.base, problem.train, -1, budget, likelihood=False):
-            pass
-        synchronise()
-
     kernel = sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True)
     found = []
     with kernel if way == "cuDNN" else contextlib.nullcontext():
         for budget in tokens:
             for _ in range(3):  # compile, record, run
-                once(budget)
-            took, ceilings = [], []
-            for _ in range(rounds):
-                began = time.perf_counter()
-                once(budget)
-                took.append(time.perf_counter() - began)
-                ceilings.append(product_rate(w.size, took[-1]))
-            rate, ceiling = flops / statistics.median(took), statistics.median(ceilings)
-            row = {"way": way, "workload": workload, "tokens_of_a_pass": budget, "flops_per_s": rate}
-            row |= {"milliseconds": 1e3 * statistics.median(took), "ceiling_flops": ceiling, "share": rate / ceiling}
+                ask_once(problem, budget)
+            read = teacher_pass(problem, w.size, budget, rounds)
+            seconds, ceiling = read["teacher_pass_seconds"], read["teacher_ceiling_flops"]
+            row = {"way": way, "workload": workload, "tokens_of_a_pass": budget, "flops_per_s": flops / seconds}
+            row |= {"milliseconds": 1e3 * seconds, "ceiling_flops": ceiling, "share": flops / seconds / ceiling}
             if budget == min(tokens) and torch.cuda.is_available():
-                row["kernels"] = kernels(lambda budget=budget: once(budget))
+                row["kernels"] = kernels(partial(ask_once, problem, budget))
             found.append(row)
     return found
 
