@@ -38,13 +38,13 @@ def test_merged_products_are_the_same_model(biased: bool) -> None:
 def test_a_row_a_way_and_none_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, fused = bench("teacher_pass"), []
     monkeypatch.setattr(script, "fuse", fused.append)
-    given = ["--workload", "tiny", "--tokens", "64", "128", "--rounds", "1", "--out", str(tmp_path)]
+    given = ["--workload", "tiny", "--tokens", "64", "128", "--times", "1", "3", "--rounds", "1", "--out", str(tmp_path)]
     script.main([*given, "--ways", "as it is"])
     script.main([*given, "--ways", "as it is", "gate and up in one"])
     [path] = tmp_path.glob("teacher-*.json")
     rows = files.read_json(path)["rows"]
-    assert [(row["way"], row["tokens_of_a_pass"]) for row in rows] == [
-        (way, tokens) for way in ("as it is", "gate and up in one") for tokens in (64, 128)
+    assert [(row["way"], row["tokens_of_a_pass"], row["texts"]) for row in rows] == [
+        (way, tokens, texts) for way in ("as it is", "gate and up in one") for tokens in (64, 128) for texts in (8, 24)
     ]
     assert len(fused) == 2 and all(row["share"] == row["flops_per_s"] / row["ceiling_flops"] > 0 for row in rows)
     table = bench("report").teacher_table({"x": files.read_json(path)})

@@ -181,11 +181,14 @@ class Bench(phrases.Bench):
             "bits": [round(float(value), 2) for value in bits], "bytes": sizes,
         }  # fmt: skip
 
-    def speed_of_arm(self, arm: Arm) -> dict[str, Any]:
-        """Read how fast an arm generates, in turns with the base."""
-        start, *_ = self.model_of(arm)
-        saved = self.counted(self.base.tokenizer, start.tokenizer)["saved"]
-        return {"arm": arm.name, "n": arm.n} | self.speed_of(start.model, start.tokenizer, self.base.tokenizer, saved)
+    def speed_of_arms(self, arms: Sequence[Arm]) -> list[dict[str, Any]]:
+        """Read how fast arms generate, in turns with each other and the base: a row for each."""
+        starts = [self.model_of(arm)[0] for arm in arms]
+        original = self.base.tokenizer
+        saved = [self.counted(original, start.tokenizer)["saved"] for start in starts]
+        own = [(start.model, start.tokenizer, share) for start, share in zip(starts, saved, strict=True)]
+        read = self.speed_of(own, original)
+        return [{"arm": arm.name, "n": arm.n} | row for arm, row in zip(arms, read, strict=True)]
 
     def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
         """Characters and tokens a second behind the first quarter of a reply.

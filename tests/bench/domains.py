@@ -11,8 +11,8 @@
 LoRA's rate is the one that suited the base best in `pilot`, and the recipe of our rows the one with which words and
 phrases suited best, both on training documents that were left out there; or those of --lora-rate and --recipe.
 
-`speed` reads how fast measured arms generate, in turns with the base, into OUT/speed/; `train` makes their models
-again before it, so that the reading has the card for itself.
+`speed` reads how fast measured arms generate, in turns with each other and the base, into OUT/speed/; `train` makes
+their models again before it, so that the reading has the card for itself.
 
 Rows that phase 1 learned stay in --keep, with what they took, so that a later call finds them for the arm with LoRA;
 so do the models of `train`.
@@ -76,39 +76,43 @@ def train(options: argparse.Namespace) -> None:
     """Make the models of measured arms again, and keep them for `speed`."""
     if options.keep is None:
         raise SystemExit("train: say with --keep where the models are to stay")
-    for bench, arm in _measured(options):
+    if not (left := _measured(options)):
+        return
+    bench = _bench(options)
+    for arm in _while_time_lasts(left, options):
         _, _, told = bench.model_of(arm, write=True)
         print(arm.name, arm.n, told, flush=True)
+        free()
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Read how fast the measured arms generate, as far as that was not done."""
-    for bench, arm in _measured(options):
-        row = bench.speed_of_arm(arm)
+    """Read how fast the measured arms generate, those that were not read yet together."""
+    if not (left := _measured(options)):
+        return
+    for row in _bench(options).speed_of_arms(left):
         files.append_jsonl(options.out / "speed" / _results(options).name, row | facts())
-        print(arm.name, arm.n, row["speed_gain"], row["speed_range"], flush=True)
+        print(row["arm"], row["n"], row["speed_gain"], row["speed_range"], flush=True)
 
 
-def _measured(options: argparse.Namespace) -> Iterator[tuple[Bench, Arm]]:
-    """The bench with each measured arm whose speed was not read yet, while time is left; set as it was measured."""
+def _measured(options: argparse.Namespace) -> list[Arm]:
+    """Each measured arm whose speed was not read yet."""
     path = _results(options)
     if not path.exists():
         raise SystemExit(f"{path} is not there: run `domains.py measure` with the same label first")
-    rows = files.read_jsonl(path)
-    settings = rows[0]["settings"]  # models are trained, or found, as they were measured
-    names = ("recipe", "thesis", "epochs", "lora_rank", "tokens_per_step", "max_length")
-    vars(options).update({name: settings[name] for name in names}, lora_epochs=settings["b_epochs"])
-    options.documents, options.validation = rows[0]["train_documents"], rows[0]["documents"]
     known = options.out / "speed" / path.name
     done = {(row["arm"], row["n"]) for row in (files.read_jsonl(known) if known.exists() else [])}
-    wanted = {(row["arm"], row["n"]) for row in rows if row["arm"] != "base"} - done
-    left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in wanted]
-    if not left:
-        return
-    bench = Bench(options, settings["lora_rate"])
-    for arm in _while_time_lasts(left, options):
-        yield bench, arm
-        free()
+    wanted = {(row["arm"], row["n"]) for row in files.read_jsonl(path) if row["arm"] != "base"} - done
+    return [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in wanted]
+
+
+def _bench(options: argparse.Namespace) -> Bench:
+    """The bench as it was when these arms were measured: models are trained, or found, with those settings."""
+    first = files.read_jsonl(_results(options))[0]
+    settings = first["settings"]
+    names = ("recipe", "thesis", "epochs", "lora_rank", "tokens_per_step", "max_length")
+    vars(options).update({name: settings[name] for name in names}, lora_epochs=settings["b_epochs"])
+    options.documents, options.validation = first["train_documents"], first["documents"]
+    return Bench(options, settings["lora_rate"])
 
 
 def _while_time_lasts(arms: list[Arm], options: argparse.Namespace) -> Iterator[Arm]:
@@ -194,12 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--arms", nargs="+", default=list(DOMAIN_ARMS), help=", ".join(DOMAIN_ARMS))
         command.add_argument("--lora-rate", type=float, default=0.0, help="that of the pilot unless given")
         command.add_argument("--recipe", help="of our rows, as recipe_runs.py reads it; that of the pilot unless given")
-        command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
         if name != "speed":
+            command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
             continue
         command.add_argument("--speed", type=int, default=5, help="readings of generation that count")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
-        command.add_argument("--reply", type=int, default=512, help="tokens of the base's reply there")
+        command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

@@ -260,24 +260,20 @@ class Bench:
         """Characters a second, greedy, of base and student, with as many prompts and about as much text."""
         base = replace(self.base, tokenizer=extension.original)  # as another release of transformers reads it
         start = from_rows(base, extension, student.input_rows.detach(), student.head_rows.detach())
-        return self.speed_of(start.model, start.tokenizer, extension.original, saved)
+        return self.speed_of([(start.model, start.tokenizer, saved)], extension.original)[0]
 
-    def speed_of(self, model: Any, tokenizer: Any, original: Any, saved: float) -> dict[str, Any]:
-        """The same of any model that is not fused, read in turns with the base behind a reading that does not count.
+    def speed_of(self, models: Sequence[tuple[Any, Any, float]], original: Any) -> list[dict[str, Any]]:
+        """The same of models that are not fused, each with its tokenizer and the share that it saves of held-out text.
 
-        Told are the readings with the median gain, and the lowest and highest gain.
+        Each round reads the base once and then every model; a first and short one does not count. Told are, of each
+        model, the readings with the median gain, and the lowest and highest gain.
         """
         if self.plain is None:
             self.plain = copy.deepcopy(self.base.model)  # without fused blocks, as the student's copy
-        reply = round(self.options.reply * (1 - saved))
-        pairs = [
-            (self._speed(self.plain, original, self.options.reply), self._speed(model, tokenizer, reply))
-            for _ in range(self.options.speed + 1)
-        ][1:]
-        gains = [own["characters_per_s"] / base["characters_per_s"] for base, own in pairs]
-        at = gains.index(statistics.median_low(gains))
-        told = {"base_speed": pairs[at][0], "speed": pairs[at][1], "speed_gain": round(gains[at], 4)}
-        return told | {"speed_range": [round(min(gains), 4), round(max(gains), 4)]}
+        everyone = [(self.plain, original, 0.0), *models]
+        lengths = [max(8, self.options.reply // 8), *[self.options.reply] * self.options.speed]
+        rounds = [[self._speed(m, t, round(length * (1 - saved))) for m, t, saved in everyone] for length in lengths]
+        return [_median_gain([(base, read[at]) for base, *read in rounds[1:]]) for at in range(len(models))]
 
     def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
         texts = [text[:600] for text in self.validation[: self.options.prompts]]
@@ -295,6 +291,14 @@ class Bench:
             "characters_per_s": round(characters / seconds), "tokens_per_s": round(tokens / seconds),
             "characters": characters, "tokens": tokens, "seconds": round(seconds, 3),
         }  # fmt: skip
+
+
+def _median_gain(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """What is told of the readings of a base and a model that were made in turns."""
+    gains = [own["characters_per_s"] / base["characters_per_s"] for base, own in pairs]
+    at = gains.index(statistics.median_low(gains))
+    told = {"base_speed": pairs[at][0], "speed": pairs[at][1], "speed_gain": round(gains[at], 4)}
+    return told | {"speed_range": [round(min(gains), 4), round(max(gains), 4)]}
 
 
 def measure(options: argparse.Namespace) -> None:

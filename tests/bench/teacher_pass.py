@@ -1,14 +1,15 @@
 """What bounds the teacher's one pass on a GPU: its time by tokens of a pass, kernel of attention and merged products.
 
-    python tests/bench/teacher_pass.py [--workload qwen-t1024] [--tokens 8192 16384 32768] [--out results/bench]
+    python tests/bench/teacher_pass.py [--workload qwen-t1024] [--tokens 8192 32768] [--times 1 8] [--out results/bench]
 
-Writes OUT/teacher-<device>.json, a row a way and number of tokens at once. A row holds `milliseconds` (median of
-rounds over all texts of the workload, fused blocks, no likelihood, no file), `flops_per_s` by the formula of
-`phase1.py`, `ceiling_flops` (a large product for as long after each round, so in the same state of the card), the
-`share` of one in the other, and of the smallest passes `kernels` (milliseconds by kind, PyTorch's profiler).
+Writes OUT/teacher-<device>.json, a row a way, number of tokens at once and number of texts. A row holds `milliseconds`
+for the texts of the workload (median of rounds that read them so many `times`, fused blocks, no likelihood, no file),
+`flops_per_s` by the formula of `phase1.py`, `ceiling_flops` (a large product for as long after each round, so in the
+same state of the card), the `share` of one in the other, and `kernels` (milliseconds by kind,
+PyTorch's profiler).
 
-Ways: `as it is`; `gate and up` and `query, key and value` each as one product of concatenated weights; `cuDNN`, which
-lets attention take cuDNN's kernel.
+Ways: `as it is`; `gate and up` and `query, key and value` each as one product of concatenated weights; those with
+`cuDNN` let attention take cuDNN's kernel.
 """
 
 from __future__ import annotations
@@ -72,10 +73,11 @@ WAYS: dict[str, list[Callable[[Any], None]]] = {
     "gate and up in one": [merge_gate_and_up],
     "these, and query, key and value in one": [merge_gate_and_up, merge_query_key_value],
     "cuDNN": [],
+    "cuDNN, gate and up in one": [merge_gate_and_up],
 }
 
 
-def measure(way: str, workload: str, tokens: list[int], rounds: int) -> list[dict[str, Any]]:
+def measure(way: str, workload: str, tokens: list[int], times: list[int], rounds: int) -> list[dict[str, Any]]:
     """Rows of one way."""
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -88,17 +90,19 @@ def measure(way: str, workload: str, tokens: list[int], rounds: int) -> list[dic
 
     kernel = sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True)
     found = []
-    with kernel if way == "cuDNN" else contextlib.nullcontext():
+    with kernel if way.startswith("cuDNN") else contextlib.nullcontext():
         for budget in tokens:
             for _ in range(3):  # compile, record, run
                 ask_once(problem, budget)
-            read = teacher_pass(problem, w.size, budget, rounds)
-            seconds, ceiling = read["teacher_pass_seconds"], read["teacher_ceiling_flops"]
-            row = {"way": way, "workload": workload, "tokens_of_a_pass": budget, "flops_per_s": flops / seconds}
-            row |= {"milliseconds": 1e3 * seconds, "ceiling_flops": ceiling, "share": flops / seconds / ceiling}
-            if budget == min(tokens) and torch.cuda.is_available():
-                row["kernels"] = kernels(partial(ask_once, problem, budget))
-            found.append(row)
+            for repeated in times:
+                read = teacher_pass(problem, w.size, budget, rounds, repeated)
+                seconds, ceiling = read["teacher_pass_seconds"], read["teacher_ceiling_flops"]
+                row = {"way": way, "workload": workload, "tokens_of_a_pass": budget, "flops_per_s": flops / seconds}
+                row["texts"] = repeated * len(problem.train)
+                row |= {"milliseconds": 1e3 * seconds, "ceiling_flops": ceiling, "share": flops / seconds / ceiling}
+                found.append(row)
+            if torch.cuda.is_available():
+                found[-1]["kernels"] = kernels(partial(ask_once, problem, budget))
     return found
 
 
@@ -119,7 +123,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", default="qwen-t1024", choices=[n for n, w in WORKLOADS.items() if w.shape])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 16384, 32768], help="of a pass")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768], help="of a pass")
+    parser.add_argument("--times", type=int, nargs="+", default=[1, 8], help="that a round reads the texts")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
@@ -129,9 +134,9 @@ def main(arguments: list[str] | None = None) -> None:
     for way in options.ways:
         if any((row["way"], row["workload"]) == (way, options.workload) for row in known):
             continue
-        known += measure(way, options.workload, options.tokens, options.rounds)
+        known += measure(way, options.workload, options.tokens, options.times, options.rounds)
         files.write_json(path, {"rows": known, **facts()})
-        print(*known[-len(options.tokens) :], sep="\n", flush=True)
+        print(*known[-len(options.tokens) * len(options.times) :], sep="\n", flush=True)
 
 
 if __name__ == "__main__":
