@@ -266,7 +266,7 @@ class Bench:
         """The same of models that are not fused, each with its tokenizer and the share that it saves of held-out text.
 
         Each round reads the base once and then every model; a first and short one does not count. Told are, of each
-        model, the readings with the median gain, and the lowest and highest gain.
+        model, the readings with the median gain, all gains, and the lowest and highest.
         """
         if self.plain is None:
             self.plain = copy.deepcopy(self.base.model)  # without fused blocks, as the student's copy
@@ -298,6 +298,7 @@ def _median_gain(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict
     gains = [own["characters_per_s"] / base["characters_per_s"] for base, own in pairs]
     at = gains.index(statistics.median_low(gains))
     told = {"base_speed": pairs[at][0], "speed": pairs[at][1], "speed_gain": round(gains[at], 4)}
+    told["speed_gains"] = [round(gain, 4) for gain in gains]
     return told | {"speed_range": [round(min(gains), 4), round(max(gains), 4)]}
 
 
