@@ -115,12 +115,13 @@ def parts_table(details: dict[str, dict[str, Any]]) -> str:
 def teacher_table(results: dict[str, dict[str, Any]]) -> str:
     """The teacher's pass by way and tokens of a pass, with its kernels where they were read."""
     kinds = ("products", "attention", "gate of the MLP", "other")
-    heads = ["workload", "device", "way", "tokens of a pass", "ms", "of ceiling", *(f"{kind}, ms" for kind in kinds)]
+    heads = ["workload", "device", "way", "tokens of a pass", "texts", "ms", "of ceiling"]
+    heads += [f"{kind}, ms" for kind in kinds]
     lines = []
     for found in results.values():
         for row in found["rows"]:
             cells = [row["workload"], found["device"], row["way"], _number(row["tokens_of_a_pass"], 0)]
-            cells += [_number(row["milliseconds"], 1), _number(row["share"], 2)]
+            cells += [_number(row["texts"], 0), _number(row["milliseconds"], 1), _number(row["share"], 2)]
             parts = row.get("kernels", {})
             lines.append([*cells, *(_number(parts[kind], 1) if kind in parts else "" for kind in kinds)])
     return table_of(heads, lines) if lines else MISSING

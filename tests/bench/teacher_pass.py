@@ -5,8 +5,7 @@
 Writes OUT/teacher-<device>.json, a row a way, number of tokens at once and number of texts. A row holds `milliseconds`
 for the texts of the workload (median of rounds that read them so many `times`, fused blocks, no likelihood, no file),
 `flops_per_s` by the formula of `phase1.py`, `ceiling_flops` (a large product for as long after each round, so in the
-same state of the card), the `share` of one in the other, and `kernels` (milliseconds by kind,
-PyTorch's profiler).
+same state of the card), the `share` of one in the other, and `kernels` (milliseconds by kind, PyTorch's profiler).
 
 Ways: `as it is`; `gate and up` and `query, key and value` each as one product of concatenated weights; those with
 `cuDNN` let attention take cuDNN's kernel.
@@ -80,6 +79,7 @@ WAYS: dict[str, list[Callable[[Any], None]]] = {
 def measure(way: str, workload: str, tokens: list[int], times: list[int], rounds: int) -> list[dict[str, Any]]:
     """Rows of one way."""
     torch.compiler.reset()
+    torch.compiler.config.force_disable_caches = True  # a block that was compiled for another kernel would be found
     torch.manual_seed(0)
     w = WORKLOADS[workload]
     problem = problem_of(w, argparse.Namespace(workload=workload, compiled=True, micro=0, model=None, data=None))
