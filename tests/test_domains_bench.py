@@ -6,6 +6,7 @@ import gzip
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ def test_from_documents_to_the_page(
         (name, n) for n in (6, 9) for name in ("words", "both", "words_lora")
     ]
     assert len(learned) == 4 and len(tunings) == 3  # rows were found, and the models of `train`
-    assert all(row["base_speed"]["tokens"] == 2 * (8 - 8 // 4) for row in read)  # behind the first quarter
+    assert all(row["base_speed"]["tokens"] == 2 * 8 and len(row["speed_gains"]) == 1 for row in read)
     told = {(row["arm"], row["n"]): row.get("speed_gain") for row in read_domains(tmp_path / "results")}
     assert told["words_lora", 9] == read[-1]["speed_gain"] and told["both_lora", 9] is None
 
@@ -208,23 +209,28 @@ def test_from_documents_to_the_page(
     assert f"base + LoRA {plain['bpb']:.3f}" in alt and f"]({Path('figures/domains.svg')})" in page
 
 
-def test_speed_is_read_behind_the_first_quarter_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+def test_speed_is_read_in_turns_with_one_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first round does not count, and of the others the median gain is told with its readings."""
+    phrases = bench("phrases")
+    own, calls = object.__new__(phrases.Bench), []
+    own.plain, own.options = "base", SimpleNamespace(reply=100, speed=3)
+    rates = {"base": iter([1, 100, 100, 200]), "a": iter([1, 110, 150, 240]), "b": iter([1, 90, 100, 150])}
 
-    def read(self: Any, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
-        calls.append(reply)
-        written = min(reply, model)  # the model ends its reply there
-        return {"characters": 3 * written, "tokens": written, "seconds": 2 + written / 100}
+    def reader(self: Any, model: Any, tokenizer: Any, reply: int) -> Any:
+        calls.append((model, tokenizer, reply))
 
-    monkeypatch.setattr(bench("phrases").Bench, "_speed", read)
-    kind = bench("domain_bench").Bench
-    own = object.__new__(kind)
-    found = own._speed(400, None, 400)
-    assert calls == [100, 400] and found == {
-        "characters_per_s": 300, "tokens_per_s": 100, "characters": 900, "tokens": 300, "seconds": 3, "first_s": 3
-    }  # fmt: skip
-    with pytest.raises(SystemExit, match="no reply of up to 400 tokens goes on behind its first quarter"):
-        own._speed(90, None, 400)
+        def read() -> dict[str, float]:
+            calls.append(model)
+            return {"characters_per_s": next(rates[model])}
+
+        return read
+
+    monkeypatch.setattr(phrases.Bench, "_reader", reader)
+    a, b = own.speed_of([("a", "longer", 0.25), ("b", "same", 0.0)], "old")
+    assert calls == [("base", "old", 100), ("a", "longer", 75), ("b", "same", 100), *("base", "a", "b") * 4]
+    assert a["speed_gains"] == [1.1, 1.5, 1.2] and b["speed_gains"] == [0.9, 1.0, 0.75]
+    assert (a["speed_gain"], a["speed_range"], a["speed"]["characters_per_s"]) == (1.2, [1.1, 1.5], 240)
+    assert (b["speed_gain"], b["base_speed"]["characters_per_s"]) == (0.9, 100)
 
 
 def test_what_is_kept_belongs_to_texts_and_new_tokens(tmp_path: Path, given: list[str]) -> None:

@@ -38,7 +38,8 @@ def test_merged_products_are_the_same_model(biased: bool) -> None:
 def test_a_row_a_way_and_none_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, fused = bench("teacher_pass"), []
     monkeypatch.setattr(script, "fuse", fused.append)
-    given = ["--workload", "tiny", "--tokens", "64", "128", "--times", "1", "3", "--rounds", "1", "--out", str(tmp_path)]
+    sizes = ["--tokens", "64", "128", "--times", "1", "3", "--rounds", "1"]
+    given = ["--workload", "tiny", *sizes, "--out", str(tmp_path)]
     script.main([*given, "--ways", "as it is"])
     script.main([*given, "--ways", "as it is", "gate and up in one"])
     [path] = tmp_path.glob("teacher-*.json")

@@ -190,24 +190,6 @@ class Bench(phrases.Bench):
         read = self.speed_of(own, original)
         return [{"arm": arm.name, "n": arm.n} | row for arm, row in zip(arms, read, strict=True)]
 
-    def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
-        """Characters and tokens a second behind the first quarter of a reply.
-
-        Two greedy calls begin alike, so in their difference everything else that a call takes cancels out: reading
-        the prompts, and recording a step for the card. `first_s` is what the shorter call took. SystemExit where no
-        reply goes on behind its first quarter.
-        """
-        short, long = (super(Bench, self)._speed(model, tokenizer, length) for length in (max(1, reply // 4), reply))
-        behind = {key: long[key] - short[key] for key in ("characters", "tokens")}
-        if behind["tokens"] <= 0:
-            raise SystemExit(
-                f"no reply of up to {reply} tokens goes on behind its first quarter, which is where speed is read: "
-                "choose a smaller --reply"
-            )
-        seconds = max(long["seconds"] - short["seconds"], 1e-3)
-        rates = {f"{key}_per_s": round(value / seconds) for key, value in behind.items()}
-        return rates | behind | {"seconds": round(seconds, 3), "first_s": short["seconds"]}
-
     def divergence(self, arm: Arm, student: Student) -> dict[str, Any]:
         """KL from the frozen base at shared borders, in nats a place, and which borders they are."""
         name = arm.extension if arm.strategy else self.places

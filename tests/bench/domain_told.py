@@ -279,11 +279,7 @@ def _shorter(rows: Rows) -> int:
 
 
 def _before_the_first_token(rows: Rows) -> list[str]:
-    """What a call would take besides its tokens, were a token of base and arms to cost the same.
-
-    Readings with `first_s` have left that out.
-    """
-    rows = [row for row in rows if "first_s" not in row["speed"]]
+    """What a call would take besides its tokens, were a token of base and arms to cost the same."""
     found: dict[str, list[float]] = {}
     seconds = []
     for own in _by_place(rows).values():

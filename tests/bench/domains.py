@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         command.add_argument("--speed", type=int, default=5, help="readings of generation that count")
         command.add_argument("--prompts", type=int, default=64, help="prompts of the speed measurement")
-        command.add_argument("--reply", type=int, default=256, help="tokens of the base's reply there")
+        command.add_argument("--reply", type=int, default=512, help="tokens of the base's reply there")
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

@@ -26,7 +26,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from safetensors.torch import load_file, save_file
 from vocabx_utils import corpus, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.evaluation.benchmarks import load_benchmark
-from vocabx_utils.evaluation.decoding import generate
+from vocabx_utils.evaluation.decoding import generate, prepare_engine
 from vocabx_utils.evaluation.evaluate import evaluate_answers
 from vocabx_utils.evaluation.generation import SampleSettings, generate_samples
 from vocabx_utils.evaluation.prompts import Prompt
@@ -265,32 +265,38 @@ class Bench:
     def speed_of(self, models: Sequence[tuple[Any, Any, float]], original: Any) -> list[dict[str, Any]]:
         """The same of models that are not fused, each with its tokenizer and the share that it saves of held-out text.
 
-        Each round reads the base once and then every model; a first and short one does not count. Told are, of each
-        model, the readings with the median gain, all gains, and the lowest and highest.
+        Each round reads the base once and then every model; the first does not count, since steps are recorded in it.
+        Told are, of each model, the readings with the median gain, all gains, and the lowest and highest.
         """
         if self.plain is None:
             self.plain = copy.deepcopy(self.base.model)  # without fused blocks, as the student's copy
         everyone = [(self.plain, original, 0.0), *models]
-        lengths = [max(8, self.options.reply // 8), *[self.options.reply] * self.options.speed]
-        rounds = [[self._speed(m, t, round(length * (1 - saved))) for m, t, saved in everyone] for length in lengths]
-        return [_median_gain([(base, read[at]) for base, *read in rounds[1:]]) for at in range(len(models))]
+        read = [self._reader(model, tokenizer, round(self.options.reply * (1 - s))) for model, tokenizer, s in everyone]
+        rounds = [[reading() for reading in read] for _ in range(self.options.speed + 1)][1:]
+        return [_median_gain([(base, own[at]) for base, *own in rounds]) for at in range(len(models))]
 
-    def _speed(self, model: Any, tokenizer: Any, reply: int) -> dict[str, float]:
+    def _reader(self, model: Any, tokenizer: Any, reply: int) -> Callable[[], dict[str, float]]:
+        """Return what times greedy replies to the beginnings of held-out texts, from the prompts to the last token."""
         texts = [text[:600] for text in self.validation[: self.options.prompts]]
         prompts = [
             Prompt(str(k), text, tuple(ids), "", False, (), "plain")
             for k, (text, ids) in enumerate(zip(texts, encode_all(tokenizer, texts), strict=True))
         ]
-        synchronise()
-        began = time.perf_counter()
-        replies = generate(model, tokenizer, prompts, max_new_tokens=reply, batch_size=len(prompts))
-        synchronise()
-        seconds = time.perf_counter() - began
-        characters, tokens = sum(len(r.text) for r in replies), sum(len(r.ids) for r in replies)
-        return {
-            "characters_per_s": round(characters / seconds), "tokens_per_s": round(tokens / seconds),
-            "characters": characters, "tokens": tokens, "seconds": round(seconds, 3),
-        }  # fmt: skip
+        engine = prepare_engine(model, tokenizer, prompts, reply, batch_size=len(prompts))
+
+        def read() -> dict[str, float]:
+            synchronise()
+            began = time.perf_counter()
+            replies = generate(model, tokenizer, prompts, max_new_tokens=reply, engine=engine)
+            synchronise()
+            seconds = time.perf_counter() - began
+            characters, tokens = sum(len(r.text) for r in replies), sum(len(r.ids) for r in replies)
+            return {
+                "characters_per_s": round(characters / seconds), "tokens_per_s": round(tokens / seconds),
+                "characters": characters, "tokens": tokens, "seconds": round(seconds, 3),
+            }  # fmt: skip
+
+        return read
 
 
 def _median_gain(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:

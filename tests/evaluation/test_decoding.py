@@ -11,7 +11,7 @@ from evaluation.evaluation_parts import humaneval_problem, tiny_model
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation import slots
-from vocabx_utils.evaluation.decoding import Engine, ReplyReader, completion_text, end_ids, generate
+from vocabx_utils.evaluation.decoding import Engine, ReplyReader, completion_text, end_ids, generate, prepare_engine
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt
 from vocabx_utils.healing import Healer
 from vocabx_utils.vocabulary.spelling import spelling_of
@@ -78,6 +78,17 @@ def test_captured_steps_give_the_same(gpt2_like: PreTrainedTokenizerFast, monkey
     )
     assert generate(model, gpt2_like, prompts, max_new_tokens=16, batch_size=64) == expected
     assert len(captured) == len(set(captured)) and all(rows in (64, 32) for rows, _ in captured)
+
+
+def test_an_engine_can_be_asked_again(gpt2_like: PreTrainedTokenizerFast) -> None:
+    model, prompts = tiny_model("qwen2", len(gpt2_like)), make_prompts(gpt2_like, 12)
+    expected = generate(model, gpt2_like, prompts, max_new_tokens=16)
+    engine = prepare_engine(model, gpt2_like, prompts, 16, batch_size=12)
+    for asked in (prompts, prompts[::-1], prompts[:3], prompts):  # slots that were moved are filled anew
+        replies = generate(model, gpt2_like, asked, max_new_tokens=16, engine=engine)
+        assert replies == [expected[prompts.index(prompt)] for prompt in asked]
+    with pytest.raises(ValueError, match="a reply of 900 do not fit into slots of"):
+        generate(model, gpt2_like, prompts, max_new_tokens=900, engine=engine)
 
 
 def test_no_padding_row_is_ever_generated(gpt2_like: PreTrainedTokenizerFast) -> None:

@@ -13,7 +13,7 @@ import torch
 from vocabx_utils.adaptation.plan import WINDOW
 from vocabx_utils.adaptation.settings import AdaptSettings, Sizes
 from vocabx_utils.adaptation.texts import Text, spread
-from vocabx_utils.evaluation.decoding import Completion, generate
+from vocabx_utils.evaluation.decoding import Completion, generate, prepare_engine
 from vocabx_utils.evaluation.likelihood import SpanScore, likelihood_table, score_spans, shared_spans, whole_spans
 from vocabx_utils.evaluation.prompts import Prompt
 from vocabx_utils.models import BaseModel
@@ -174,6 +174,10 @@ def continuations(
         "after": (models.adapted, models.extension.extended),
     }
     asked = {name: [_prompt(span, tokenizer) for span in spans] for name, (_, tokenizer) in sides.items()}
+    engines = {
+        name: prepare_engine(base.model, tokenizer, asked[name], settings.new_tokens)
+        for name, (base, tokenizer) in sides.items()
+    }
     replies: dict[str, list[Completion]] = {}
     times: dict[str, list[float]] = {name: [] for name in sides}
     rounds = range(_ROUNDS + 1)  # the first one warms up
@@ -181,7 +185,9 @@ def continuations(
         for name, (base, tokenizer) in sides.items():
             _wait(base)
             start = time.perf_counter()
-            replies[name] = generate(base.model, tokenizer, asked[name], max_new_tokens=settings.new_tokens)
+            replies[name] = generate(
+                base.model, tokenizer, asked[name], max_new_tokens=settings.new_tokens, engine=engines[name]
+            )
             _wait(base)
             if round_:
                 times[name].append(time.perf_counter() - start)

@@ -40,7 +40,7 @@ def generate(
     *,
     max_new_tokens: int = 448,
     batch_size: int | None = None,
-    engine: Engine = "auto",
+    engine: Engine | slot_engine.SlotDecoder = "auto",
     heal: Healer | None = None,
     on_done: Callable[[int, Completion], None] = lambda index, reply: None,
 ) -> list[Completion]:
@@ -53,7 +53,8 @@ def generate(
         batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
             a GPU.
         engine: `"slots"`: static cache, refilled rows, CUDA graphs; `"plain"`: `model.generate` with
-            left padding, for models whose attention cannot be replaced; `"auto"` chooses.
+            left padding, for models whose attention cannot be replaced; `"auto"` chooses; or what `prepare_engine`
+            made for the same model and such prompts.
         heal: for prompts that may end inside a token: each is continued from where `Healer.cut` takes it back to. The
             text of a reply begins behind the prompt all the same, its ids where the kept part of the prompt ends; those
             that say again what was taken back come on top of `max_new_tokens`.
@@ -66,18 +67,36 @@ def generate(
         raise ValueError(f"{len(empty)} prompts have no token, the first is that of {empty[0]}")
     if not prompts:
         return []
-    if engine == "auto":
-        engine = "slots" if slot_engine.supports(model) else "plain"
-    run = _by_slots if engine == "slots" else _plain
     replies: dict[int, Completion] = {}
     healed = None if heal is None else Healing(model, tokenizer, prompts, heal, batch_size)
     asked = prompts if healed is None else healed.prompts
-    for index, reply in run(model, tokenizer, asked, max_new_tokens, batch_size):
+    if engine == "auto":
+        engine = prepare_engine(model, tokenizer, asked, max_new_tokens, batch_size)
+    elif engine == "slots":
+        engine = _slots(model, tokenizer, asked, max_new_tokens, batch_size)
+    if isinstance(engine, slot_engine.SlotDecoder):
+        coming = _by_slots(engine, tokenizer, asked, max_new_tokens)
+    else:
+        coming = _plain(model, tokenizer, asked, max_new_tokens, batch_size)
+    for index, reply in coming:
         if healed is not None:
             reply = healed.whole(index, reply)
         replies[index] = reply
         on_done(index, reply)
     return [replies[index] for index in range(len(prompts))]
+
+
+def prepare_engine(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    batch_size: int | None = None,
+) -> Engine | slot_engine.SlotDecoder:
+    """Return what `generate` chooses for such prompts, to be asked several times: slots keep what they recorded."""
+    if not slot_engine.supports(model):
+        return "plain"
+    return _slots(model, tokenizer, prompts, max_new_tokens, batch_size)
 
 
 def default_batch_size(model: PreTrainedModel, length: int) -> int:
@@ -226,17 +245,25 @@ class ReplyReader:
         return bisect.bisect_left(range(len(ids)), characters, key=length)
 
 
-def _by_slots(
+def _slots(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     max_new_tokens: int,
     batch_size: int | None,
-) -> Iterator[tuple[int, Completion]]:
+) -> slot_engine.SlotDecoder:
     longest = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
     size = min(batch_size or default_batch_size(model, longest), len(prompts))
-    decoder = slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
-    reader = ReplyReader(tokenizer, end_ids(model, tokenizer))
+    return slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
+
+
+def _by_slots(
+    decoder: slot_engine.SlotDecoder,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+) -> Iterator[tuple[int, Completion]]:
+    reader = ReplyReader(tokenizer, end_ids(decoder.model, tokenizer))
     finishes: dict[int, Finish] = {}
 
     def is_done(row: slot_engine.Row, new: int) -> bool:

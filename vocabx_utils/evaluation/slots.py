@@ -81,7 +81,16 @@ class SlotDecoder:
             order: indices of the prompts in the order in which they enter; longest first is fastest.
             is_done: called with a row and the number of its new ids; may shorten `row.ids`.
             max_new_tokens: rows end at this many ids.
+
+        Raises:
+            ValueError: a prompt and its reply are longer than the slots.
         """
+        longest = max(map(len, prompts), default=0)
+        if longest + max_new_tokens + _CHUNK > self.length:
+            raise ValueError(
+                f"a prompt of {longest} tokens and a reply of {max_new_tokens} do not fit into slots of "
+                f"{self.length - _CHUNK}: make the decoder with a larger `length`"
+            )
         waiting = list(reversed(order))
         active: list[Row | None] = [None] * self.slots
         self.cache.rows = self.slots
