@@ -197,7 +197,7 @@ def test_what_one_seed_shows_follows_from_the_files(tmp_path: Path) -> None:
     assert len(seen(tmp_path, described).splitlines()) == 3 and seen(tmp_path, {}) == ""
 
 
-def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> None:
+def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = bench("reproduction_arms").Settings().tuning()
     ways = {
         "base": (50, 0.9),
@@ -235,6 +235,11 @@ def test_the_pilot_takes_the_likeliest_of_what_costs_little(tmp_path: Path) -> N
     bench("reproduction").main(["choose", "--results", str(tmp_path)])
     found = files.read_json(tmp_path / "settings.json")
     assert "a_rate" not in found["settings"] and found["settings"]["recipe"] == "r1"
+    assert "keeps its usual rate" not in capsys.readouterr().out
+    files.write_jsonl(tmp_path / "pilot.jsonl", [*rows[:4], rows[6]])  # one with it, which loses too much
+    bench("reproduction").main(["choose", "--results", str(tmp_path)])
+    assert "a_rate" not in files.read_json(tmp_path / "settings.json")["settings"]
+    assert "stage a keeps its usual rate: each of the 1 tried loses more than 3 points" in capsys.readouterr().out
     files.write_jsonl(tmp_path / "pilot.jsonl", rows[:2])
     with pytest.raises(SystemExit, match="loses at most 3 points"):
         bench("reproduction").main(["choose", "--results", str(tmp_path)])

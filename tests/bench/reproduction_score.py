@@ -139,9 +139,12 @@ def choose(options: argparse.Namespace) -> None:
     known = files.read_json(path)["settings"] if path.exists() else {}
     kept |= {key: known[key] for key in ("recipe",) if key in known}  # the pilot says nothing of phase 1
     content = {"from": best, "settings": kept}
-    if behind := [row for name, row in fit.items() if name.startswith(best["setting"] + ":a")]:  # the same, behind a
-        content["stage_a_from"] = _likeliest(behind)
+    behind = [row for row in table if row["setting"].startswith(best["setting"] + ":a")]  # the same, behind stage a
+    if fitting := [row for row in behind if row["fits"]]:
+        content["stage_a_from"] = _likeliest(fitting)
         kept |= {key: settings[content["stage_a_from"]["setting"]][key] for key in ("a_rate", "a_epochs")}
+    elif behind:
+        print(f"stage a keeps its usual rate: each of the {len(behind)} tried loses more than 3 points on a benchmark")
     files.write_json(path, content)
     print(f"chosen: {best['setting']}")
 
