@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from vocabx_utils.figures.gains import draw_domains, draw_frontier, draw_phrases, draw_token_gains, draw_tradeoff
 from vocabx_utils.figures.theme import theme
@@ -23,6 +24,9 @@ def test_tokens_stand_at_their_kl_before_and_after() -> None:
     assert worse == [[0.5, 1.0]]
     named = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert named == ["tol", "cdf", "·xp"]  # from left to right
+    drawing.figure.canvas.draw()
+    ticks = [label.get_text() for label in drawing.figure.axes[0].get_xticklabels()]
+    assert "1" in ticks and not any("10^" in label for label in ticks)  # numbers, not powers
     assert "2 points lie below" in drawing.alt
     assert "keeps 25% of its KL" in drawing.alt
 
@@ -85,6 +89,16 @@ def test_saved_tokens_have_a_panel_for_each_tokenizer_and_corpus() -> None:
     assert "With 800 new tokens: A on x: 8.0 % (merges), 9.0 % (phrases)" in drawing.alt
 
 
+def legend_is_above(figure: Figure) -> bool:
+    """Whether the legend stands on the page and above all panels, which share its width."""
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box, page = legend.get_window_extent(), figure.bbox
+    panels = [ax.get_tightbbox() for ax in figure.axes if ax.axison]
+    inside = page.x0 <= box.x0 and box.x1 <= page.x1 and box.y1 <= page.y1
+    return inside and all(panel is not None and panel.y1 <= box.y0 for panel in panels)
+
+
 def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     def runs(shift: float) -> list[dict[str, object]]:
         values = [("kl", 0.2, 0.80), ("kl", 0.3, 0.79), ("ce", 0.5, 0.77), ("r1", 0.19, 0.78), ("ce", 90.0, 0.9)]
@@ -97,6 +111,7 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     rows = {
         name: {"kl_last": [0.2, 0.19, 0.22], "above_base": [0.03, 0.02, 0.05]} for name in ("r1:3", "kl:0", "other:1")
     }
+    theme()
     verdict = {"settings": {"qwen-headers": {"rows": rows, "finalists": {"r1:3": {}}}}}
     drawing = draw_frontier({"qwen-headers": runs(0), "smollm2-python": runs(0.1), "other-three": runs(0)}, verdict)
     one, two, three, empty = drawing.figure.axes
@@ -118,8 +133,9 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     (alone,) = draw_frontier({"qwen-headers": runs(0)}, {}).figure.legends
     assert [text.get_text() for text in alone.get_texts()][3:] == explained[:1]
     assert "3 runs lie far beyond: 3 of CE." in drawing.alt and "a large one with limits" in drawing.alt
-    said = f"C headers, Qwen2.5-Coder-0.5B: {RECIPES['r1']} has the lowest KL and CE the fewest bits per byte"
+    said = f"C headers, Qwen2.5-Coder-0.5B: “{RECIPES['r1']}” has the lowest KL and “CE” the fewest bits per byte"
     assert said in drawing.alt
+    assert legend_is_above(drawing.figure)
 
 
 def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm() -> None:
@@ -134,6 +150,7 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
             for (arm, n), (tokens, bits) in values.items()
         ]  # fmt: skip
 
+    theme()
     without_base = {"text": "swedish", "model": "B", "arm": "words", "n": 800, "above_base": None}
     drawing = draw_domains([*rows("headers", "A"), *rows("german", "A"), *rows("german", "B"), without_base])
     one, two, three, empty = drawing.figure.axes
@@ -146,4 +163,5 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
     [bar] = one.containers[2][2][0].get_segments()
     assert np.allclose(bar[:, 1], [1.38, 1.45])  # around its own bits per byte
     assert "3 untrained points lie above" in drawing.alt
+    assert legend_is_above(drawing.figure)
     assert "C headers, A: base 1.500 bits, base + LoRA 1.200, lowest of those with new tokens 1.150" in drawing.alt

@@ -111,6 +111,7 @@ def test_tokens_saved_by_number_of_new_tokens() -> None:
     ax = saved_chart(pd.DataFrame(rows, columns=columns))
     assert ax.get_title() == "a"
     assert lines(ax) == {"added": ([8], [1.0]), "merges": ([8, 16], [2.0, 3.0])}
+    assert ax.xaxis.get_major_formatter()(1600, 0) == "1,600"
 
 
 def test_tokens_saved_on_each_corpus_are_told_at_one_size() -> None:

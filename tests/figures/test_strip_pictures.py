@@ -52,7 +52,9 @@ def test_a_column_stands_at_one_place_in_all_steps_and_a_long_text_is_cut() -> N
     [numpy] = [bar for bar in bars.patches if bar.get_height() == pytest.approx(losses[81])]
     assert numpy.get_x() + numpy.get_width() / 2 == pytest.approx(places[0]["◆·numpy"])
     assert 10 < len(bars.patches) < len(pairs)
-    assert "mean of all 88 pairs" in bars.get_legend().get_title().get_text()
+    legend = bars.get_legend()
+    assert "mean of all 88 pairs" in legend.get_title().get_text()
+    assert legend.get_frame_on() and legend.get_frame().get_alpha() == 1  # hides the grid behind its words
 
 
 @pytest.mark.parametrize(("times", "vocabulary"), [(1, 151_936), (2, 49_152)])

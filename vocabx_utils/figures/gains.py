@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vocabx_utils.figures.labels import name_points
@@ -79,6 +80,9 @@ def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
         ax.scatter(start[chosen], end[chosen], color=colour, marker=marker, s=34, label=label)
     ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits)
     ax.set(xlabel="KL before training (nats)", ylabel="KL after training (nats)")
+    ax.set_title("How far student and teacher differ after each new token")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
     ax.legend(loc="upper left")
     note(ax, f"{variant_label(variant)}; validation, n = {len(seen)} new tokens, KL after the token. Line: no change.")
     worst = np.argsort(-end)[:_NAMED]
@@ -147,7 +151,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
     """
     columns = min(len(sweeps), 2)
     lines = -(-len(sweeps) // columns)
-    size = (min(3.4 * columns + 3.0, WIDEST), 3.3 * lines + 0.4)
+    size = (min(4.9 * columns, WIDEST), 3.3 * lines + 1.2)
     fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
     families = [name for name in RECIPES if any(row["family"] == name for rows in sweeps.values() for row in rows)]
     looks = {
@@ -193,7 +197,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         ax.set_axis_off()
     marks = {RECIPES[name]: Line2D([], [], markersize=6, **looks[name]) for name in families if name in drawn}
     marks |= _sizes(pale, verdict.get("settings", {}))
-    fig.legend(list(marks.values()), list(marks), loc="outside right center", fontsize="small")
+    _legend_above(fig, marks)
     counted = ", ".join(f"{count} of {RECIPES[name]}" for name, count in left_out.most_common())
     beyond = f" {left_out.total()} runs lie far beyond: {counted}." if left_out else ""
     note(axes[0, 0], f"Down and left is better. Hollow: references. Bars: 95 % over seeds and texts.{beyond}")
@@ -204,6 +208,12 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         f"{beyond} {' '.join(told)}"
     )
     return Drawing(fig, alt)
+
+
+def _legend_above(fig: Figure, marks: Mapping[str, Any]) -> None:
+    """Write the legend of many marks above all panels, which keep the whole width."""
+    columns = min(4, len(marks))
+    fig.legend(list(marks.values()), list(marks), loc="outside upper center", ncols=columns, fontsize="small")
 
 
 def _sizes(pale: float, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Line2D]:
@@ -223,7 +233,7 @@ def _best_families(setting: str, rows: Sequence[Mapping[str, Any]]) -> list[str]
         return []
     best = {key: RECIPES[min(rows, key=lambda row: row[key])["family"]] for key in ("kl_last", "bpb")}
     place = ", ".join(recipe_setting(setting))
-    return [f"{place}: {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."]
+    return [f"{place}: “{best['kl_last']}” has the lowest KL and “{best['bpb']}” the fewest bits per byte."]
 
 
 def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
@@ -243,7 +253,7 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
     known = [row for row in rows if row["above_base"]]
     known.sort(key=lambda row: [*DOMAIN_TEXTS, row["text"]].index(row["text"]))
     models, texts = (list(dict.fromkeys(row[name] for row in known)) for name in ("model", "text"))
-    size = (min(3.3 * len(texts) + 2.6, WIDEST), 3.1 * len(models) + 0.5)
+    size = (min(4.9 * len(texts), WIDEST), 3.1 * len(models) + 0.9)
     fig, axes = plt.subplots(len(models), len(texts), figsize=size, squeeze=False)
     smallest = min((row["n"] for row in known if row["n"]), default=0)
     drawn: dict[str, Any] = {}
@@ -266,7 +276,7 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
         ax.set(title=f"{DOMAIN_TEXTS.get(text, text)}\n{model.removesuffix('-Instruct')}")
         ax.set(xlabel="tokens per 1,000 bytes", ylabel="bits per byte")
         told.append(_told_domain(own))
-    fig.legend(list(drawn.values()), list(drawn), loc="outside right center", fontsize="small")
+    _legend_above(fig, drawn)
     left_out = f" {beyond} untrained point{'s lie' if beyond > 1 else ' lies'} above." if beyond else ""
     note(axes[-1, 0], f"Down and left is better. Large: more new tokens. Bars: 95 %, against the base.{left_out}")
     words = "Bits per byte of held-out documents against tokens per 1,000 bytes, a panel for each text and model."

@@ -145,6 +145,7 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
         ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
     ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=chosen)
     ax.set_ylim(bottom=0)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.legend()
     return ax
 

@@ -302,6 +302,7 @@ def _draw_losses(
         title = f"dotted: mean of all {len(losses)} pairs, {losses.mean():.3f} nats"
         left = (_NAMES + 1) / (widest + _NAMES)  # right of the axis
         beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (left, 1.05)}
+        beside |= {"frameon": True, "framealpha": 1, "edgecolor": "white"}  # no line of the grid runs through its words
         axes.legend(**beside, fontsize=_SMALL + 0.5, title=title, title_fontsize=_SMALL + 0.5, ncols=2)
         axes.set_ylim(0, 1.5 * float(losses.max()) or 1.0)
     axes.grid(visible=False)
