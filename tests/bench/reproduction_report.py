@@ -246,7 +246,8 @@ def detectable(content: Mapping[str, Any]) -> str:
         scale, unit = (100, "points") if row["outcome"] == "pass@1" else (1, "bits")
         found = "none of the grid" if row["smallest"] is None else f"{scale * row['smallest']:g} {unit}"
         rows.append([row["outcome"], case, str(row["seeds"]), str(row["problems"]), found])
-    return table_of(["outcome", "if", "seeds", "problems", "smallest difference found in 80 % of cases"], rows) if rows else ""
+    header = ["outcome", "if", "seeds", "problems", "smallest difference found in 80 % of cases"]
+    return table_of(header, rows) if rows else ""
 
 
 def forgetting(results: Path, described: Mapping[str, Any]) -> str:
