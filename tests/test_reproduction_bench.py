@@ -264,6 +264,24 @@ def test_the_committed_page_says_what_the_files_say() -> None:
     assert all(abs(share[name]["mbpp"] - share["base"]["mbpp"]) < 0.0305 for name in calm)
 
 
+def test_tables_say_what_was_not_measured_and_in_which_unit() -> None:
+    report = bench("reproduction_report")
+    found = [
+        {"claim": "C1 one", "answer": "cannot tell", "reason": "not measured here: mean_ce"},
+        {"claim": "C2 two", "answer": "cannot tell", "reason": "+0.1 [-0.1, 0.3]"},
+    ]
+    verdicts = [row.split(" | ")[1] for row in report.claims_table(found).splitlines()[2:]]
+    assert verdicts == ["not measured", "cannot tell"] and report.claims_table([]) == ""
+    case = {"seeds": 3, "problems": 9}
+    rows = [
+        case | {"outcome": "pass@1", "discordant": 0.1, "smallest": 0.03},
+        case | {"outcome": "bpb", "sd_problems": 0.03, "sd_seeds": 0.002, "smallest": 0.012},
+        case | {"outcome": "bpb", "sd_problems": 0.03, "sd_seeds": 0.002, "smallest": None},
+    ]
+    sizes = [row.split(" | ")[-1] for row in report.detectable({"detectable": rows}).splitlines()[2:]]
+    assert sizes == ["3 points |", "0.012 bits |", "none of the grid |"]
+
+
 # --- from end to end ------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from reproduction_seen import seen
 from vocabx_utils import files
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.figures.theme import save_figure
+from vocabx_utils.intervals import word_of
 from vocabx_utils.statistics import wilson_interval
 
 NOTHING = "not measured"
@@ -236,15 +237,17 @@ def subset_table(found: Mapping[str, Any], described: Mapping[str, Any]) -> str:
 
 
 def detectable(content: Mapping[str, Any]) -> str:
-    """What the contrasts can find."""
+    """What the contrasts can find, in points of pass@1 and in bits per byte."""
     rows = []
     for row in content.get("detectable", []):
         case = f"{row['discordant']:.0%} of answers differ between seeds" if row["outcome"] == "pass@1" else (
             f"deviation {row['sd_problems']:g} over problems, {row['sd_seeds']:g} over seeds"
         )  # fmt: skip
-        found = "none of the grid" if row["smallest"] is None else f"{row['smallest']:g}"
+        scale, unit = (100, "points") if row["outcome"] == "pass@1" else (1, "bits")
+        found = "none of the grid" if row["smallest"] is None else f"{scale * row['smallest']:g} {unit}"
         rows.append([row["outcome"], case, str(row["seeds"]), str(row["problems"]), found])
-    return table_of(["outcome", "if", "seeds", "problems", "smallest difference found with 80 %"], rows) if rows else ""
+    header = ["outcome", "if", "seeds", "problems", "smallest difference found in 80 % of cases"]
+    return table_of(header, rows) if rows else ""
 
 
 def forgetting(results: Path, described: Mapping[str, Any]) -> str:
@@ -298,12 +301,9 @@ def shape_table(content: Mapping[str, Any]) -> str:
 
 
 def claims_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Verdicts."""
-    return (
-        table_of(["claim", "verdict", "what we see"], [[r["claim"], r["answer"], r["reason"]] for r in found])
-        if found
-        else ""
-    )
+    """Verdicts, in the words of every other table: a rule that found nothing to judge says `not measured`."""
+    rows = [[row["claim"], word_of(row["answer"], row["reason"]), row["reason"]] for row in found]
+    return table_of(["claim", "verdict", "what we see"], rows) if rows else ""
 
 
 def minutes(results: Path) -> str:

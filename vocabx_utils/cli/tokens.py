@@ -70,10 +70,7 @@ def propose(
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Read a source tree, propose tokens, print the gain, write the extended tokenizer and tables of all of it.
-
-    Further options are those of `TokenOptions`.
-    """
+    """Read a source tree, propose tokens, print the gain, write the extended tokenizer and tables of all of it."""
     from vocabx_utils.models import load_tokenizer
     from vocabx_utils.vocabulary.audit import audit_extension, texts_by_type
     from vocabx_utils.vocabulary.extend import add_tokens
