@@ -56,3 +56,13 @@ def test_numbers_come_from_files_and_goals_are_judged(report: Any, tmp_path: Pat
     assert "| fused | 1,000 | 1,200 | 2,345 | not measured | 2.50 ✓ (to reach: at least 2) | 3.00 |" in full
     assert "12.0 ✗ (to reach: at most 10)" in full and "1.90 ✓" in full
     assert (tmp_path / "full" / "figures" / "cost.svg").exists()
+
+
+def test_minutes_of_tests_and_notebooks_are_added_up(report: Any, tmp_path: Path) -> None:
+    jobs = ("unit tests", "03_phase1_training", "04_fine_tuning", "05_benchmark_evaluation", "06_mechanistic_analysis")
+    row = {"revision": "abc", "minutes": 9.0, "jobs": {job: {"minutes": 2.0, "cpu_minutes": 1.5} for job in jobs}}
+    (tmp_path / "tests.json").write_text(json.dumps({"machine": {"cores": 2}, "before": row}))
+    lines = report.make_test_table(tmp_path / "tests.json").splitlines()
+    assert lines[2:] == ["| before | abc | 9.0 | 2.0 (1.5) | 2.0 (1.5) | 2.0 (1.5) | 2.0 (1.5) | 7.5 |"]
+    (tmp_path / "run.json").write_text(json.dumps({"00": {"seconds": 90.0}, "01": {"seconds": 60.0}}))
+    assert "took 2.5 minutes" in report.quick_run_sentence(tmp_path / "run.json")

@@ -210,6 +210,31 @@ def quick_table(path: Path) -> str:
     return "\n".join(lines)
 
 
+def quick_run_sentence(path: Path) -> str:
+    """Minutes of the whole series in the run whose times README has."""
+    if not path.exists():
+        return f"The whole series: {MISSING}."
+    minutes = sum(run["seconds"] for run in files.read_json(path).values()) / 60
+    return (
+        f"The whole series took {minutes:.1f} minutes in the run whose times README has (`results/bench/{path.name}`)."
+    )
+
+
+def make_test_table(path: Path) -> str:
+    """Minutes of `make test` by part, with minutes of the processor in brackets, a line for each state of the tests."""
+    if not path.exists():
+        return f"`make test`: {MISSING}."
+    jobs = ("unit tests", "03_phase1_training", "04_fine_tuning", "05_benchmark_evaluation")
+    lines = []
+    for label, row in files.read_json(path).items():
+        if label != "machine":
+            parts = [row["jobs"][job] for job in jobs]
+            processor = sum(job["cpu_minutes"] for job in row["jobs"].values())
+            told = [f"{part['minutes']:.1f} ({part['cpu_minutes']:.1f})" for part in parts]
+            lines.append([label, row["revision"], f"{row['minutes']:.1f}", *told, f"{processor:.1f}"])
+    return table_of(["", "revision", "all", "unit tests", "03", "04", "05", "processor, all"], lines)
+
+
 def cpu_products_table(path: Path) -> str:
     """A pass of the blocks with products in bfloat16, beside float32."""
     if not path.exists():
@@ -341,13 +366,21 @@ def _quantised_table(row: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+WAY_LABELS = {
+    "literal": "literal", "cached": "cached teacher", "boundary": "+ boundary anchor", "windows": "+ windows",
+    "fused": "+ fused blocks",
+}  # fmt: skip
+WORKLOAD_TITLES = {  # of the workloads whose time to equal quality is measured
+    "qwen-t1024": "Qwen2.5-Coder-0.5B",
+    "smollm2-cpu": "SmolLM2-135M",
+}
 WAY_STYLES = {way: cycle_style(at) for at, way in enumerate(WAYS)}
 
 
 def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> str:
     """Wall seconds against tokens read for each way of training; returns its alternative text, none without data."""
     panels = [
-        (f"{name}, {row['device']}", row["quality"])
+        (f"{WORKLOAD_TITLES.get(name, name)}, {row['device']}", row["quality"])
         for found in details.values()
         for name, row in found.items()
         if any("curve" in way for way in row.get("quality", {}).values())
@@ -364,8 +397,8 @@ def cost_figure(details: dict[str, dict[str, Any]], folder: Path) -> str:
             x, y = ([point[key] for point in row["curve"]] for key in ("tokens", "seconds"))
             # a way as fast as another stays seen below it: earlier lines are thicker, and marks take turns
             turns = {"markevery": (at % 2, 2)} if len(x) > 3 else {}
-            ax.plot(x, y, **WAY_STYLES[way], **turns, lw=3.4 - 0.5 * at, ms=7 - 0.5 * at, label=way)
-            ends.append(f"{way} {row['curve'][-1]['tokens']:,} tokens in {row['seconds']:.0f} s")
+            ax.plot(x, y, **WAY_STYLES[way], **turns, lw=3.4 - 0.5 * at, ms=7 - 0.5 * at, label=WAY_LABELS[way])
+            ends.append(f"{WAY_LABELS[way]} {row['curve'][-1]['tokens']:,} tokens in {row['seconds']:.0f} s")
         ax.set(title=title, xlabel="student tokens read", ylabel="wall time, s (teacher's pass included)")
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.locator_params(axis="x", nbins=5)
@@ -402,13 +435,13 @@ def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: i
                 if peak and columns and name in GOALS:
                     ax.loglog([columns], [peak / GIB], mark, color=colors[engine], mec="0.2", ms=6.5)
                     measured.append(f"{name} {engine} {peak / GIB:.2f} GiB")
-                    if engine == "literal":
-                        offset, side = ((7, -3), "left") if columns > 140_000 else ((-6, 5), "right")
-                        place = (columns, peak / GIB)
-                        ax.annotate(name, place, offset, textcoords="offset points", ha=side, size="small")
-    ax.set(xlabel="V, original ids", ylabel="GiB", xlim=(None, 420_000))  # room for the names
+                    left = (-6, 5 if engine == "literal" else -11)  # below the line that runs past
+                    offset, side = ((7, -3), "left") if columns > 140_000 else (left, "right")
+                    ax.annotate(name, (columns, peak / GIB), offset, textcoords="offset points", ha=side, size="small")
+    ax.set(xlabel="V, original ids", ylabel="memory, GiB (logarithmic)", xlim=(None, 420_000))  # room for the names
     ax.set_xticks([16_000, 32_000, 64_000, 128_000, 256_000], ["16,000", "32,000", "64,000", "128,000", "256,000"])
-    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ticks = [1, 2, 5, 10, 20, 50]
+    ax.set_yticks(ticks, map(str, ticks))
     ax.minorticks_off()
     for engine, mark in marks.items():
         ax.plot([], [], mark, color=colors[engine], mec="0.2", ms=6.5, label=f"{engine}: whole peak above weights")
@@ -461,6 +494,8 @@ def write(results: Path, docs: Path) -> None:
         "large": large_table(),
         "large-measured": large_measured(read(results, "large")),
         "quick": quick_table(results / "quick-series.json"),
+        "quick-run": quick_run_sentence(results / "quick-run.json"),
+        "make-test": make_test_table(results / "make-test.json"),
         "cpu-products": cpu_products_table(results / "cpu-products.json"),
         "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
         "memory": f"![{memory}](figures/memory.svg)",
