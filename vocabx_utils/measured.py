@@ -28,6 +28,8 @@ RECIPES = {
 """What the families of runs in `results/recipes` are called."""
 REFERENCE_RECIPES = ("td", "hidden", "kl", "ce", "kl_ce")
 """Those that a new recipe has to lead."""
+RECIPE_COLUMNS = {"kl_identical": "KL identical", "kl_last": "KL at merged spans", "bpb": "bits per byte"}
+"""What the measures of a run in `results/recipes` are called."""
 DOMAIN_ARMS = {
     "base": "base", "base_lora": "base + LoRA", "words": "words", "words_lora": "words + LoRA",
     "both": "words and phrases", "both_lora": "words and phrases + LoRA", "words_untrained": "words, untrained",
@@ -187,11 +189,11 @@ def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.Da
         sweeps: see `read_recipes`.
 
     Returns:
-        A line a family; columns by measure and setting: KL at the last subtoken in nats, and bits per byte above those
-        of the base model. The two of a line need not be of one run.
+        A line a family; columns by measure and setting: KL at merged spans in nats, and bits per byte above those of
+        the base model. The two of a line need not be of one run.
     """
     lines = [
-        {"family": RECIPES[row["family"]], "setting": setting, "KL last": row["kl_last"],
+        {"family": RECIPES[row["family"]], "setting": setting, RECIPE_COLUMNS["kl_last"]: row["kl_last"],
          "bits above base": row["bpb"] - row["base_bpb"]}
         for setting, rows in sweeps.items()
         for row in rows
@@ -211,15 +213,14 @@ def advice_against(verdict: Mapping[str, Any]) -> pd.DataFrame:
         verdict: see `read_recipes`.
 
     Returns:
-        A line a reference; columns KL identical, KL last (shares of the reference's) and bits per byte.
+        A line a reference; columns KL identical, KL at merged spans (shares of the reference's) and bits per byte.
     """
-    columns = {"kl_identical": "KL identical", "kl_last": "KL last", "bpb": "bits per byte"}
     found = [setting["advice"]["against"] for setting in verdict.get("settings", {}).values() if "advice" in setting]
     lines: dict[str, dict[str, str]] = {}
     for label in dict.fromkeys(label for one in found for label in one):
         parts = [one[label] for one in found if label in one]
-        lines[label] = {title: _counted([part[key] for part in parts], key) for key, title in columns.items()}
-    return pd.DataFrame.from_dict(lines, orient="index", columns=list(columns.values())).rename_axis("against")
+        lines[label] = {title: _counted([part[key] for part in parts], key) for key, title in RECIPE_COLUMNS.items()}
+    return pd.DataFrame.from_dict(lines, orient="index", columns=list(RECIPE_COLUMNS.values())).rename_axis("against")
 
 
 def _counted(parts: Sequence[Mapping[str, float]], column: str) -> str:

@@ -46,7 +46,7 @@ def quality_table(rows: Rows) -> str:
     """What each arm saves and how it predicts."""
     header = [
         "model, text", "arm, N", "tokens per 1,000 bytes", "saved", "bits per byte", "above the base",
-        "above base + LoRA", "KL identical", "KL last", "characters a second, of base",
+        "above base + LoRA", "KL identical", "KL at merged spans", "characters a second, of base",
     ]  # fmt: skip
     lines = [
         [
@@ -136,17 +136,24 @@ def _unread(row: dict[str, Any]) -> bool:
 
 
 def missing_sentence(rows: Rows) -> str:
-    """Name what a reader would look for in vain: arms at the least N, and readings of speed, by model and text."""
+    """Name what a reader would look for in vain, and where: arms at the least N, and readings of speed."""
     if not rows:
         return NOTHING
-    gaps = []
-    for name in dict.fromkeys(place(row) for row in rows):
+    places = list(dict.fromkeys(place(row) for row in rows))
+    gaps: dict[str, list[str]] = {}
+    for name in places:
         own = [row for row in rows if place(row) == name]
         least = min((row["n"] for row in own if row["n"]), default=0)
         there = {row["arm"] for row in own if row["n"] in (0, least)}
         lacking = [title for key, title in DOMAIN_ARMS.items() if key not in there]
         if unread := [DOMAIN_ARMS[row["arm"]] for row in own if row["n"] in (0, least) and _unread(row)]:
             lacking.append(f"characters a second of {' / '.join(unread)}")
-        if lacking:
-            gaps.append(f"- {name}: {'; '.join(lacking)}")
-    return "Everything named above is measured." if not gaps else "\n".join(["Not measured:", "", *gaps])
+        for what in lacking:
+            gaps.setdefault(what, []).append(name)
+    told = [f"- {_everywhere(where, places)}: {what}" for what, where in gaps.items()]
+    return "Everything named above is measured." if not told else "\n".join(["Not measured:", "", *told])
+
+
+def _everywhere(where: Sequence[str], places: Sequence[str]) -> str:
+    """Name these places, in a few words if they are all that there are."""
+    return "with every model and text" if len(where) == len(places) > 1 else "; ".join(where)

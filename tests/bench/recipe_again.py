@@ -35,7 +35,7 @@ from recipe_verdict import (
 )
 
 from vocabx_utils import files
-from vocabx_utils.measured import RECIPES
+from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES
 
 NOT_YET = "not measured yet"
 _FAMILY, _LABEL = "kl_hidden", "KL last + hidden MSE, weight 0.1 or less"
@@ -197,7 +197,8 @@ def sources(texts: Mapping[str, Any]) -> str:
 
 def both_table(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """Every row on both splits: means with 95 % intervals over seeds and texts."""
-    header = ["setting", "row", *(f"{title}: {split}" for title in _TITLES for split in ("first", "packages"))]
+    titles = (*list(RECIPE_COLUMNS.values())[:2], "bits per byte above the base's")
+    header = ["setting", "row", *(f"{title}: {split}" for title in titles for split in ("first", "packages"))]
     lines = []
     for setting, found in second["settings"].items():
         old = first.get(setting, {"rows": {}})["rows"]
@@ -225,11 +226,7 @@ def beside_table(second: Mapping[str, Any]) -> str:
                     else "{:+.1f} [{:+.1f}, {:+.1f}] %".format(*percent)
                 )
             lines.append([setting, f"`{other}`", *cells])
-    return table_of(["setting", "the named row against", *_COLUMNS], lines) if lines else NOT_YET
-
-
-_COLUMNS = ("KL identical", "KL last", "bits per byte")
-_TITLES = ("KL identical", "KL last", "bits per byte above the base's")
+    return table_of(["setting", "the named row against", *RECIPE_COLUMNS.values()], lines) if lines else NOT_YET
 
 
 def _is_named(run: str) -> bool:
@@ -270,7 +267,7 @@ def _told_again(again: Mapping[str, Any]) -> str:
         return "The first split was not read again."
     changes = ", ".join(
         f"{title} {again[column]:.4f}" if column == "bpb" else f"{title} {100 * again[column]:.1f} %"
-        for column, title in zip(MARGINS, _COLUMNS, strict=True)
+        for column, title in RECIPE_COLUMNS.items()
     )
     return (
         f"The first split read again after {again['rows']} of these trainings: means change by at most {changes}; in "

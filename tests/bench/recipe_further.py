@@ -17,7 +17,7 @@ from bench_parts import table_of
 from recipe_runs import GRID, Run, parse_run
 from recipe_verdict import ADVISED, MARGINS, choose_finalists, distances, gaps
 
-from vocabx_utils.measured import RECIPES
+from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES
 
 FURTHER = ("kl_hidden", "fade", "equal", "sampled", "texts")
 """Families whose sweeps ended after the report split had been read."""
@@ -25,7 +25,6 @@ PAIRED = ("r2", "r3", "r4", *FURTHER)
 """Families that add one thing to the settings of another run."""
 _LIGHT = 0.1  # a hidden weight up to here leaves the KL the larger part of the loss
 _OFF_BUDGET = 0.01  # share of the budget
-_COLUMNS = ("KL identical", "KL last", "bits per byte")
 Sweeps = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -93,7 +92,7 @@ def pair_table(sweeps: Sweeps) -> str:
                 changes = of_setting[label]
                 cells = [_spread(changes[:, k], column) for k, column in enumerate(MARGINS)]
                 lines.append([label, setting, str(len(changes)), *cells])
-    return table_of(["what is tried", "setting", "pairs", *_COLUMNS], lines)
+    return table_of(["what is tried", "setting", "pairs", *RECIPE_COLUMNS.values()], lines)
 
 
 def _spread(changes: np.ndarray, column: str) -> str:

@@ -25,15 +25,16 @@ from recipe_verdict import MARGINS, PACKAGES, distances
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
 from vocabx_utils.figures.theme import save_figure, theme
-from vocabx_utils.measured import RECIPES, advice_against, read_recipes
+from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES, advice_against, read_recipes
 
 NOTHING = "not measured"
+_KL = (RECIPE_COLUMNS["kl_identical"], RECIPE_COLUMNS["kl_last"])
 
 
 def sweep_table(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The best run of each family in each setting, by its mean distance from the best of each column."""
     header = [
-        "setting", "family", "runs", "best run", "KL identical", "KL last", "bits per byte above the base's",
+        "setting", "family", "runs", "best run", *_KL, "bits per byte above the base's",
         "CE of new tokens", "seconds", "distance in margins",
     ]  # fmt: skip
     lines = []
@@ -67,7 +68,7 @@ def sweep_table(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def final_table(content: Mapping[str, Any]) -> str:
     """Finalists and references on the report split, with 95 % intervals over seeds and texts."""
     header = [
-        "setting", "row", "KL identical", "KL last", "bits per byte above the base's", "sd over seeds", "seconds",
+        "setting", "row", *_KL, "bits per byte above the base's", "sd over seeds", "seconds",
     ]  # fmt: skip
     lines = []
     for setting, found in content["settings"].items():
@@ -92,7 +93,7 @@ def comparison_table(content: Mapping[str, Any]) -> str:
                 told = _interval(values, 4) if column == "bpb" else f"{_interval([100 * v for v in values], 1)} %"
                 words = ["yes" if part[key] else "no" for key in ("not_worse", "better")]
                 leads = "yes" if judged["leads"] else "no"
-                lines.append([setting, f"`{name}`", column, f"`{part['reference']}`", told, *words, leads])
+                lines.append([setting, f"`{name}`", RECIPE_COLUMNS[column], f"`{part['reference']}`", told, *words, leads])
     return table_of(header, lines) if lines else NOTHING
 
 

@@ -109,10 +109,10 @@ def test_the_best_of_families_is_taken_column_by_column() -> None:
     }
     best = bench.best_of_families(sweeps)
     assert list(best.index) == [bench.RECIPES["td"], bench.RECIPES["r4"]]  # in the order of RECIPES, failures out
-    assert best.loc[bench.RECIPES["r4"], ("KL last", "one")] == 0.1
+    assert best.loc[bench.RECIPES["r4"], ("KL at merged spans", "one")] == 0.1
     assert best.loc[bench.RECIPES["r4"], ("bits above base", "one")] == pytest.approx(0.01)
     assert best.loc[bench.RECIPES["td"], ("bits above base", "two")] == pytest.approx(0.1)
-    assert best.isna().loc[bench.RECIPES["r4"], ("KL last", "two")]
+    assert best.isna().loc[bench.RECIPES["r4"], ("KL at merged spans", "two")]
 
 
 def test_arms_of_a_domain_are_compared_on_the_same_documents(tmp_path: Path) -> None:
