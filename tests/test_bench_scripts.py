@@ -249,6 +249,12 @@ def test_phrases_are_measured_reported_and_continued(tmp_path: Path) -> None:
     (docs / "phrases.md").write_text((BENCH.parents[1] / "docs" / "phrases.md").read_text())
     report.write(out, docs, told=8)
     page = (docs / "phrases.md").read_text()
+    read = {"model": "M-Instruct", "text": "python", "n": 8, "strategy": "both", "saved": 0.25, "speed_gain": 1.1}
+    told = report.speed_sentence([read, read | {"strategy": "merges", "speed_range": [0.9, 1.2]}])
+    assert told.endswith(
+        ": M on Python packages with 8 tokens of `merges`, which save 25.0% of the tokens of held-out text, "
+        "1.10 (0.90 to 1.20)."
+    )
     assert "SmolLM2, own" in page and "-->\nnot measured" not in page and (docs / "figures" / "phrases.svg").exists()
 
 

@@ -412,6 +412,10 @@ def test_what_is_missing_is_named_by_place() -> None:
     assert report.missing_sentence(rows[:-1]).endswith(
         "- M, German manual pages: words and phrases + LoRA, rows moving"
     )
+    both = [row | {"model": model} for row in rows[:-1] for model in ("M", "L")]
+    assert report.missing_sentence(both).endswith("- with every model and text: words and phrases + LoRA, rows moving")
+    one = [row for row in both if (row["model"], row["arm"]) != ("L", "words_untrained")]
+    assert "- L, German manual pages: words, untrained" in report.missing_sentence(one)
     larger = line("words", 3200, [0, 0, 0])
     assert (
         report.missing_sentence([*rows, larger]) == "Everything named above is measured."

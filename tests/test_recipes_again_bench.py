@@ -159,7 +159,9 @@ def test_both_splits_are_judged_by_one_rule_and_the_named_row_is_no_reference(tm
         found["again"]["rows"] == 2 and found["again"]["kl_last"] == pytest.approx(0.04) and found["again"]["bpb"] == 0
     )
     told = again.told_answer(judged)
-    assert "means change by at most KL identical 0.0 %, KL at merged spans 4.0 %, bits per byte 0.0000; in 1 rows" in told
+    assert (
+        "means change by at most KL identical 0.0 %, KL at merged spans 4.0 %, bits per byte 0.0000; in 1 rows" in told
+    )
     assert "leads in 1 of 1 settings of headers. It would need 3" in told and "these 1 could not make up" in told
     assert found["beside"][R1]["kl_last"]["estimate"] == pytest.approx(0.7 / 0.9 - 1, abs=6e-3)
     assert f"| smollm2-headers | `{R1}` | -22." in again.beside_table(judged)

@@ -232,7 +232,9 @@ def test_the_advised_run_is_named_by_the_sweep_and_judged_by_the_report_split() 
     assert not nearest["kl_last"]["better"] and ce["bpb"]["low"] > 0
     table = advice_against({"settings": {"one": {"advice": found}, "two": {"advice": found}, "three": {}}})
     assert list(table.index) == list(runs) and table.loc["CE", "bits per byte"].endswith("better in 0, worse in 2 of 2")
-    assert re.match(r"-5[01]% to -(49|50)%; better in 2, worse in 0 of 2", table.loc[table.index[0], "KL at merged spans"])
+    assert re.match(
+        r"-5[01]% to -(49|50)%; better in 2, worse in 0 of 2", table.loc[table.index[0], "KL at merged spans"]
+    )
     assert verdicts.advice(report, []) == {"run": "", "against": {}} and advice_against({}).empty
 
 

@@ -254,6 +254,9 @@ def test_the_committed_page_says_what_the_files_say() -> None:
     assert (
         report.status(results) in page and report.pilot_part(results) in page and report.passed_table(results) in page
     )
+    told = bench("reproduction_seen").empty_answers(results, ROOT / "results" / "bench" / "answers.json")
+    assert "(`results/bench/answers.json`, 0 of 1,007 failures" in told and "0 in bigcodebench" in told and told in page
+    assert bench("reproduction_seen").empty_answers(results, ROOT / "none.json") == ""
     rates = {row["setting"]: row for row in files.read_jsonl(results / "pilot.jsonl")}
     bodies = [name for name in rates if name.split(":")[0] in ("completion", "functions", "pairs")]
     passed = bench("reproduction_score").pilot_rates(files.read_jsonl(results / "verdicts.jsonl"))

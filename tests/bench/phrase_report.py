@@ -105,8 +105,8 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
 def speed_sentence(rows: list[dict[str, Any]]) -> str:
     """What was read several times of characters a second: the middle reading and the range, a clause a run."""
     told = [
-        f"{r['model'].removesuffix('-Instruct')} on {DOMAIN_TEXTS[r['text']]} with {r['n']} tokens of `{r['strategy']}`, which save "
-        f"{r['saved']:.1%} of the tokens of held-out text, {told_speed(r)}"
+        f"{r['model'].removesuffix('-Instruct')} on {DOMAIN_TEXTS[r['text']]} with {r['n']} tokens of "
+        f"`{r['strategy']}`, which save {r['saved']:.1%} of the tokens of held-out text, {told_speed(r)}"
         for r in rows
         if "speed_range" in r
     ]

@@ -93,7 +93,9 @@ def comparison_table(content: Mapping[str, Any]) -> str:
                 told = _interval(values, 4) if column == "bpb" else f"{_interval([100 * v for v in values], 1)} %"
                 words = ["yes" if part[key] else "no" for key in ("not_worse", "better")]
                 leads = "yes" if judged["leads"] else "no"
-                lines.append([setting, f"`{name}`", RECIPE_COLUMNS[column], f"`{part['reference']}`", told, *words, leads])
+                lines.append(
+                    [setting, f"`{name}`", RECIPE_COLUMNS[column], f"`{part['reference']}`", told, *words, leads]
+                )
     return table_of(header, lines) if lines else NOTHING
 
 

@@ -14,7 +14,7 @@ from reproduction_described import NEW, OTHERS, difference_rows, draw_difference
 from reproduction_run import BENCHMARKS
 from reproduction_run import known_lines as lines
 from reproduction_score import pilot_rates, pilot_table
-from reproduction_seen import seen
+from reproduction_seen import empty_answers, seen
 
 from vocabx_utils import files
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
@@ -33,7 +33,8 @@ def write_page(results: Path, docs: Path) -> None:
     parts = {
         "status": status(results), "data": data_table(_read(results / "data.json")), "pilot": pilot_part(results),
         "arms": arms_table(results), "passed": passed_table(results), "lengths": lengths_table(results),
-        "failures": failures_part(results), "contrasts": contrasts_table(contrasts),
+        "failures": failures_part(results), "empty": empty_answers(results, results.parent / "bench" / "answers.json"),
+        "contrasts": contrasts_table(contrasts),
         "bits": differences_part(described, "bpb"), "points": differences_part(described, "pass"),
         "subset": subset_table(contrasts, described), "seen": seen(results, described),
         "figure": _figure(described, docs),

@@ -16,6 +16,7 @@ from vocabx_utils import files
 
 _RECIPE, _PHASE1, _UNTAUGHT = "recipe_a_lora", "mean_kl_last_a_lora", "mean_untrained_a_lora"
 _FREED, _TUNED, _BASE = "base_a_lora", "base_lora", "base"
+_PROMPT = "thesis/code/instruct"  # of answers.json, as here and in notebook 05
 _BY_NAME = {_UNTAUGHT: "those that were not taught", _PHASE1: "those of phase 1", _RECIPE: "the recipe's"}
 Table = Mapping[str, Any]
 
@@ -124,6 +125,29 @@ def _freed(results: Path, described: Table) -> str:
         f"base {solved[_BASE]}, the base with freed matrices {solved[_FREED]} ({told(gap or None, 'pass')} points). In "
         f"the arms with freed matrices {min(freed)} to {max(freed)} answers hold no code, after LoRA alone "
         f"{empty[_TUNED]}, of the base {empty[_BASE]}.{beside}"
+    )
+
+
+def empty_answers(results: Path, stored: Path) -> str:
+    """How answers of the base without code go together with those that `stored` (results/bench/answers.json) counts.
+
+    Those were written with weights in four bits, to BigCodeBench alone with the thesis's prompt.
+    """
+    own = {
+        row["benchmark"]: row["failures"].get("no code", 0)
+        for row in lines(results / "verdicts.jsonl")
+        if row["arm"] == _BASE and row["seed"] == 0
+    }
+    known = files.read_json(stored)["bigcodebench"].get(_PROMPT) if stored.exists() else None
+    if "bigcodebench" not in own or known is None:
+        return ""
+    counts = {kind: count for kind, count in known["failures"].items() if kind != "exceptions"}
+    where = ", ".join(f"{count} in {name}" for name, count in own.items())
+    return (
+        f"Of the base's {sum(own.values())} answers without code there are {where}. The stored answers that notebook "
+        f"05 judges (`results/bench/answers.json`, {counts.get('no code', 0)} of {sum(counts.values()):,} failures "
+        "without code) are the same model's in four bits, to BigCodeBench alone, so they are to be compared with the "
+        f"base's {own['bigcodebench']} there and not with all {sum(own.values())}."
     )
 
 

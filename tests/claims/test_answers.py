@@ -80,6 +80,8 @@ def test_sentences_follow_the_intervals() -> None:
     rows = [("base", 0.0, 0.0, 0.0), ("a", 0.3, 0.1, 0.5), ("b", -0.3, -0.5, -0.1), ("c", -0.1, -0.3, 0.1)]
     table = pd.DataFrame([{"model": m, "n": 9, "difference": d, "low": lo, "high": hi} for m, d, lo, hi in rows])
     said = claims.likelihood_sentences(table, {name: name.upper() for name, *_ in rows}, "base", "these texts")
-    words = ["A is worse than BASE", "B is better than BASE", "C shows no difference to BASE"]
+    words = ["A is worse than the BASE", "B is better than the BASE", "C shows no difference to the BASE"]
     assert len(said) == 3 and all(word in sentence for word, sentence in zip(words, said, strict=True))
+    other = claims.likelihood_sentences(table, {name: name.upper() for name, *_ in rows}, "a", "these texts")
+    assert any("B is better than A:" in sentence for sentence in other)  # a variant's name takes no article
     assert "-0.1000 bits per byte [-0.3000, +0.1000], n = 9" in said[2]

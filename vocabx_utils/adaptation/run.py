@@ -112,7 +112,7 @@ def adapt(
     split = split_texts(found, chosen.held_out, chosen.validation)
     key = {"model": str(model), "texts": split.digest(), **chosen.key()}
     if open_out(out, key):
-        tell(f"{out} is finished: nothing to do. Remove it, or give another folder, to do it again")
+        tell(f"{out} is finished: nothing to do. Remove it, or give another folder, to do it again.")
         return Adapted(out, read_json(out / SUMMARY))
     for part, size in split.sizes().items():
         tell(f"{part.replace('_', '-')}: {size['files']} files, {size['bytes'] / 1e6:.2f} MB")
@@ -124,7 +124,7 @@ def adapt(
         work = Steps(out / WORK, tell, _PARTS + (not chosen.learning_rate) + (chosen.fine_tune != "none"))
         tokens = _propose(work, tokenizer, split, chosen)
         if dry_run:
-            tell("dry run: nothing was trained. The same command without it goes on from here")
+            tell("dry run: nothing was trained. The same command without it goes on from here.")
             return Adapted(out, {"tokens": tokens.result, "warnings": tokens.result["warnings"]})
         base = load_base_model(model, device=chosen.device, dtype=chosen.dtype)
         Student(base.model, base.vocab_size)  # refuses a family whose logits phase 1 would get wrong

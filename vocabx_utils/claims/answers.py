@@ -122,12 +122,13 @@ def likelihood_sentences(table: pd.DataFrame, names: Mapping[str, str], referenc
     Intervals in the table (`likelihood.likelihood_table`) cover 95 %, and negative differences are gains.
     """
     said = {"confirmed": "is worse than", "not confirmed": "is better than", "cannot tell": "shows no difference to"}
+    other = f"the {names[reference]}" if reference == "base" else names[reference]
     sentences = []
     rows: Any = table[table["model"] != reference].itertuples()
     for row in rows:
         gap = Interval(row.difference, row.low, row.high)
         numbers = f"{gap.estimate:+.4f} bits per byte [{gap.low:+.4f}, {gap.high:+.4f}], n = {row.n}"
-        sentences.append(f"On {texts}, {names[row.model]} {said[judge(gap)]} {names[reference]}: {numbers}.")
+        sentences.append(f"On {texts}, {names[row.model]} {said[judge(gap)]} {other}: {numbers}.")
     return sentences
 
 
