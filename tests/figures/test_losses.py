@@ -71,11 +71,14 @@ def test_metric_chart_leaves_gaps_for_missing_values() -> None:
     assert drawn["mean init, CE"] == ([0, 3], [3.0, 2.0])
 
 
-def test_training_is_solid_and_validation_dashed_as_in_the_thesis() -> None:
+def test_training_is_thin_without_markers_and_validation_keeps_the_style_of_its_variant() -> None:
     metrics = {"mean_kl_first": [{"epoch": at, "ce": 3.0 - at, "train_ce": 4.0 - at} for at in range(3)]}
-    dashed, solid = metric_chart(metrics, "ce", train_key="train_ce").get_lines()
-    assert dashed.get_linestyle() == "--" and list(dashed.get_ydata()) == [3.0, 2.0, 1.0]
-    assert solid.get_linestyle() == "-" and list(solid.get_ydata()) == [4.0, 3.0, 2.0]
+    thin, curve = metric_chart(metrics, "ce", train_key="train_ce").get_lines()
+    style = variant_style("mean_kl_first")
+    assert (curve.get_marker(), curve.get_linestyle()) == (style["marker"], style["linestyle"])
+    assert list(curve.get_ydata()) == [3.0, 2.0, 1.0]
+    assert thin.get_marker() == "" and thin.get_linewidth() < curve.get_linewidth()
+    assert list(thin.get_ydata()) == [4.0, 3.0, 2.0]
 
 
 def test_stage_losses_run_on_over_stages(tiny: TinyRun) -> None:

@@ -52,16 +52,16 @@ def metric_chart(
 ) -> Axes:
     """Draw a validation metric of phase 1 by epoch, one curve for each variant; missing values leave a gap.
 
-    The metric `train_key` of the training data is drawn solid and thin, as in the thesis; validation is dashed then.
-    A variant that was not trained is a dotted line at its value: what lies below it was learned.
+    The metric `train_key` of the training data is a thin line without markers, so that the validation curve of each
+    variant keeps its own marker and line. A variant that was not trained is a dotted line at its value: what lies
+    below it was learned.
     """
     ax = new_axes(ax)
     last = max((line["epoch"] for lines in metrics.values() for line in lines), default=0)
     for variant, lines in metrics.items():
         style = variant_style(variant) | {"label": variant_label(variant)}
-        held_out: dict[str, Any] = {"linestyle": "--"} if train_key else {}
-        seen: dict[str, Any] = {"linestyle": "-", "lw": 1.0, "ms": 2.5, "label": None}
-        for name, look in ((key, held_out), (train_key, seen)):
+        seen: dict[str, Any] = {"linestyle": "-", "lw": 0.8, "marker": "", "label": None}
+        for name, look in ((train_key, seen), (key, {})):
             points = [(line["epoch"], line[name]) for line in lines if name and _finite(line.get(name))]
             if len(lines) == 1 and points and name == key:
                 points, look = [*points, (last, points[0][1])], {"linestyle": ":", "markevery": [0]}
@@ -85,7 +85,7 @@ def draw_metric(metrics: Metrics, key: str) -> Drawing:
     legend_by_end(ax, **_BESIDE)
     counts = next(iter(metrics.values()))[-1]
     places = sum(counts.get(name, 0) for name in counted)
-    both = " Thin and solid: training; dashed: validation." if train else ""
+    both = " Thin, without markers: training." if train else ""
     kinds = " and ".join(name.removeprefix("n_").replace("_", " ") for name in counted)
     dotted = " Dotted: not trained." * any(line.get_linestyle() == ":" for line in ax.lines)
     note(ax, f"Lower is better. Validation, n = {places:,.0f} positions ({kinds}), {_ONE_RUN}.{both}{dotted}")
