@@ -31,6 +31,7 @@ _NATS = "cross-entropy (nats per token)"
 _POSITION = "KL (nats per position)"
 _BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
 _ONE_RUN = "one run for each variant (no bands)"
+_LEAST = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 
 
 _METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
@@ -253,23 +254,33 @@ def _first_to_last(curves: Curves) -> str:
 
 
 def draw_wrong_pairs(losses: pd.DataFrame) -> Drawing:
-    """Draw the KL of wrong pairs against that of the true partners.
+    """Draw the KL of wrong pairs against that of the true partners, both logarithmic, for most true ones are near 0.
 
     Args:
-        losses: columns `order` (the reading of "smallest offsets"), `wrong place` and `true partner`, in nats.
+        losses: columns `order` (the reading of "smallest offsets"), `wrong place` and `true partner`, in nats, and
+            `text`, the number of the text that holds the pair.
     """
-    fig, ax = plt.subplots(figsize=(5, 4.2))
+    fig, ax = plt.subplots(figsize=(5.6, 4.6))
+    costs = losses[["true partner", "wrong place"]].astype(float).clip(lower=_LEAST)
     for at, (order, part) in enumerate(losses.groupby("order")):
         style = cycle_style(at) | {"linestyle": "none", "alpha": 0.7, "label": f"smallest by {order}, n = {len(part)}"}
-        ax.plot(part["true partner"], part["wrong place"], **style)
-    end = max(1.0, 1.1 * float(losses["true partner"].max())) if len(losses) else 1.0
-    ax.plot([0, end], [0, end], color="0.4", linewidth=1, marker="", linestyle="--", label="equal cost")
+        ax.plot(*costs.loc[part.index].to_numpy().T, **style)
+    across, up = ((0.7 * costs[name].min(), 1.5 * costs[name].max()) if len(costs) else (_LEAST, 1.0) for name in costs)
+    ends = [min(across[0], up[0]), max(across[1], up[1])]
+    ax.plot(ends, ends, color="0.4", linewidth=1, marker="", linestyle="--", label="equal cost")
+    ax.set(xscale="log", yscale="log", xlim=across, ylim=up)
     ax.set(xlabel="KL at the true partner (nats)", ylabel="KL at the wrong place (nats)")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
     ax.set_title("What a wrong pair costs")
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
+    texts = f"{losses['text'].nunique()} text{'s' * (losses['text'].nunique() != 1)}"
+    edge = f" Below {_LEAST:g} nats: drawn at {_LEAST:g}." if (losses[list(costs)] < _LEAST).any(axis=None) else ""
+    note(ax, f"n = {len(losses)} pairs of {texts}; those of one text are not independent.{edge}")
     above = int((losses["wrong place"] > losses["true partner"]).sum())
     alt = (
-        f"Scatter of {len(losses)} wrong pairs: the KL at the wrong place over the KL at the true partner, with the "
-        f"diagonal. {above} of {len(losses)} points lie above it, where the wrong place costs more."
+        f"Scatter of {len(losses)} wrong pairs of {texts}: the KL at the wrong place over the KL at the true "
+        f"partner, both logarithmic, with the diagonal. {above} of {len(losses)} points lie above it, where the wrong "
+        "place costs more."
     )
     return Drawing(fig, alt)
