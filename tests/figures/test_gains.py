@@ -146,7 +146,8 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
         }  # fmt: skip
         return [
             {"text": text, "model": model, "arm": arm, "n": n, "tokens_per_1000_bytes": tokens, "bpb": bits,
-             "saved": 1 - tokens / 400, "above_base": [bits - 1.5, bits - 1.52, bits - 1.45]}
+             "saved": 1 - tokens / 400, "above_base": [bits - 1.5, bits - 1.52, bits - 1.45],
+             "bits": [1.0] * len(text)}
             for (arm, n), (tokens, bits) in values.items()
         ]  # fmt: skip
 
@@ -155,7 +156,8 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
     drawing = draw_domains([*rows("headers", "A"), *rows("german", "A"), *rows("german", "B"), without_base])
     one, two, three, empty = drawing.figure.axes
     assert [ax.get_title().split("\n") for ax in (one, two, three)] == [
-        ["German manual pages", "A"], ["C headers", "A"], ["German manual pages", "B"],
+        ["German manual pages", "A", "n = 6 documents"], ["C headers", "A", "n = 7 documents"],
+        ["German manual pages", "B", "n = 6 documents"],
     ]  # fmt: skip
     assert not empty.axison
     points = [(float(c[0].get_xdata()[0]), float(c[0].get_ydata()[0]), c[0].get_markersize()) for c in one.containers]
@@ -164,4 +166,12 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
     assert np.allclose(bar[:, 1], [1.38, 1.45])  # around its own bits per byte
     assert "3 untrained points lie above" in drawing.alt
     assert legend_is_above(drawing.figure)
-    assert "C headers, A: base 1.500 bits, base + LoRA 1.200, lowest of those with new tokens 1.150" in drawing.alt
+    sizes = "Small points: N = 800 new tokens; large: 3,200."
+    assert sizes in drawing.alt and sizes in drawing.figure.get_supxlabel().replace("\n", " ")
+    others = [row | {"n": 1500} if row["n"] == 3200 else row for row in rows("headers", "A")]
+    mixed = draw_domains([*rows("german", "A"), *rows("german", "B"), *others])
+    assert "large: 3,200, but 1,500 in C headers with A." in mixed.alt
+    assert (
+        "C headers, A (n = 7 documents): base 1.500 bits, base + LoRA 1.200, lowest of those with new tokens 1.150"
+        in drawing.alt
+    )

@@ -245,7 +245,8 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
     """Draw bits per byte against tokens per 1,000 bytes, a column for each text, a row for each model, a point an arm.
 
     Bars are the paired 95 % intervals of the difference to the base, put at its bits per byte. Points with more new
-    tokens are larger. An untrained arm that lies above all others is left out, and the note says so.
+    tokens are larger, and the note says how many that is where. An untrained arm that lies above all others is left
+    out, and the note says so.
 
     Args:
         rows: see `measured.read_domains`; those of a model and text without a base are left out.
@@ -273,14 +274,30 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
             look = _arm_style(row["arm"]) | {"markersize": 8 if row["n"] > smallest else 5}
             point = ax.errorbar(row["tokens_per_1000_bytes"], row["bpb"], yerr=bars, elinewidth=1, **look)
             drawn.setdefault(DOMAIN_ARMS[row["arm"]], point)
-        ax.set(title=f"{DOMAIN_TEXTS.get(text, text)}\n{model.removesuffix('-Instruct')}")
+        ax.set_title("\n".join([*_domain(own[0]), f"n = {len(own[0]['bits'])} documents"]))
         ax.set(xlabel="tokens per 1,000 bytes", ylabel="bits per byte")
         told.append(_told_domain(own))
     _legend_above(fig, drawn)
     left_out = f" {beyond} untrained point{'s lie' if beyond > 1 else ' lies'} above." if beyond else ""
-    note(axes[-1, 0], f"Down and left is better. Large: more new tokens. Bars: 95 %, against the base.{left_out}")
+    note(axes[-1, 0], f"Down and left is better.{_told_sizes(known)} Bars: 95 %, against the base.{left_out}")
     words = "Bits per byte of held-out documents against tokens per 1,000 bytes, a panel for each text and model."
-    return Drawing(fig, f"{words}{left_out} {' '.join(told)}")
+    return Drawing(fig, f"{words}{_told_sizes(known)}{left_out} {' '.join(told)}")
+
+
+def _domain(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What text and model of a record of `measured.read_domains` are called."""
+    return DOMAIN_TEXTS.get(row["text"], row["text"]), row["model"].removesuffix("-Instruct")
+
+
+def _told_sizes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many new tokens small and large points have, and in which panels if large ones differ."""
+    counts = {row["n"] for row in rows if row["n"]}
+    places = {n: sorted({" with ".join(_domain(row)) for row in rows if row["n"] == n}) for n in counts - {min(counts)}}
+    if not places:
+        return f" N = {min(counts):,} new tokens." if counts else ""
+    first, *others = sorted(places, key=lambda n: (-len(places[n]), n))
+    large = "".join(f", but {n:,} in {' and '.join(places[n])}" for n in others)
+    return f" Small points: N = {min(counts):,} new tokens; large: {first:,}{large}."
 
 
 def _arm_style(arm: str) -> dict[str, Any]:
@@ -294,7 +311,7 @@ def _arm_style(arm: str) -> dict[str, Any]:
 
 def _told_domain(rows: Sequence[Mapping[str, Any]]) -> str:
     arms = {(row["arm"], row["n"]): row for row in rows}
-    place = f"{DOMAIN_TEXTS.get(rows[0]['text'], rows[0]['text'])}, {rows[0]['model'].removesuffix('-Instruct')}"
+    place = f"{', '.join(_domain(rows[0]))} (n = {len(rows[0]['bits'])} documents)"
     listed = [f"base {arms['base', 0]['bpb']:.3f} bits"]
     if ("base_lora", 0) in arms:
         listed.append(f"base + LoRA {arms['base_lora', 0]['bpb']:.3f}")
