@@ -182,27 +182,6 @@ def recipe_setting(setting: str) -> tuple[str, str]:
     return DOMAIN_TEXTS.get(text, text), RECIPE_MODELS.get(model, model)
 
 
-def best_of_families(sweeps: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
-    """Tabulate the best value that any run of a family reached in each setting, failures left out.
-
-    Args:
-        sweeps: see `read_recipes`.
-
-    Returns:
-        A line a family; columns by measure and setting: KL at merged spans in nats, and bits per byte above those of
-        the base model. The two of a line need not be of one run.
-    """
-    lines = [
-        {"family": RECIPES[row["family"]], "setting": setting, RECIPE_COLUMNS["kl_last"]: row["kl_last"],
-         "bits above base": row["bpb"] - row["base_bpb"]}
-        for setting, rows in sweeps.items()
-        for row in rows
-        if row.get("kl_last") is not None
-    ]  # fmt: skip
-    best = pd.DataFrame(lines).pivot_table(index="family", columns="setting", aggfunc="min")
-    return best.loc[[name for name in RECIPES.values() if name in best.index]]
-
-
 def advice_against(verdict: Mapping[str, Any]) -> pd.DataFrame:
     """Tabulate the advised runs against each reference on the report split, over all settings.
 

@@ -222,8 +222,8 @@ def draw_before_after(docs: Path) -> str:
     all_before, all_after = (len(encode_all(t, [held])[0]) for t in (extension.original, extension.extended))
     alt = (
         f"A passage of this package's source as tokens, twice. Original: {before} tokens. Extended: {after}, some of "
-        f"which cross words, such as a line break with its indentation. In the whole file {all_before} tokens become "
-        f"{all_after}."
+        f"which cross words, such as a line break with its indentation. In the whole file {all_before:,} tokens become "
+        f"{all_after:,}."
     )
     theme()
     axes = draw_strip(token_strip(extension, passage), width=88)

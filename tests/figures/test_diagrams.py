@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from figures.figure_parts import lines
 
-from vocabx_utils.figures.diagrams import loss_gradient_chart, pipeline_diagram
+from vocabx_utils.figures.diagrams import draw_diagram, loss_gradient_chart, pipeline_diagram
 from vocabx_utils.paths import project_root
 
 
@@ -18,6 +18,11 @@ def test_the_pipeline_has_every_notebook_in_a_box_that_nothing_else_touches() ->
     for text in (text for text in ax.texts if text.get_text()):
         around = text.get_window_extent()
         assert sum(box.overlaps(around) for box in boxes) == text.get_text()[:2].isdigit(), text.get_text()
+
+
+def test_the_text_of_the_pipeline_names_every_notebook() -> None:
+    alt = draw_diagram(pipeline_diagram).alt
+    assert all(name in alt for name in ("01", "02", "03", "04", "05", "06", "07"))
 
 
 def test_loss_and_gradient_values() -> None:

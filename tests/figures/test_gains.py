@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from vocabx_utils.figures.gains import draw_domains, draw_frontier, draw_phrases, draw_token_gains, draw_tradeoff
+from vocabx_utils.figures.gains import draw_domains, draw_frontier, draw_phrases, draw_token_gains
 from vocabx_utils.figures.theme import theme
-from vocabx_utils.measured import RECIPES, by_setting, ce_line, read_bench
-from vocabx_utils.paths import project_root
+from vocabx_utils.measured import RECIPES
 
 
 def test_tokens_stand_at_their_kl_before_and_after() -> None:
@@ -36,42 +35,6 @@ def test_a_kl_of_zero_stands_at_the_edge_of_the_logarithmic_axis() -> None:
     better, worse = (part.get_offsets().tolist() for part in draw_token_gains(tokens, "x").figure.axes[0].collections)
     assert better == [[1.0, 1e-3]]
     assert worse == [[1e-3, 1e-3]]
-
-
-def test_the_line_of_the_trade_off_joins_what_differs_in_lambda_alone() -> None:
-    values = {
-        "mean_untrained": (9.0, 9.0), "mean_kl_last": (0.2, 1.0), "mean_kl_last_ce1": (0.5, 0.8),
-        "mean_kl_last_ce0.3": (0.3, 0.9), "mean_ce": (0.9, 0.7), "random_ce": (1.0, 2.0),
-    }  # fmt: skip
-    rows = {name: {"kl_last": kl, "bpb": bits} for name, (kl, bits) in values.items()}
-    drawing = draw_tradeoff({"M, python": rows, "untrained": {"mean_untrained": rows["mean_untrained"]}})
-    (ax,) = drawing.figure.axes
-    line, *points = ax.get_lines()
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.2, 0.3, 0.5], [1.0, 0.9, 0.8])
-    assert [(float(p.get_xdata()[0]), float(p.get_ydata()[0])) for p in points] == [(0.9, 0.7)]
-    assert [text.get_text() for text in ax.texts] == ["λ = 0", "λ = 1"]
-    assert "mean init, KL (last) has the lowest KL" in drawing.alt
-    assert "mean init, CE the fewest bits per byte" in drawing.alt
-
-
-def test_names_of_the_trade_off_as_measured_cover_no_mark_and_marks_differ_in_colour() -> None:
-    theme()
-    measured = by_setting(read_bench(project_root() / "results" / "phase1"))
-    figure = draw_tradeoff({title: rows for title, rows in measured.items() if len(ce_line(rows)) > 2}).figure
-    figure.draw_without_rendering()
-    assert len(figure.axes) == 2
-    points, near = figure.dpi / 72, 8.0  # points of type: further away a name is taken for that of another mark
-    for ax in figure.axes:
-        line, *marks = ax.get_lines()
-        assert len({mark.get_color() for mark in marks}) == len(marks) >= 4
-        centres = ax.transData.transform(np.concatenate([mark.get_xydata() for mark in (line, *marks)]))
-        ends = ax.transData.transform(line.get_xydata()[[0, -1]])
-        for text, (x, y) in zip(ax.texts, ends, strict=True):
-            box = text.get_window_extent()
-            assert not any(box.padded(2 * points).contains(*centre) for centre in centres)
-            away = np.hypot(max(box.x0 - x, x - box.x1, 0), max(box.y0 - y, y - box.y1, 0))
-            assert away <= near * points
-            assert text.get_color() == line.get_color()
 
 
 def test_saved_tokens_have_a_panel_for_each_tokenizer_and_corpus() -> None:
@@ -138,6 +101,23 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     assert legend_is_above(drawing.figure)
 
 
+def test_the_frontier_without_its_search_has_the_judged_rows_and_a_ring_around_the_advised_one() -> None:
+    runs = [{"run": "fade:1", "family": "fade", "kl_last": 0.1, "bpb": 0.8, "base_bpb": 0.75}]
+    values = {"r1:3": (0.2, 0.03), "kl:0": (0.1, 0.05), "ce:1": (0.9, -0.01)}
+    rows = {name: {"kl_last": [x, x, x], "above_base": [y, y, y]} for name, (x, y) in values.items()}
+    verdict = {"settings": {"qwen-headers": {"rows": rows, "finalists": {"r1:3": {}}, "advice": {"run": "r1:3"}}}}
+    drawing = draw_frontier({"qwen-headers": runs}, verdict, search=False)
+    (ax, *_) = drawing.figure.axes
+    assert len(ax.containers) == 3
+    [ring] = [line for line in ax.lines if line.get_markersize() == 15]
+    assert ring.get_xydata().tolist() == [[0.2, 0.03]]
+    (legend,) = drawing.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [RECIPES[k] for k in ("kl", "ce", "r1")]
+    lowest = "lowest KL KL last (0.100 nats, +0.0500 bits), fewest bits CE (0.900 nats, -0.0100 bits)"
+    assert f"C headers, Qwen2.5-Coder-0.5B: {lowest}, advised R1" in drawing.alt
+    assert "ring" in drawing.figure.get_supxlabel() and "far beyond" not in drawing.alt
+
+
 def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm() -> None:
     def rows(text: str, model: str) -> list[dict[str, object]]:
         values = {
@@ -146,7 +126,8 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
         }  # fmt: skip
         return [
             {"text": text, "model": model, "arm": arm, "n": n, "tokens_per_1000_bytes": tokens, "bpb": bits,
-             "saved": 1 - tokens / 400, "above_base": [bits - 1.5, bits - 1.52, bits - 1.45]}
+             "saved": 1 - tokens / 400, "above_base": [bits - 1.5, bits - 1.52, bits - 1.45],
+             "bits": [1.0] * len(text)}
             for (arm, n), (tokens, bits) in values.items()
         ]  # fmt: skip
 
@@ -155,7 +136,8 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
     drawing = draw_domains([*rows("headers", "A"), *rows("german", "A"), *rows("german", "B"), without_base])
     one, two, three, empty = drawing.figure.axes
     assert [ax.get_title().split("\n") for ax in (one, two, three)] == [
-        ["German manual pages", "A"], ["C headers", "A"], ["German manual pages", "B"],
+        ["German manual pages", "A", "n = 6 documents"], ["C headers", "A", "n = 7 documents"],
+        ["German manual pages", "B", "n = 6 documents"],
     ]  # fmt: skip
     assert not empty.axison
     points = [(float(c[0].get_xdata()[0]), float(c[0].get_ydata()[0]), c[0].get_markersize()) for c in one.containers]
@@ -164,4 +146,12 @@ def test_domains_have_a_panel_for_each_text_and_model_and_a_point_for_each_arm()
     assert np.allclose(bar[:, 1], [1.38, 1.45])  # around its own bits per byte
     assert "3 untrained points lie above" in drawing.alt
     assert legend_is_above(drawing.figure)
-    assert "C headers, A: base 1.500 bits, base + LoRA 1.200, lowest of those with new tokens 1.150" in drawing.alt
+    sizes = "Small points: N = 800 new tokens; large: 3,200."
+    assert sizes in drawing.alt and sizes in drawing.figure.get_supxlabel().replace("\n", " ")
+    others = [row | {"n": 1500} if row["n"] == 3200 else row for row in rows("headers", "A")]
+    mixed = draw_domains([*rows("german", "A"), *rows("german", "B"), *others])
+    assert "large: 3,200, but 1,500 in C headers with A." in mixed.alt
+    assert (
+        "C headers, A (n = 7 documents): base 1.500 bits, base + LoRA 1.200, lowest of those with new tokens 1.150"
+        in drawing.alt
+    )

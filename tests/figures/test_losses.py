@@ -71,11 +71,14 @@ def test_metric_chart_leaves_gaps_for_missing_values() -> None:
     assert drawn["mean init, CE"] == ([0, 3], [3.0, 2.0])
 
 
-def test_training_is_solid_and_validation_dashed_as_in_the_thesis() -> None:
+def test_training_is_thin_without_markers_and_validation_keeps_the_style_of_its_variant() -> None:
     metrics = {"mean_kl_first": [{"epoch": at, "ce": 3.0 - at, "train_ce": 4.0 - at} for at in range(3)]}
-    dashed, solid = metric_chart(metrics, "ce", train_key="train_ce").get_lines()
-    assert dashed.get_linestyle() == "--" and list(dashed.get_ydata()) == [3.0, 2.0, 1.0]
-    assert solid.get_linestyle() == "-" and list(solid.get_ydata()) == [4.0, 3.0, 2.0]
+    thin, curve = metric_chart(metrics, "ce", train_key="train_ce").get_lines()
+    style = variant_style("mean_kl_first")
+    assert (curve.get_marker(), curve.get_linestyle()) == (style["marker"], style["linestyle"])
+    assert list(curve.get_ydata()) == [3.0, 2.0, 1.0]
+    assert thin.get_marker() == "" and thin.get_linewidth() < curve.get_linewidth()
+    assert list(thin.get_ydata()) == [4.0, 3.0, 2.0]
 
 
 def test_stage_losses_run_on_over_stages(tiny: TinyRun) -> None:
@@ -124,12 +127,22 @@ def test_epochs_run_through_the_stages() -> None:
 
 
 def test_wrong_pairs_stand_over_their_true_partners() -> None:
-    rows = [("sum", 3.0, 0.5), ("sum", 0.2, 0.4), ("original", 2.0, 1.0)]
-    drawing = draw_wrong_pairs(pd.DataFrame(rows, columns=["order", "wrong place", "true partner"]))
-    drawn = lines(drawing.figure.axes[0])
+    rows = [("sum", 3.0, 0.5, 7), ("sum", 0.2, 0.4, 7), ("original", 2.0, 0.0, 8)]
+    columns = ["order", "wrong place", "true partner", "text"]
+    drawing = draw_wrong_pairs(pd.DataFrame(rows, columns=columns))
+    ax = drawing.figure.axes[0]
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    drawn = lines(ax)
     assert drawn["smallest by sum, n = 2"] == ([0.5, 0.4], [3.0, 0.2])
-    assert drawn["equal cost"] == ([0, 1.1], [0, 1.1])
+    assert drawn["smallest by original, n = 1"] == ([0.001], [2.0])  # 0 has no place on the axis
+    assert ax.get_xlim()[0] < 0.001 and ax.get_ylim()[1] > 3
+    same, equal = drawn["equal cost"]
+    assert same == equal
+    words = drawing.figure.get_supxlabel().replace("\n", " ")
+    assert "3 pairs of 2 texts" in words and "drawn at 0.001" in words
     assert "2 of 3 points lie above" in drawing.alt
-    empty = draw_wrong_pairs(pd.DataFrame([], columns=["order", "wrong place", "true partner"]))
+    far = draw_wrong_pairs(pd.DataFrame(rows[:2], columns=columns)).figure.get_supxlabel()
+    assert "2 pairs of 1 texts" not in far and "0.001" not in far
+    empty = draw_wrong_pairs(pd.DataFrame([], columns=columns))
     assert "0 of 0" in empty.alt
     plt.close("all")

@@ -19,7 +19,7 @@ def test_forest_names_its_ends_and_counts_intervals_without_zero() -> None:
     rows = [("a", -0.2, -0.3, -0.1), ("b", 0.1, -0.1, 0.3), ("c", 0.4, 0.3, 0.5), ("d", -0.3, -0.4, -0.2)]
     said = forest_pattern(pd.DataFrame(rows, columns=["model", "difference", "low", "high"], index=[3, 4, 7, 9]))
     assert said == (
-        "Lowest is d with -0.300, highest c with +0.400; of 4 intervals 3 exclude 0, 2 below it and 1 above it."
+        "The lowest is d with -0.300, the highest c with +0.400. Of 4 intervals 3 exclude 0: 2 below it and 1 above it."
     )
     assert forest_pattern(pd.DataFrame(columns=["model", "difference", "low", "high"])) == "Nothing is drawn."
 

@@ -13,7 +13,9 @@ from figures.figure_parts import contrast, linear
 from matplotlib.lines import Line2D
 from PIL import Image
 
+from vocabx_utils.config import Phase1Config
 from vocabx_utils.figures.theme import (
+    ADVISED_COLOR,
     BASE_COLOR,
     FAINT,
     PALETTE,
@@ -94,6 +96,22 @@ def test_styles_differ_in_marker_and_line_not_only_in_colour() -> None:
     assert variant_style("mean_hidden_last") == variant_style("mean_hidden_last")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        Phase1Config().variants,
+        ["base", "mean_ce", "mean_kl_last_ce0.1", "mean_kl_last_ce0.1_no_a", "mean_kl_last_ce0.1_full"],
+    ],
+    ids=["notebook 03", "notebook 04"],
+)
+def test_no_two_variants_of_a_notebook_look_alike(names: list[str]) -> None:
+    styles = [variant_style(name) for name in names]
+    assert len({style["marker"] for style in styles}) == len(names)
+    assert len({str(style["linestyle"]) for style in styles if style["linestyle"] != ":"}) >= len(names) - 2
+    stems = {name.removesuffix("_no_a").removesuffix("_full") for name in names}
+    assert len({style["color"] for style in styles}) == len(stems)
+
+
 def test_dotted_is_only_what_was_not_trained() -> None:
     """A line is dotted that has no dash longer than twice its width."""
     names = ["base", "base_full", "tuned_base", "tuned_mean_untrained", *(f"mean_kl_last_ce{k}" for k in range(64))]
@@ -131,13 +149,13 @@ def test_the_simulation_keeps_white_and_grey() -> None:
 
 @pytest.mark.parametrize("eyes", MACHADO)
 def test_colours_of_lines_stay_apart_for_all_eyes(eyes: str) -> None:
-    seen = [lab(np.array(MACHADO[eyes]) @ linear(color)) for color in (*PALETTE, BASE_COLOR)]
+    seen = [lab(np.array(MACHADO[eyes]) @ linear(color)) for color in (*PALETTE, BASE_COLOR, ADVISED_COLOR)]
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 20
 
 
 def test_colours_of_lines_and_words_stand_out_on_white() -> None:
     assert contrast("#777777") == pytest.approx(4.48, abs=0.01)
-    assert min(contrast(color) for color in (*PALETTE, BASE_COLOR)) >= 3
+    assert min(contrast(color) for color in (*PALETTE, BASE_COLOR, ADVISED_COLOR)) >= 3
     assert contrast(FAINT) >= 4.5
 
 

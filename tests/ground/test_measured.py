@@ -99,22 +99,6 @@ def test_recipes_are_their_sweeps_and_a_verdict(tmp_path: Path) -> None:
     assert bench.read_recipes(tmp_path)[1] == {"settings": {}}
 
 
-def test_the_best_of_families_is_taken_column_by_column() -> None:
-    def row(family: str, kl: float | None, bits: float) -> dict[str, Any]:
-        return {"family": family, "kl_last": kl, "bpb": bits, "base_bpb": 0.5, "run": "x"}
-
-    sweeps = {
-        "one": [row("r4", 0.2, 0.51), row("r4", 0.1, 0.53), row("td", 0.4, 0.49), {"family": "ce", "error": "nan"}],
-        "two": [row("td", 0.3, 0.6), row("ce", None, 0.4)],
-    }
-    best = bench.best_of_families(sweeps)
-    assert list(best.index) == [bench.RECIPES["td"], bench.RECIPES["r4"]]  # in the order of RECIPES, failures out
-    assert best.loc[bench.RECIPES["r4"], ("KL at merged spans", "one")] == 0.1
-    assert best.loc[bench.RECIPES["r4"], ("bits above base", "one")] == pytest.approx(0.01)
-    assert best.loc[bench.RECIPES["td"], ("bits above base", "two")] == pytest.approx(0.1)
-    assert best.isna().loc[bench.RECIPES["r4"], ("KL at merged spans", "two")]
-
-
 def test_arms_of_a_domain_are_compared_on_the_same_documents(tmp_path: Path) -> None:
     def line(arm: str, n: int, bits: list[float], seed: int = 0) -> dict[str, Any]:
         return {"arm": arm, "n": n, "bits": bits, "bytes": [10, 20, 40, 30, 25, 15, 35, 12], "seed": seed}

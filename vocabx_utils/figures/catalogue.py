@@ -74,28 +74,8 @@ def _drawing(ax: Axes, alt: str) -> Drawing:
     return Drawing(figure, alt)
 
 
-_DIAGRAMS: dict[Callable[..., Axes], str] = {
-    diagrams.pipeline_diagram: (
-        "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
-        "fine-tuning (04) and evaluation (05); until phase 1 it stays as it is but for the rows of its new tokens. "
-        "Notebook 06 looks inside after phase 1; 07 compares whole runs and asks what is the method and what the seed."
-    ),
-    diagrams.distillation_diagram: (
-        "Diagram of self-distillation: the teacher reads one text as four tokens, num, py, as, np; the student reads "
-        "it as three, with the new token numpy. The same frozen model predicts P and Q from them. The loss is the KL "
-        "divergence between P and Q where both have read the same text, and its gradient moves only the input row of "
-        "the new token; its head row learns by cross-entropy."
-    ),
-    diagrams.loss_gradient_chart: (
-        "Line chart over the predicted probability p from 0 to 1: the cross-entropy loss falls to 0 at p = 1 while its "
-        "gradient magnitude 1/p is still 1 there; the gradient of the squared error falls to 0."
-    ),
-}
-"""What needs no run, with its alternative text."""
-
-
 def _diagram(_: Run, draw: Callable[..., Axes]) -> Drawing:
-    return _drawing(draw(), _DIAGRAMS[draw])
+    return diagrams.draw_diagram(draw)
 
 
 def _variants(run: Run, stage: str) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from vocabx_utils.figures.theme import PALETTE, new_axes
+from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes
 from vocabx_utils.thesis import AXES
 
 _SMALL = 9  # points
@@ -56,7 +58,7 @@ def pipeline_diagram(ax: Axes | None = None) -> Axes:
     _box(ax, 7.65, 0.1, 1.5, 0.7, "07\ncompare runs", _TEACHER)
     _arrow(ax, (8.4, 1.4), (8.4, 0.85))
     ax.text(7.55, 0.45, "the method,\nor the seed?", ha="right", va="center", fontsize=_SMALL, color="0.25")
-    ax.text(2.7, 3.02, "vocabulary expansion: the model itself stays as it is", ha="center")
+    ax.text(2.7, 3.02, "new tokens and their rows: all that the model had stays as it was", ha="center")
     ax.plot([0.05, 5.35], [2.9, 2.9], color="0.4", lw=1, marker="", ls="-")
     return ax
 
@@ -91,6 +93,33 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
     title = "A new token learns to stand for the tokens it replaces, from the model's own predictions"
     ax.set_title(title, fontsize="large")
     return ax
+
+
+_ALT: dict[Callable[..., Axes], str] = {
+    pipeline_diagram: (
+        "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
+        "fine-tuning (04) and evaluation (05); until phase 1 it stays as it is but for the rows of its new tokens. "
+        "Notebook 06 looks inside after phase 1; 07 compares whole runs and asks what is the method and what the seed."
+    ),
+    distillation_diagram: (
+        "Diagram of self-distillation: the teacher reads one text as four tokens, num, py, as, np; the student reads "
+        "it as three, with the new token numpy. The same frozen model predicts P and Q from them. The loss is the KL "
+        "divergence between P and Q where both have read the same text, and its gradient moves only the input row of "
+        "the new token; its head row learns by cross-entropy."
+    ),
+    loss_gradient_chart: (
+        "Line chart over the predicted probability p from 0 to 1: the cross-entropy loss falls to 0 at p = 1 while its "
+        "gradient magnitude 1/p is still 1 there; the gradient of the squared error falls to 0."
+    ),
+}
+"""Each diagram with its alternative text."""
+
+
+def draw_diagram(diagram: Callable[..., Axes]) -> Drawing:
+    """Draw one of the diagrams of this module, with its alternative text."""
+    figure = diagram().get_figure(root=True)
+    assert isinstance(figure, Figure)  # one that it made
+    return Drawing(figure, _ALT[diagram])
 
 
 def _canvas(ax: Axes | None, width: float, height: float) -> Axes:

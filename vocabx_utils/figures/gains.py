@@ -1,4 +1,4 @@
-"""What is gained: tokens saved by each strategy, the KL of each new token, what a share of cross-entropy buys."""
+"""What is gained: tokens saved by each strategy, the KL of each new token, what recipes and new tokens buy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from matplotlib.lines import Line2D
 
 from vocabx_utils.figures.labels import name_points
 from vocabx_utils.figures.looks import drawable
-from vocabx_utils.figures.theme import BASE_COLOR, FAINT, PALETTE, WIDEST, Drawing, cycle_style, note, variant_style
+from vocabx_utils.figures.theme import (
+    ADVISED_COLOR,
+    BASE_COLOR,
+    FAINT,
+    PALETTE,
+    WIDEST,
+    Drawing,
+    cycle_style,
+    note,
+)
 from vocabx_utils.glyphs import visible
-from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPES, REFERENCE_RECIPES, ce_line, recipe_setting
+from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPES, REFERENCE_RECIPES, recipe_setting
 from vocabx_utils.names import variant_label
 
 _FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 _NAMED = 5  # tokens whose text stands beside their point
-_LINE = "0.35"  # colour of runs that differ in lambda alone
 _FAR = 3.0  # runs further from the best than so many times the median run are not drawn
 _TICKS = [digit * power for power in (1e-3, 1e-2, 0.1, 1.0, 10.0) for digit in (1, 1.5, 2, 3, 5, 7)]
 
@@ -97,48 +105,9 @@ def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
     return Drawing(fig, alt)
 
 
-def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Drawing:
-    """Draw KL after merged spans against bits per byte, one panel a setting; a line joins what differs in lambda alone.
-
-    The untrained start lies far above all others and is left out; so are settings without another mean start.
-
-    Args:
-        settings: by title, rows by variant with `kl_last` (nats) and `bpb`; see `measured.by_setting`.
-    """
-    shown = {
-        title: {name: row for name, row in rows.items() if name.startswith("mean_") and name != "mean_untrained"}
-        for title, rows in settings.items()
-    }
-    shown = {title: rows for title, rows in shown.items() if rows}
-    fig, axes = plt.subplots(1, len(shown), figsize=(4.4 * len(shown) + 1.6, 3.9), squeeze=False)
-    told, drawn, places, ends = [], {}, [], []
-    for ax, (title, rows) in zip(axes[0], shown.items(), strict=True):
-        line = ce_line(rows)
-        _, kl, bits = np.reshape(line, (-1, 3)).T
-        (joined,) = ax.plot(kl, bits, "-o", color=_LINE, markersize=4, zorder=1)
-        drawn["mean init, KL (last) + λ CE"] = joined
-        points = [(x, y) for _, x, y in line]
-        ends.append({at: f"λ = {line[at][0]:g}" for at in sorted({0, len(line) - 1}) if line})
-        for name, row in rows.items():
-            if (row["kl_last"], row["bpb"]) not in points[: len(line)]:
-                points.append((row["kl_last"], row["bpb"]))
-                look = {key: value for key, value in variant_style(name).items() if key != "linestyle"}
-                (drawn[variant_label(name)],) = ax.plot(row["kl_last"], row["bpb"], linestyle="none", **look)
-        ax.set(title=title, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte", xscale="log")
-        ax.margins(x=0.16)  # room for names on the left
-        ax.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
-        ax.minorticks_off()
-        told.append(_told(title, rows))
-        places.append(np.array(points))
-    axes[0, -1].legend(list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
-    note(axes[0, 0], "Down and left is better. One run for each point; the untrained start lies far above.")
-    for ax, place, names in zip(axes[0], places, ends, strict=True):
-        name_points(ax, place, names, color=_LINE)  # of the line, whatever stands beside them
-    words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
-    return Drawing(fig, f"{words} {' '.join(told)}")
-
-
-def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Mapping[str, Any]) -> Drawing:
+def draw_frontier(
+    sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Mapping[str, Any], *, search: bool = True
+) -> Drawing:
     """Draw KL at merged spans against bits per byte above the base's, a panel a setting: one small point a run.
 
     Large points with limits are rows of the report split, finalists with a black edge. They are of other texts than the
@@ -148,19 +117,25 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
 
     Args:
         sweeps, verdict: see `measured.read_recipes`.
+        search: False draws the rows of the report split alone, and a ring around the run that is advised.
     """
+    judged = verdict.get("settings", {})
+    if not search:
+        sweeps = dict.fromkeys(sweeps, ())
     columns = min(len(sweeps), 2)
     lines = -(-len(sweeps) // columns)
     size = (min(4.9 * columns, WIDEST), 3.3 * lines + 1.2)
     fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
-    families = [name for name in RECIPES if any(row["family"] == name for rows in sweeps.values() for row in rows)]
+    shown = {row["family"] for rows in sweeps.values() for row in rows}
+    shown |= {name.split(":")[0] for found in judged.values() for name in found["rows"]}
+    families = [name for name in RECIPES if name in shown]
     looks = {
         name: {"color": style["color"], "marker": style["marker"], "linestyle": "none"}
         | ({"markerfacecolor": "none"} if name in REFERENCE_RECIPES else {})
-        for name, style in ((name, cycle_style(k)) for k, name in enumerate(families))
+        for name, style in ((name, cycle_style(k)) for k, name in enumerate(RECIPES))
     }
     drawn, told, left_out = set(), [], Counter[str]()
-    pale = 0.4 if verdict.get("settings") else 1.0  # the report split is what counts
+    pale = 0.4 if judged else 1.0  # the report split is what counts
     for ax, (setting, rows) in zip(axes.flat, sweeps.items(), strict=False):
         whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
         places = np.array([(row["kl_last"], row["bpb"] - row["base_bpb"]) for row in whole]).reshape(-1, 2)
@@ -172,7 +147,7 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
             if len(own):
                 ax.plot(*own.T, markersize=4, alpha=pale, **looks[name])
                 drawn.add(name)
-        found = verdict.get("settings", {}).get(setting, {"rows": {}, "finalists": {}})
+        found = judged.get(setting, {"rows": {}, "finalists": {}})
         for name, row in found["rows"].items():
             if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
                 edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {}
@@ -182,9 +157,11 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
                 look = looks.get(family, {"color": FAINT, "marker": "o", "linestyle": "none"})
                 ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
                 drawn.add(family)  # runs of which may all lie far beyond
+                if not search and name == found.get("advice", {}).get("run"):
+                    ax.plot(x, y, marker="o", markersize=15, mfc="none", mec=ADVISED_COLOR, mew=1.5, zorder=5)
         ax.set(
             title="\n".join(recipe_setting(setting)),
-            xlabel="KL at the last subtoken (nats)",
+            xlabel="KL at merged spans (nats)",
             ylabel="bits per byte above base",
             xscale="log",
         )
@@ -192,18 +169,29 @@ def draw_frontier(sweeps: Mapping[str, Sequence[Mapping[str, Any]]], verdict: Ma
         ticks = [tick for tick in _TICKS if low <= tick <= high]
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
-        told += _best_families(setting, whole)
+        told += _best_families(setting, whole) if search else _best_rows(setting, found)
     for ax in axes.flat[len(sweeps) :]:
         ax.set_axis_off()
     marks = {RECIPES[name]: Line2D([], [], markersize=6, **looks[name]) for name in families if name in drawn}
-    marks |= _sizes(pale, verdict.get("settings", {}))
+    marks |= _sizes(pale, judged) if search else {}
     _legend_above(fig, marks)
+    if not search:
+        note(
+            axes[0, 0],
+            "Down and left is better. Hollow: references; black edge: the two finalists; ring: the run that we advise. "
+            "Points of one kind differ in their rates. Bars: 95 % over seeds and texts.",
+        )
+        alt = (
+            "KL at merged spans (horizontal, logarithmic) against bits per byte above those of the base model, a "
+            "panel for each setting, a point with limits for each reference, the two finalists and the advised run. "
+        )
+        return Drawing(fig, alt + " ".join(told))
     counted = ", ".join(f"{count} of {RECIPES[name]}" for name, count in left_out.most_common())
     beyond = f" {left_out.total()} runs lie far beyond: {counted}." if left_out else ""
     note(axes[0, 0], f"Down and left is better. Hollow: references. Bars: 95 % over seeds and texts.{beyond}")
-    large = ", a large one with limits for each row of the report split" if verdict.get("settings") else ""
+    large = ", a large one with limits for each row of the report split" if judged else ""
     alt = (
-        "KL at the last subtoken (horizontal, logarithmic) against bits per byte above those of the base model, a "
+        "KL at merged spans (horizontal, logarithmic) against bits per byte above those of the base model, a "
         f"panel for each setting, a small point for each run of the sweep{large}, families by colour and marker."
         f"{beyond} {' '.join(told)}"
     )
@@ -236,16 +224,29 @@ def _best_families(setting: str, rows: Sequence[Mapping[str, Any]]) -> list[str]
     return [f"{place}: “{best['kl_last']}” has the lowest KL and “{best['bpb']}” the fewest bits per byte."]
 
 
-def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    best = {key: variant_label(min(rows, key=lambda name: rows[name][key])) for key in ("kl_last", "bpb")}
-    return f"In {title}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."
+def _best_rows(setting: str, found: Mapping[str, Any]) -> list[str]:
+    """Say which rows of the report split are lowest, and where the advised one is."""
+    rows = {
+        name: (row["kl_last"][0], row["above_base"][0]) for name, row in found["rows"].items() if "above_base" in row
+    }
+    if not rows:
+        return []
+    lowest = [min(rows, key=lambda name: rows[name][at]) for at in (0, 1)]
+    named = {"lowest KL": lowest[0], "fewest bits": lowest[1], "advised": found.get("advice", {}).get("run")}
+    parts = (
+        f"{words} {RECIPES.get(name.split(':')[0], name)} ({rows[name][0]:.3f} nats, {rows[name][1]:+.4f} bits)"
+        for words, name in named.items()
+        if name in rows
+    )
+    return [f"{', '.join(recipe_setting(setting))}: {', '.join(parts)}."]
 
 
 def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
     """Draw bits per byte against tokens per 1,000 bytes, a column for each text, a row for each model, a point an arm.
 
     Bars are the paired 95 % intervals of the difference to the base, put at its bits per byte. Points with more new
-    tokens are larger. An untrained arm that lies above all others is left out, and the note says so.
+    tokens are larger, and the note says how many that is where. An untrained arm that lies above all others is left
+    out, and the note says so.
 
     Args:
         rows: see `measured.read_domains`; those of a model and text without a base are left out.
@@ -273,14 +274,30 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
             look = _arm_style(row["arm"]) | {"markersize": 8 if row["n"] > smallest else 5}
             point = ax.errorbar(row["tokens_per_1000_bytes"], row["bpb"], yerr=bars, elinewidth=1, **look)
             drawn.setdefault(DOMAIN_ARMS[row["arm"]], point)
-        ax.set(title=f"{DOMAIN_TEXTS.get(text, text)}\n{model.removesuffix('-Instruct')}")
+        ax.set_title("\n".join([*_domain(own[0]), f"n = {len(own[0]['bits'])} documents"]))
         ax.set(xlabel="tokens per 1,000 bytes", ylabel="bits per byte")
         told.append(_told_domain(own))
     _legend_above(fig, drawn)
     left_out = f" {beyond} untrained point{'s lie' if beyond > 1 else ' lies'} above." if beyond else ""
-    note(axes[-1, 0], f"Down and left is better. Large: more new tokens. Bars: 95 %, against the base.{left_out}")
+    note(axes[-1, 0], f"Down and left is better.{_told_sizes(known)} Bars: 95 %, against the base.{left_out}")
     words = "Bits per byte of held-out documents against tokens per 1,000 bytes, a panel for each text and model."
-    return Drawing(fig, f"{words}{left_out} {' '.join(told)}")
+    return Drawing(fig, f"{words}{_told_sizes(known)}{left_out} {' '.join(told)}")
+
+
+def _domain(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What text and model of a record of `measured.read_domains` are called."""
+    return DOMAIN_TEXTS.get(row["text"], row["text"]), row["model"].removesuffix("-Instruct")
+
+
+def _told_sizes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many new tokens small and large points have, and in which panels if large ones differ."""
+    counts = {row["n"] for row in rows if row["n"]}
+    places = {n: sorted({" with ".join(_domain(row)) for row in rows if row["n"] == n}) for n in counts - {min(counts)}}
+    if not places:
+        return f" N = {min(counts):,} new tokens." if counts else ""
+    first, *others = sorted(places, key=lambda n: (-len(places[n]), n))
+    large = "".join(f", but {n:,} in {' and '.join(places[n])}" for n in others)
+    return f" Small points: N = {min(counts):,} new tokens; large: {first:,}{large}."
 
 
 def _arm_style(arm: str) -> dict[str, Any]:
@@ -294,7 +311,7 @@ def _arm_style(arm: str) -> dict[str, Any]:
 
 def _told_domain(rows: Sequence[Mapping[str, Any]]) -> str:
     arms = {(row["arm"], row["n"]): row for row in rows}
-    place = f"{DOMAIN_TEXTS.get(rows[0]['text'], rows[0]['text'])}, {rows[0]['model'].removesuffix('-Instruct')}"
+    place = f"{', '.join(_domain(rows[0]))} (n = {len(rows[0]['bits'])} documents)"
     listed = [f"base {arms['base', 0]['bpb']:.3f} bits"]
     if ("base_lora", 0) in arms:
         listed.append(f"base + LoRA {arms['base_lora', 0]['bpb']:.3f}")

@@ -31,6 +31,7 @@ _NATS = "cross-entropy (nats per token)"
 _POSITION = "KL (nats per position)"
 _BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
 _ONE_RUN = "one run for each variant (no bands)"
+_LEAST = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 
 
 _METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
@@ -52,16 +53,16 @@ def metric_chart(
 ) -> Axes:
     """Draw a validation metric of phase 1 by epoch, one curve for each variant; missing values leave a gap.
 
-    The metric `train_key` of the training data is drawn solid and thin, as in the thesis; validation is dashed then.
-    A variant that was not trained is a dotted line at its value: what lies below it was learned.
+    The metric `train_key` of the training data is a thin line without markers, so that the validation curve of each
+    variant keeps its own marker and line. A variant that was not trained is a dotted line at its value: what lies
+    below it was learned.
     """
     ax = new_axes(ax)
     last = max((line["epoch"] for lines in metrics.values() for line in lines), default=0)
     for variant, lines in metrics.items():
         style = variant_style(variant) | {"label": variant_label(variant)}
-        held_out: dict[str, Any] = {"linestyle": "--"} if train_key else {}
-        seen: dict[str, Any] = {"linestyle": "-", "lw": 1.0, "ms": 2.5, "label": None}
-        for name, look in ((key, held_out), (train_key, seen)):
+        seen: dict[str, Any] = {"linestyle": "-", "lw": 0.8, "marker": "", "label": None}
+        for name, look in ((train_key, seen), (key, {})):
             points = [(line["epoch"], line[name]) for line in lines if name and _finite(line.get(name))]
             if len(lines) == 1 and points and name == key:
                 points, look = [*points, (last, points[0][1])], {"linestyle": ":", "markevery": [0]}
@@ -85,7 +86,7 @@ def draw_metric(metrics: Metrics, key: str) -> Drawing:
     legend_by_end(ax, **_BESIDE)
     counts = next(iter(metrics.values()))[-1]
     places = sum(counts.get(name, 0) for name in counted)
-    both = " Thin and solid: training; dashed: validation." if train else ""
+    both = " Thin, without markers: training." if train else ""
     kinds = " and ".join(name.removeprefix("n_").replace("_", " ") for name in counted)
     dotted = " Dotted: not trained." * any(line.get_linestyle() == ":" for line in ax.lines)
     note(ax, f"Lower is better. Validation, n = {places:,.0f} positions ({kinds}), {_ONE_RUN}.{both}{dotted}")
@@ -253,23 +254,33 @@ def _first_to_last(curves: Curves) -> str:
 
 
 def draw_wrong_pairs(losses: pd.DataFrame) -> Drawing:
-    """Draw the KL of wrong pairs against that of the true partners.
+    """Draw the KL of wrong pairs against that of the true partners, both logarithmic, for most true ones are near 0.
 
     Args:
-        losses: columns `order` (the reading of "smallest offsets"), `wrong place` and `true partner`, in nats.
+        losses: columns `order` (the reading of "smallest offsets"), `wrong place` and `true partner`, in nats, and
+            `text`, the number of the text that holds the pair.
     """
-    fig, ax = plt.subplots(figsize=(5, 4.2))
+    fig, ax = plt.subplots(figsize=(5.6, 4.6))
+    costs = losses[["true partner", "wrong place"]].astype(float).clip(lower=_LEAST)
     for at, (order, part) in enumerate(losses.groupby("order")):
         style = cycle_style(at) | {"linestyle": "none", "alpha": 0.7, "label": f"smallest by {order}, n = {len(part)}"}
-        ax.plot(part["true partner"], part["wrong place"], **style)
-    end = max(1.0, 1.1 * float(losses["true partner"].max())) if len(losses) else 1.0
-    ax.plot([0, end], [0, end], color="0.4", linewidth=1, marker="", linestyle="--", label="equal cost")
+        ax.plot(*costs.loc[part.index].to_numpy().T, **style)
+    across, up = ((0.7 * costs[name].min(), 1.5 * costs[name].max()) if len(costs) else (_LEAST, 1.0) for name in costs)
+    ends = [min(across[0], up[0]), max(across[1], up[1])]
+    ax.plot(ends, ends, color="0.4", linewidth=1, marker="", linestyle="--", label="equal cost")
+    ax.set(xscale="log", yscale="log", xlim=across, ylim=up)
     ax.set(xlabel="KL at the true partner (nats)", ylabel="KL at the wrong place (nats)")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
     ax.set_title("What a wrong pair costs")
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
+    texts = f"{losses['text'].nunique()} text{'s' * (losses['text'].nunique() != 1)}"
+    edge = f" Below {_LEAST:g} nats: drawn at {_LEAST:g}." if (losses[list(costs)] < _LEAST).any(axis=None) else ""
+    note(ax, f"n = {len(losses)} pairs of {texts}; those of one text are not independent.{edge}")
     above = int((losses["wrong place"] > losses["true partner"]).sum())
     alt = (
-        f"Scatter of {len(losses)} wrong pairs: the KL at the wrong place over the KL at the true partner, with the "
-        f"diagonal. {above} of {len(losses)} points lie above it, where the wrong place costs more."
+        f"Scatter of {len(losses)} wrong pairs of {texts}: the KL at the wrong place over the KL at the true "
+        f"partner, both logarithmic, with the diagonal. {above} of {len(losses)} points lie above it, where the wrong "
+        "place costs more."
     )
     return Drawing(fig, alt)

@@ -21,8 +21,8 @@ def forest_pattern(table: pd.DataFrame, digits: int = 3) -> str:
     ends = [f"{row['model']} with {row['difference']:+.{digits}f}" for row in (low, high)]
     below, above = int((table["high"] < 0).sum()), int((table["low"] > 0).sum())
     return (
-        f"Lowest is {ends[0]}, highest {ends[1]}; of {len(table)} intervals {below + above} exclude 0, {below} below "
-        f"it and {above} above it."
+        f"The lowest is {ends[0]}, the highest {ends[1]}. Of {len(table)} intervals {below + above} exclude 0: {below} "
+        f"below it and {above} above it."
     )
 
 

@@ -33,27 +33,34 @@ from vocabx_utils.paths import runs_root
 
 PALETTE = ("#0772da", "#c17c08", "#055e38", "#50175c", "#c6399b", "#212197", "#7b5206", "#96887c")
 """Line colours: each at least 3:1 on white, any two at least 20 apart in CIELAB, for colour-blind readers too."""
-BASE_COLOR, FAINT = "#222222", "0.35"
-"""Colours of the base model, and of notes and other words beside the data."""
+BASE_COLOR, ADVISED_COLOR, FAINT = "#222222", "#8000f8", "0.35"
+"""Colours of the base model, of the recipe that we advise, and of notes and other words beside the data.
+
+The first two are as far from all line colours, and from each other, as those are.
+"""
 
 WIDEST = 9.8
 """Inches of the widest figure: a page shows what is wider with smaller letters."""
 Format = Literal["svg", "pdf", "png"]
 _SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 _LINES: tuple[Any, ...] = (
     "-", "--", "-.", (0, (6, 3)), (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (7, 2, 2, 2)),
+    (0, (4, 1, 4, 1, 1, 1)),
 )  # fmt: skip
+"""Markers and lines of the colours, and last those of the advised recipe."""
 _UNTRAINED_LINE = ":"  # theirs alone: none of the others is dotted
 _POSITIONS = ("first", "intermediate", "last")
+_ADVISED = "mean_kl_last_ce0.1"
 _ORDERED = (
     "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
     "mean_untrained", "random_untrained", "mean_kl_last_ce0.3", "mean_kl_none", "mean_kl_last_ce0.03",
-    "mean_kl_last_ce0.1", "mean_hidden_last", "mean_kl_last_ce1", "mean_kl_last_t2",
+    _ADVISED, "mean_hidden_last", "mean_kl_last_ce1", "mean_kl_last_t2",
 )  # fmt: skip
 """Variants with a style of their own, in the order of the styles; colours come round after eight.
 
-Those from mean rows that stand beside the line of CE shares have colours that differ.
+Those from mean rows that stand beside the line of CE shares have colours that differ. The advised recipe stands beside
+the first eight in most notebooks and has a look that is not in the cycle.
 """
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {}}
@@ -86,7 +93,7 @@ def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
             "axes.edgecolor": "0.3",
             "axes.grid": True,
             "axes.labelsize": size,
-            "axes.prop_cycle": cycler(color=PALETTE) + cycler(linestyle=_LINES) + cycler(marker=_MARKERS),
+            "axes.prop_cycle": cycler(color=PALETTE, linestyle=_LINES[: len(PALETTE)], marker=_MARKERS[: len(PALETTE)]),
             "axes.spines.right": False,
             "axes.spines.top": False,
             "axes.titlesize": size * 1.1,
@@ -120,14 +127,17 @@ def variant_style(name: str) -> dict[str, Any]:
     stem, added = split_variant(name)
     shift = sum(_SHIFTS[words] for words in added)
     if stem == "base":
-        return {"color": BASE_COLOR, "marker": _MARKERS[-1] if added else "h", "linestyle": _LINES[shift]}
-    style = cycle_style(_ORDERED.index(stem) if stem in _ORDERED else zlib.crc32(stem.encode()))
+        return {"color": BASE_COLOR, "marker": "*" if added else "h", "linestyle": _LINES[shift]}
+    if stem == _ADVISED:
+        style: dict[str, Any] = {"color": ADVISED_COLOR, "marker": _MARKERS[-1], "linestyle": _LINES[-1]}
+    else:
+        style = cycle_style(_ORDERED.index(stem) if stem in _ORDERED else zlib.crc32(stem.encode()))
     if stem.endswith("_untrained") and not added:
         return style | {"linestyle": _UNTRAINED_LINE}
     marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
     return style | {
-        "marker": _MARKERS[(marker + shift) % len(_MARKERS)],
-        "linestyle": _LINES[(line + shift) % len(_LINES)],
+        "marker": _MARKERS[marker - shift],
+        "linestyle": _LINES[line - shift],
     }
 
 

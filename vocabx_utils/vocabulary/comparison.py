@@ -43,12 +43,12 @@ def comparison_corpora(
         python_pairs: pairs of the Python corpus, if they are at hand; read from the installed packages otherwise.
     """
     python = list(python_pairs) if python_pairs is not None else corpus.pairs_from_packages(corpus.QUICK_PACKAGES)
-    corpora, missing = {"python packages": python}, {}
+    corpora, missing = {"Python packages": python}, {}
     alpaca = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if alpaca is None:
-        missing["code_alpaca_20k"] = "set VOCABX_DATA to a folder that holds code_alpaca_20k.jsonl.gz"
+        missing["Code Alpaca"] = "set VOCABX_DATA to a folder that holds code_alpaca_20k.jsonl.gz"
     else:
-        corpora["code_alpaca_20k"] = corpus.pairs_from_jsonl(alpaca)
+        corpora["Code Alpaca"] = corpus.pairs_from_jsonl(alpaca)
     if Path(headers).is_dir():
         corpora["C headers"] = corpus.pairs_from_tree(headers, "*.h", max_chars=10_000_000)
     else:
