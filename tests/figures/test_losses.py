@@ -132,6 +132,9 @@ def test_wrong_pairs_stand_over_their_true_partners() -> None:
     drawing = draw_wrong_pairs(pd.DataFrame(rows, columns=columns))
     ax = drawing.figure.axes[0]
     assert ax.get_xscale() == ax.get_yscale() == "log"
+    drawing.figure.canvas.draw()
+    [legend] = drawing.figure.legends
+    assert not legend.get_window_extent().overlaps(ax.get_window_extent())  # no pair lies under it
     drawn = lines(ax)
     assert drawn["smallest by sum, n = 2"] == ([0.5, 0.4], [3.0, 0.2])
     assert drawn["smallest by original, n = 1"] == ([0.001], [2.0])  # 0 has no place on the axis
