@@ -24,6 +24,13 @@ def test_headings_lose_gaps_and_share_no_anchor() -> None:
     assert page.sections == (("a", "A"), ("b", "B"))
 
 
+def test_both_forms_of_an_anchor_find_a_heading_with_punctuation() -> None:
+    links = '<a href="#the-teachers-pass">as GitHub</a><a href="#The-teacher%27s-pass">as JupyterLab</a>'
+    page = soup(f'<h1 id="T">T</h1><h2 id="The-teacher\'s-pass">The teacher\'s pass</h2>{links}')
+    assert page.h2["id"] == "the-teachers-pass"
+    assert [link["href"] for link in page.find_all("a")] == 2 * ["#the-teachers-pass"]
+
+
 def test_cells_say_what_they_head() -> None:
     table = (
         "<div><style scoped>th{}</style><table><thead><tr><th></th><th>ce</th></tr></thead>"

@@ -64,14 +64,14 @@ def mend_html(body: str, name: str, folder: Path, pages: Mapping[str, str]) -> M
 
 
 def _settle_headings(soup: BeautifulSoup) -> tuple[tuple[str, str], ...]:
-    """Close gaps between levels, make anchors lower case and unlike one another; return those of second level."""
+    """Close gaps between levels, make anchors those of GitHub and unlike one another; return those of second level."""
     level, used, sections = 0, set[str](), []
     for heading in soup.find_all(_HEADINGS):
         for mark in heading.find_all(class_="anchor-link"):
             mark.decompose()
         level = min(int(heading.name[1]), level + 1)
         heading.name = f"h{level}"
-        anchor = stem = str(heading.get("id") or "").lower()
+        anchor = stem = _settled(str(heading.get("id") or ""))
         number = 1
         while anchor in used:
             number += 1
@@ -82,6 +82,11 @@ def _settle_headings(soup: BeautifulSoup) -> tuple[tuple[str, str], ...]:
         if level == 2 and anchor:
             sections.append((anchor, heading.get_text().strip()))
     return tuple(sections)
+
+
+def _settled(anchor: str) -> str:
+    """Both forms of a heading's anchor as one: JupyterLab keeps capitals and punctuation, GitHub does not."""
+    return re.sub(r"[^\w-]", "", anchor.lower())
 
 
 def _say_what_cells_head(soup: BeautifulSoup) -> None:
@@ -129,9 +134,8 @@ def _settle_link(soup: BeautifulSoup, link: Tag, pages: Mapping[str, str]) -> No
     if page is None:
         link.name, link.attrs = "span", {"class": "file", "title": target}
     else:
-        # JupyterLab keeps capitals in anchors of headings and GitHub does not; here both forms find the heading.
         # JupyterLab finds a cell more surely than a heading, and nbconvert gives cells the same anchors.
-        settled = anchor if anchor.startswith("cell-id=") else anchor.lower()
+        settled = anchor if anchor.startswith("cell-id=") else _settled(unquote(anchor))
         link["href"] = page + (f"#{settled}" if anchor else "")
 
 
