@@ -19,7 +19,7 @@ from domain_told import NOTHING, arm, change_table, interval, lora_sentences, mo
 from vocabx_utils.figures.gains import draw_domains
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.files import read_jsonl
-from vocabx_utils.measured import DOMAIN_ARMS, read_domains
+from vocabx_utils.measured import DOMAIN_ARMS, RECIPE_COLUMNS, read_domains
 
 Rows = Sequence[dict[str, Any]]
 
@@ -46,7 +46,7 @@ def quality_table(rows: Rows) -> str:
     """What each arm saves and how it predicts."""
     header = [
         "model, text", "arm, N", "tokens per 1,000 bytes", "saved", "bits per byte", "above the base",
-        "above base + LoRA", "KL identical", "KL at merged spans", "characters a second, of base",
+        "above base + LoRA", RECIPE_COLUMNS["kl_identical"], RECIPE_COLUMNS["kl_last"], "characters a second, of base",
     ]  # fmt: skip
     lines = [
         [

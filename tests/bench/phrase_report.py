@@ -22,7 +22,7 @@ from phrase_tokenizers import FORMS
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_phrases
 from vocabx_utils.figures.theme import save_figure, theme
-from vocabx_utils.measured import DOMAIN_TEXTS, read_phrases
+from vocabx_utils.measured import DOMAIN_TEXTS, RECIPE_COLUMNS, read_phrases
 
 
 def saved_table(rows: pd.DataFrame, told: int) -> str:
@@ -78,7 +78,7 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
     header = [
         "model, text", "strategy, N", "objective", "rates, rows and head", "tokens of training", "dropout",
         "tokens saved", "positions new",
-        "KL identical", "KL at merged spans", "KL, prompt cut inside",
+        RECIPE_COLUMNS["kl_identical"], RECIPE_COLUMNS["kl_last"], "KL, prompt cut inside",
         "bits per byte above the base's", "characters a second, of base",
     ]  # fmt: skip
     lines = [

@@ -287,7 +287,7 @@ class Bench:
         def read() -> dict[str, float]:
             synchronise()
             began = time.perf_counter()
-            replies = generate(model, tokenizer, prompts, max_new_tokens=reply, engine=engine)
+            replies = generate(model, tokenizer, prompts, max_new_tokens=reply, batch_size=len(prompts), engine=engine)
             synchronise()
             seconds = time.perf_counter() - began
             characters, tokens = sum(len(r.text) for r in replies), sum(len(r.ids) for r in replies)

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from vocabx_utils.figures.labels import name_points
@@ -22,10 +22,11 @@ from vocabx_utils.figures.theme import (
     WIDEST,
     Drawing,
     cycle_style,
+    legend_above,
     note,
 )
 from vocabx_utils.glyphs import visible
-from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPES, REFERENCE_RECIPES, recipe_setting
+from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPE_COLUMNS, RECIPES, REFERENCE_RECIPES, recipe_setting
 from vocabx_utils.names import variant_label
 
 _FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
@@ -120,51 +121,22 @@ def draw_frontier(
         search: False draws the rows of the report split alone, and a ring around the run that is advised.
     """
     judged = verdict.get("settings", {})
-    if not search:
-        sweeps = dict.fromkeys(sweeps, ())
     columns = min(len(sweeps), 2)
     lines = -(-len(sweeps) // columns)
     size = (min(4.9 * columns, WIDEST), 3.3 * lines + 1.2)
     fig, axes = plt.subplots(lines, columns, figsize=size, squeeze=False)
-    shown = {row["family"] for rows in sweeps.values() for row in rows}
-    shown |= {name.split(":")[0] for found in judged.values() for name in found["rows"]}
-    families = [name for name in RECIPES if name in shown]
-    looks = {
-        name: {"color": style["color"], "marker": style["marker"], "linestyle": "none"}
-        | ({"markerfacecolor": "none"} if name in REFERENCE_RECIPES else {})
-        for name, style in ((name, cycle_style(k)) for k, name in enumerate(RECIPES))
-    }
-    drawn, told, left_out = set(), [], Counter[str]()
+    drawn, told, left_out = set[str](), [], Counter[str]()
     pale = 0.4 if judged else 1.0  # the report split is what counts
     for ax, (setting, rows) in zip(axes.flat, sweeps.items(), strict=False):
-        whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
-        places = np.array([(row["kl_last"], row["bpb"] - row["base_bpb"]) for row in whole]).reshape(-1, 2)
-        limits = _FAR * np.median(places, 0) + (1 - _FAR) * places.min(0, initial=np.inf) if whole else [np.inf] * 2
-        near = (places <= limits).all(1)
-        left_out.update(whole[at]["family"] for at in np.flatnonzero(~near))
-        for name in families:
-            own = places[np.array([row["family"] == name for row in whole], bool) & near]
-            if len(own):
-                ax.plot(*own.T, markersize=4, alpha=pale, **looks[name])
-                drawn.add(name)
         found = judged.get(setting, {"rows": {}, "finalists": {}})
-        for name, row in found["rows"].items():
-            if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
-                edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {}
-                (x, left, right), (y, low, high) = row["kl_last"], row["above_base"]
-                bars = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
-                family = name.split(":")[0]
-                look = looks.get(family, {"color": FAINT, "marker": "o", "linestyle": "none"})
-                ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **look | edge)
-                drawn.add(family)  # runs of which may all lie far beyond
-                if not search and name == found.get("advice", {}).get("run"):
-                    ax.plot(x, y, marker="o", markersize=15, mfc="none", mec=ADVISED_COLOR, mew=1.5, zorder=5)
-        ax.set(
-            title="\n".join(recipe_setting(setting)),
-            xlabel="KL at merged spans (nats)",
-            ylabel="bits per byte above base",
-            xscale="log",
-        )
+        whole = [row for row in rows if row.get("kl_last") is not None and row.get("bpb") is not None]
+        if search:
+            near, far = _draw_runs(ax, whole, pale)
+            drawn.update(near)
+            left_out.update(far)
+        drawn |= _draw_rows(ax, found, ring=not search)
+        ax.set(title="\n".join(recipe_setting(setting)), xlabel=f"{RECIPE_COLUMNS['kl_last']} (nats)")
+        ax.set(ylabel="bits per byte above base", xscale="log")
         low, high = ax.get_xlim()
         ticks = [tick for tick in _TICKS if low <= tick <= high]
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -172,36 +144,65 @@ def draw_frontier(
         told += _best_families(setting, whole) if search else _best_rows(setting, found)
     for ax in axes.flat[len(sweeps) :]:
         ax.set_axis_off()
-    marks = {RECIPES[name]: Line2D([], [], markersize=6, **looks[name]) for name in families if name in drawn}
-    marks |= _sizes(pale, judged) if search else {}
-    _legend_above(fig, marks)
-    if not search:
-        note(
-            axes[0, 0],
-            "Down and left is better. Hollow: references; black edge: the two finalists; ring: the run that we advise. "
-            "Points of one kind differ in their rates. Bars: 95 % over seeds and texts.",
-        )
-        alt = (
-            "KL at merged spans (horizontal, logarithmic) against bits per byte above those of the base model, a "
-            "panel for each setting, a point with limits for each reference, the two finalists and the advised run. "
-        )
-        return Drawing(fig, alt + " ".join(told))
-    counted = ", ".join(f"{count} of {RECIPES[name]}" for name, count in left_out.most_common())
-    beyond = f" {left_out.total()} runs lie far beyond: {counted}." if left_out else ""
-    note(axes[0, 0], f"Down and left is better. Hollow: references. Bars: 95 % over seeds and texts.{beyond}")
-    large = ", a large one with limits for each row of the report split" if judged else ""
+    marks = {RECIPES[name]: Line2D([], [], markersize=6, **_recipe_look(name)) for name in RECIPES if name in drawn}
+    legend_above(fig, marks | (_sizes(pale, judged) if search else {}))
+    words, points = _told_frontier(left_out, bool(judged), search)
+    note(axes[0, 0], f"Down and left is better. {words}")
     alt = (
-        "KL at merged spans (horizontal, logarithmic) against bits per byte above those of the base model, a "
-        f"panel for each setting, a small point for each run of the sweep{large}, families by colour and marker."
-        f"{beyond} {' '.join(told)}"
+        f"{RECIPE_COLUMNS['kl_last']} (horizontal, logarithmic) against bits per byte above those of the base model, a "
+        f"panel for each setting, {points} {' '.join(told)}"
     )
     return Drawing(fig, alt)
 
 
-def _legend_above(fig: Figure, marks: Mapping[str, Any]) -> None:
-    """Write the legend of many marks above all panels, which keep the whole width."""
-    columns = min(4, len(marks))
-    fig.legend(list(marks.values()), list(marks), loc="outside upper center", ncols=columns, fontsize="small")
+def _recipe_look(family: str) -> dict[str, Any]:
+    """Colour and marker of a family, the same in every figure."""
+    if family not in RECIPES:
+        return {"color": FAINT, "marker": "o", "linestyle": "none"}
+    style = cycle_style([*RECIPES].index(family)) | {"linestyle": "none"}
+    return style | ({"markerfacecolor": "none"} if family in REFERENCE_RECIPES else {})
+
+
+def _draw_runs(ax: Axes, runs: Sequence[Mapping[str, Any]], pale: float) -> tuple[list[str], list[str]]:
+    """Draw runs of a sweep but for those that lie far beyond the others: the families of both, a name a run."""
+    places = np.array([(row["kl_last"], row["bpb"] - row["base_bpb"]) for row in runs]).reshape(-1, 2)
+    limits = _FAR * np.median(places, 0) + (1 - _FAR) * places.min(0, initial=np.inf) if runs else [np.inf] * 2
+    near, families = (places <= limits).all(1), np.array([row["family"] for row in runs], object)
+    for name in RECIPES:
+        own = places[(families == name) & near]
+        if len(own):
+            ax.plot(*own.T, markersize=4, alpha=pale, **_recipe_look(name))
+    return list(families[near]), list(families[~near])
+
+
+def _draw_rows(ax: Axes, found: Mapping[str, Any], ring: bool) -> set[str]:
+    """Draw rows of the report split with their limits, and a ring around the advised one; return their families."""
+    families = set()
+    for name, row in found["rows"].items():
+        if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
+            edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {}
+            (x, left, right), (y, low, high) = row["kl_last"], row["above_base"]
+            bars: dict[str, Any] = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
+            family = name.split(":")[0]
+            ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **_recipe_look(family) | edge)
+            families.add(family)
+            if ring and name == found.get("advice", {}).get("run"):
+                ax.plot(x, y, marker="o", markersize=15, mfc="none", mec=ADVISED_COLOR, mew=1.5, zorder=5)
+    return families
+
+
+def _told_frontier(left_out: Counter[str], judged: bool, search: bool) -> tuple[str, str]:
+    """What the note says of marks and bars, and the alternative text of points."""
+    bars = "Bars: 95 % over seeds and texts."
+    if not search:
+        words = "Hollow: references; black edge: the two finalists; ring: the run that we advise. Points of one kind "
+        points = "a point with limits for each reference, the two finalists and the advised run."
+        return f"{words}differ in their rates. {bars}", points
+    counted = ", ".join(f"{count} of {RECIPES[name]}" for name, count in left_out.most_common())
+    beyond = f" {left_out.total()} runs lie far beyond: {counted}." if left_out else ""
+    large = ", a large one with limits for each row of the report split" if judged else ""
+    points = f"a small point for each run of the sweep{large}, families by colour and marker.{beyond}"
+    return f"Hollow: references. {bars}{beyond}", points
 
 
 def _sizes(pale: float, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Line2D]:
@@ -277,7 +278,7 @@ def draw_domains(rows: Sequence[Mapping[str, Any]]) -> Drawing:
         ax.set_title("\n".join([*_domain(own[0]), f"n = {len(own[0]['bits'])} documents"]))
         ax.set(xlabel="tokens per 1,000 bytes", ylabel="bits per byte")
         told.append(_told_domain(own))
-    _legend_above(fig, drawn)
+    legend_above(fig, drawn)
     left_out = f" {beyond} untrained point{'s lie' if beyond > 1 else ' lies'} above." if beyond else ""
     note(axes[-1, 0], f"Down and left is better.{_told_sizes(known)} Bars: 95 %, against the base.{left_out}")
     words = "Bits per byte of held-out documents against tokens per 1,000 bytes, a panel for each text and model."

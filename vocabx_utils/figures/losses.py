@@ -14,6 +14,7 @@ from vocabx_utils import thesis
 from vocabx_utils.figures.theme import (
     Drawing,
     cycle_style,
+    legend_above,
     legend_by_end,
     new_axes,
     note,
@@ -273,7 +274,7 @@ def draw_wrong_pairs(losses: pd.DataFrame) -> Drawing:
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter("{x:g}")
     ax.set_title("What a wrong pair costs")
-    fig.legend(loc="outside upper center", ncols=2, fontsize="small")  # pairs lie in every corner
+    legend_above(fig, {str(line.get_label()): line for line in ax.lines}, columns=2)  # pairs lie in every corner
     texts = f"{losses['text'].nunique()} text{'s' * (losses['text'].nunique() != 1)}"
     edge = f" Below {_LEAST:g} nats: drawn at {_LEAST:g}." if (losses[list(costs)] < _LEAST).any(axis=None) else ""
     note(ax, f"n = {len(losses)} pairs of {texts}; those of one text are not independent.{edge}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import textwrap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,6 +182,12 @@ def legend_by_end(ax: Axes, **style: Any) -> Legend:
     ends = [float(np.asarray(h.get_ydata())[-1]) if isinstance(h, Line2D) else -np.inf for h in handles]
     order = sorted(range(len(ends)), key=lambda at: -ends[at])
     return ax.legend([handles[at] for at in order], [labels[at] for at in order], **style)
+
+
+def legend_above(fig: Figure, marks: Mapping[str, Any], columns: int = 4) -> None:
+    """Write the legend of all axes above them, which keep the whole width and lie under none of it."""
+    columns = min(columns, len(marks))
+    fig.legend(list(marks.values()), list(marks), loc="outside upper center", ncols=columns, fontsize="small")
 
 
 def save_figure(
