@@ -132,8 +132,9 @@ def test_a_package_gives_a_few_texts_of_each_file_and_none_that_the_bed_names(tm
     assert found.index("int b;\n" * 9) < 2  # the first of each file comes before the second of any
 
 
-def test_the_committed_split_holds_no_package_of_the_bed_and_shares_next_to_nothing() -> None:
+def test_the_committed_splits_hold_no_package_of_the_bed_and_share_next_to_nothing() -> None:
     texts = files.read_json(BENCH.parents[1] / "results" / "recipes" / "packages" / "texts.json")
+    swept, held = texts["packages_sweep"], set()
     assert {"openssl", "linux", "glibc", "nodejs"} < set(texts["sources_of_the_bed"])
     for setting, found in texts["settings"].items():
         assert not {p["source"] for p in found["packages"]} & set(texts["sources_of_the_bed"])
@@ -141,6 +142,20 @@ def test_the_committed_split_holds_no_package_of_the_bed_and_shares_next_to_noth
         assert sum(p["texts"] for p in found["packages"]) == told["packages"]["texts"] == told["report"]["texts"]
         assert told["packages"]["texts_without"] == 0 and max(told["packages"]["shared"].values()) < 0.1
         assert told["report"]["shared"]["training"] > 4  # what the second split is for
+        held |= {p["source"] for p in found["packages"]}
+    for setting, found in swept["settings"].items():
+        own = {p["source"] for p in found["packages"]}
+        assert len(own) > 50 and not own & (held | set(swept["sources_of_the_bed"]))
+        told = swept["splits"][setting]
+        assert sum(p["texts"] for p in found["packages"]) == told["packages_sweep"]["texts"] == told["sweep"]["texts"]
+        shares = told["packages_sweep"]["shared"]
+        assert (
+            set(shares) == {"training", "training_text", "sweep", "report", "packages"} and max(shares.values()) < 0.1
+        )
+        assert told["packages_sweep"]["texts_without"] == 0 and told["sweep"]["shared"]["training"] > 6
+        report = texts["settings"][setting]["sha256"]
+        assert {name: found["sha256"][name] for name in report} == report  # made beside the very report split
+    assert set(swept["settings"]) == set(texts["settings"])
 
 
 # --- the row that is named ------------------------------------------------------------------------------------------
