@@ -1,4 +1,4 @@
-"""The second report split of the test bed of recipes: packages apart, passages counted, the same students, one rule."""
+"""The splits of packages of the test bed of recipes: packages apart, passages counted, the same students, one rule."""
 
 from __future__ import annotations
 
@@ -66,13 +66,55 @@ def test_packages_of_the_bed_are_refused(tmp_path: Path) -> None:
         ("liba-dev", "1:2.0-1", "liba-dev"),
         ("libb-dev", "1:2.0-1", "b"),
     ]
-    packages.check_apart(found, root, ["zlib"])
+    tops = packages.top_folders(root)
+    assert tops == {"linux", "sys"} and packages.top_folders(unpacked / "libb-dev") == {"b"}
+    packages.check_apart(found, root, ["zlib"], tops)
     with pytest.raises(SystemExit, match="libb-dev: source package b also holds headers"):
-        packages.check_apart(found, root, ["zlib", "b"])
+        packages.check_apart(found, root, ["zlib", "b"], tops)
     package(unpacked, "libs-dev", {"usr/include/sys/s.h": "s"})
     with pytest.raises(SystemExit, match=r"libs-dev: \['sys'\] also holds headers"):
-        packages.check_apart(packages.read_packages(unpacked), root, [])
+        packages.check_apart(packages.read_packages(unpacked), root, [], tops)
     assert packages.origins(tmp_path / "nothing") == []
+
+
+def test_packages_of_the_other_split_are_refused(tmp_path: Path) -> None:
+    packages, data, results = bench("recipe_packages"), tmp_path / "data" / "smollm2-headers", tmp_path / "results"
+    report, others = tmp_path / "report", tmp_path / "others"
+    package(report, "libb-dev", {"usr/include/b/b.h": "b", "usr/lib/p/include/p.h": "p"}, source="b")
+    package(others, "libq-dev", {"usr/include/q.h": "q", "usr/lib/q/include/q_parts.h": "q"})
+    options = argparse.Namespace(
+        data=tmp_path / "data", setting="smollm2-headers", results=results, split="packages_sweep", beside=None
+    )
+
+    def check() -> set[str]:
+        found: set[str] = packages.check_beside(options, packages.read_packages(others))
+        return found
+
+    assert check() == set()  # there is no report split of packages yet
+    for name in ("setting.json", "snippets.npz", "texts.npz", "sweep.npz", "report.npz", "packages.npz"):
+        data.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(name.encode())
+    with pytest.raises(SystemExit, match=r"packages.npz is there: name the folder of its packages with --beside"):
+        check()
+    options.beside = report
+    with pytest.raises(SystemExit, match="nothing on smollm2-headers and packages"):
+        check()
+    told = {"packages": [{"name": "libb-dev", "version": "1:2.0-1"}], "sha256": packages.checksums(data)}
+    files.write_json(results / "packages" / "texts.json", {"settings": {"smollm2-headers": told}})
+    assert check() == {"b.h", "p.h"}
+    package(others, "libb-tools-dev", {"usr/include/tools.h": "t"}, source="b")
+    with pytest.raises(SystemExit, match=r"libb-tools-dev: source package b also holds headers below .*report"):
+        check()
+    package(others, "libb-tools-dev", {"usr/include/b/tools.h": "t"}, source="tools")
+    with pytest.raises(SystemExit, match=r"libb-tools-dev: \['b'\] also holds headers below .*report"):
+        check()
+    told["packages"].append({"name": "liba-dev", "version": "1:2.0-1"})
+    files.write_json(results / "packages" / "texts.json", {"settings": {"smollm2-headers": told}})
+    with pytest.raises(SystemExit, match=r"report lacks packages that packages.npz holds texts of: liba-dev"):
+        check()
+    (data / "packages.npz").write_bytes(b"other")
+    with pytest.raises(SystemExit, match=r"packages.npz is not the file"):
+        check()
 
 
 def test_a_package_gives_a_few_texts_of_each_file_and_none_that_the_bed_names(tmp_path: Path) -> None:
@@ -90,8 +132,9 @@ def test_a_package_gives_a_few_texts_of_each_file_and_none_that_the_bed_names(tm
     assert found.index("int b;\n" * 9) < 2  # the first of each file comes before the second of any
 
 
-def test_the_committed_split_holds_no_package_of_the_bed_and_shares_next_to_nothing() -> None:
+def test_the_committed_splits_hold_no_package_of_the_bed_and_share_next_to_nothing() -> None:
     texts = files.read_json(BENCH.parents[1] / "results" / "recipes" / "packages" / "texts.json")
+    swept, held = texts["packages_sweep"], set()
     assert {"openssl", "linux", "glibc", "nodejs"} < set(texts["sources_of_the_bed"])
     for setting, found in texts["settings"].items():
         assert not {p["source"] for p in found["packages"]} & set(texts["sources_of_the_bed"])
@@ -99,6 +142,20 @@ def test_the_committed_split_holds_no_package_of_the_bed_and_shares_next_to_noth
         assert sum(p["texts"] for p in found["packages"]) == told["packages"]["texts"] == told["report"]["texts"]
         assert told["packages"]["texts_without"] == 0 and max(told["packages"]["shared"].values()) < 0.1
         assert told["report"]["shared"]["training"] > 4  # what the second split is for
+        held |= {p["source"] for p in found["packages"]}
+    for setting, found in swept["settings"].items():
+        own = {p["source"] for p in found["packages"]}
+        assert len(own) > 50 and not own & (held | set(swept["sources_of_the_bed"]))
+        told = swept["splits"][setting]
+        assert sum(p["texts"] for p in found["packages"]) == told["packages_sweep"]["texts"] == told["sweep"]["texts"]
+        shares = told["packages_sweep"]["shared"]
+        assert (
+            set(shares) == {"training", "training_text", "sweep", "report", "packages"} and max(shares.values()) < 0.1
+        )
+        assert told["packages_sweep"]["texts_without"] == 0 and told["sweep"]["shared"]["training"] > 6
+        report = texts["settings"][setting]["sha256"]
+        assert {name: found["sha256"][name] for name in report} == report  # made beside the very report split
+    assert set(swept["settings"]) == set(texts["settings"])
 
 
 # --- the row that is named ------------------------------------------------------------------------------------------
@@ -121,6 +178,32 @@ def test_the_further_row_is_named_once_by_the_sweep(tmp_path: Path) -> None:
     assert list(files.read_json(tmp_path / "packages" / "named.json")["runs"]) == ["qwen-headers"]
     with pytest.raises(SystemExit, match="and stands"):
         again.name_row(options)
+
+
+def test_runs_are_named_by_the_sweep_on_one_split_of_headers(tmp_path: Path) -> None:
+    verdicts, other = bench("recipe_verdict"), R1.replace("0.001", "0.002")
+
+    def rows(best: str, worse: str) -> list[dict[str, object]]:
+        both = ((best, 1.0), (worse, 1.1), (R4, 1.05))
+        return [
+            {"run": name, "family": name[:2], "kl_identical": 0.01 * far, "kl_last": 0.1 * far, "bpb": 0.7}
+            for name, far in both
+        ]
+
+    for setting in ("qwen-headers", "smollm2-headers", "qwen-python"):
+        files.write_jsonl(tmp_path / f"{setting}.jsonl", rows(R1, other))
+    files.write_jsonl(tmp_path / "packages" / "sweep" / "qwen-headers.jsonl", rows(other, R1))
+    options = argparse.Namespace(results=tmp_path, settings=None, by=None, split="sweep")
+    verdicts.choose(options)
+    first = (tmp_path / "chosen.json").read_bytes()
+    chosen = files.read_json(tmp_path / "chosen.json")["runs"]
+    assert {setting: names[0] for setting, names in chosen.items()} == dict.fromkeys(chosen, R1) and len(chosen) == 3
+    options.split = "packages_sweep"
+    verdicts.choose(options)
+    chosen = files.read_json(tmp_path / "packages" / "sweep" / "chosen.json")["runs"]
+    # headers that were not swept on the new split are not named by the old one
+    assert {setting: names[0] for setting, names in chosen.items()} == {"qwen-python": R1, "qwen-headers": other}
+    assert (tmp_path / "chosen.json").read_bytes() == first
 
 
 # --- verdicts on invented numbers -----------------------------------------------------------------------------------
@@ -217,22 +300,23 @@ def test_the_page_says_of_the_second_split_what_its_files_say() -> None:
 # --- end to end -----------------------------------------------------------------------------------------------------
 
 
+def header(rng: np.random.Generator) -> str:
+    """A made-up text whose words the new tokens of `made` are parts of."""
+    words = ["".join(rng.choice(list("qzxjkwv"), rng.integers(2, 5))) for _ in range(60)]
+    return "\n".join(" ".join(words[k : k + 6]) for k in range(0, 60, 6)) + "\n"
+
+
 @pytest.fixture
 def made(tmp_path: Path, tiny_folder: Path) -> list[str]:
     """A small setting of headers of the tiny model with packages beside it, and what its commands take."""
     rng = np.random.default_rng(0)
-
-    def header() -> str:
-        words = ["".join(rng.choice(list("qzxjkwv"), rng.integers(2, 5))) for _ in range(60)]
-        return "\n".join(" ".join(words[k : k + 6]) for k in range(0, 60, 6)) + "\n"
-
     for k in range(90):
         path = tmp_path / "root" / f"project{k}" / f"old{k}.h"
         path.parent.mkdir(parents=True)
-        path.write_text(header(), encoding="utf-8")
+        path.write_text(header(rng), encoding="utf-8")
     copied = (tmp_path / "root" / "project3" / "old3.h").read_text(encoding="utf-8")
     for k in range(4):
-        headers = {f"usr/include/own{k}/h{j}.h": header() for j in range(4)} | {f"usr/include/own{k}/copy.h": copied}
+        headers = {f"usr/include/own{k}/h{j}.h": header(rng) for j in range(4)} | {f"usr/include/own{k}/copy.h": copied}
         package(tmp_path / "unpacked", f"lib{k}-dev", headers | {f"usr/include/own{k}/none.h": "0 0 0 0\n" * 30})
     sizes = "--n 6 --least 5 --window 24 --tokens 700 --characters 200 --judged 8 --min-count 3 --min-files 2"
     common = ["--setting", "smollm2-headers", "--model", str(tiny_folder)]
@@ -248,11 +332,12 @@ def test_from_packages_to_the_page(tmp_path: Path, made: list[str], capsys: pyte
     unpacked = ["--packages", str(tmp_path / "unpacked"), "--judged", "9", "--characters", "200"]
     before = {path.name: path.read_bytes() for path in data.iterdir()}
     budget = ["--token-budget", "512"]
-    with pytest.raises(SystemExit, match="prepare-report --setting smollm2-headers"):
+    with pytest.raises(SystemExit, match="prepare-packages --split packages --setting smollm2-headers"):
         recipes.main(["final", "--report", "packages", *made, *budget, "--runs", R1])
+    command = ["prepare-packages", "--split", "packages", *made, *unpacked]
     with pytest.raises(SystemExit, match=r"is not what .* was made from"):
-        recipes.main(["prepare-report", *made, *unpacked, "--root", str(tmp_path / "unpacked" / "lib0-dev" / "DEBIAN")])
-    recipes.main(["prepare-report", *made, *unpacked, "--root", str(tmp_path / "root")])
+        recipes.main([*command, "--root", str(tmp_path / "unpacked" / "lib0-dev" / "DEBIAN")])
+    recipes.main([*command, "--root", str(tmp_path / "root")])
     assert {name: (data / name).read_bytes() for name in before} == before
     texts = files.read_json(results / "packages" / "texts.json")
     own, both = texts["settings"]["smollm2-headers"], texts["splits"]["smollm2-headers"]
@@ -308,3 +393,51 @@ def test_from_packages_to_the_page(tmp_path: Path, made: list[str], capsys: pyte
     (data / "sweep.npz").write_bytes(b"other")
     with pytest.raises(SystemExit, match=r"sweep.npz is not the file"):
         recipes.main([*packages, "--seeds", "3"])
+
+
+def test_a_sweep_on_packages_that_the_report_split_does_not_hold(tmp_path: Path, made: list[str]) -> None:
+    recipes, data, results = bench("recipes"), tmp_path / "data" / "smollm2-headers", tmp_path / "results"
+    report, others, rng = tmp_path / "unpacked", tmp_path / "others", np.random.default_rng(1)
+    common = [*made, "--judged", "9", "--characters", "200", "--root", str(tmp_path / "root")]
+    recipes.main(["prepare-packages", "--split", "packages", *common, "--packages", str(report)])
+    before = {path.name: path.read_bytes() for path in data.iterdir()}
+    first = files.read_json(results / "packages" / "texts.json")
+
+    for k in range(2):
+        package(others, f"other{k}-dev", {f"usr/include/other{k}/o{j}.h": header(rng) for j in range(3)})
+    package(others, "name-dev", {"usr/include/name/h0.h": header(rng)})
+    copies = enumerate(sorted(report.glob("lib*/usr/include/own*/h*.h")))
+    package(others, "copy-dev", {f"usr/include/copy/c{k}.h": path.read_text("utf-8") for k, path in copies})
+    prepare = ["prepare-packages", "--split", "packages_sweep", *common, "--packages", str(others)]
+    sweep = ["sweep", "--split", "packages_sweep", *made, "--token-budget", "512", "--runs", R1, ADVISED, PUBLISHED]
+    with pytest.raises(SystemExit, match="prepare-packages --split packages_sweep"):
+        recipes.main(sweep)
+    with pytest.raises(SystemExit, match="lib0-dev: source package lib0-dev also holds headers"):
+        recipes.main([*prepare, "--packages", str(report), "--beside", str(report)])
+    recipes.main([*prepare, "--judged", "99", "--beside", str(report)])
+
+    assert {name: (data / name).read_bytes() for name in before} == before
+    texts = files.read_json(results / "packages" / "texts.json")
+    part = texts.pop("packages_sweep")
+    own, told = part["settings"]["smollm2-headers"], part["splits"]["smollm2-headers"]["packages_sweep"]
+    assert texts == first  # what is told of the report split stays
+    assert {p["name"] for p in own["packages"]} == {"copy-dev", "other0-dev", "other1-dev"}
+    assert own["left_out"]["shared"] == 9 == first["splits"]["smollm2-headers"]["packages"]["texts"]  # all copies
+    assert set(told["shared"]) == {"training", "training_text", "sweep", "report", "packages"}
+    assert not any(told["shared"].values())
+    assert set(own["sha256"]) == {*before, "packages_sweep.npz"}
+
+    recipes.main(sweep)
+    lines = files.read_jsonl(results / "packages" / "sweep" / "smollm2-headers.jsonl")
+    assert {row["run"] for row in lines} == {R1, ADVISED, PUBLISHED} and len(lines) == 3
+    assert all(row["split"] == "packages_sweep" and row["texts"] == told["texts"] for row in lines)
+    recipes.main([*sweep[:1], *made, "--token-budget", "512", "--runs", R1])
+    (old,) = files.read_jsonl(results / "smollm2-headers.jsonl")
+    (again,) = [row for row in lines if row["run"] == R1]
+    assert old["split"] == "sweep" and old["tokens"] == again["tokens"] and old["bpb"] != again["bpb"]
+    recipes.main(["choose", "--split", "packages_sweep", "--results", str(results)])
+    chosen = files.read_json(results / "packages" / "sweep" / "chosen.json")
+    assert chosen["runs"] == {"smollm2-headers": [R1, PUBLISHED, ADVISED]} and not (results / "chosen.json").exists()
+    (data / "packages_sweep.npz").write_bytes(before["sweep.npz"])
+    with pytest.raises(SystemExit, match=r"packages_sweep.npz is not the file"):
+        recipes.main([*sweep, LIGHT])

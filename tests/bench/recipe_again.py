@@ -30,6 +30,7 @@ from recipe_verdict import (
     distances,
     gather,
     judge_setting,
+    read_sweeps,
     text_sums,
     verdict,
 )
@@ -62,7 +63,7 @@ def name_row(options: argparse.Namespace) -> None:
     path = options.results / PACKAGES / "named.json"
     if path.exists():
         raise SystemExit(f"{path} is there: the row was named on {files.read_json(path)['date']}, and stands")
-    sweeps = {p.stem: files.read_jsonl(p) for p in sorted(options.results.glob("*.jsonl"))}
+    sweeps = read_sweeps(options.results)
     content = {
         "date": datetime.date.today().isoformat(), "family": _FAMILY, "row": _LABEL,
         "rule": "of each setting the run that is nearest to the best of each column, in margins, on the sweep split",

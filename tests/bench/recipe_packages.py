@@ -1,15 +1,17 @@
-"""A second report split for C headers: texts of packages of which no other split holds a file.
+"""A report split and a sweep split for C headers: texts of packages of which no other split holds a file.
 
-The test bed groups headers by file, so that one package may stand in two of its splits. `prepare_report` adds
-`packages.npz` to a setting that is there, and changes nothing else in it. Its texts come from unpacked Debian packages,
-a folder each in FOLDER, with the fields of the package in `DEBIAN/control`:
+The test bed groups headers by file, so that one package may stand in two of its splits. `prepare_packages` adds
+`packages.npz` (to report) or `packages_sweep.npz` (to choose by) to a setting that is there, and changes nothing else
+in it. Its texts come from unpacked Debian packages, a folder each in FOLDER, with the fields of the package in
+`DEBIAN/control`:
 
     apt-get download libgsl-dev
     dpkg-deb -R libgsl-dev_*.deb FOLDER/libgsl-dev
 
-No source package, top folder or file name of the bed's own headers may stand there twice. Packages take turns, and a
-text is taken if it holds a new token and shares at most 3 % of its passages (30 original tokens in a row) with the
-examples of training and sweep, the whole text that training was cut from, and the texts taken before it.
+No source package, top folder or file name of the bed's own headers may stand there twice, and none of the packages
+that the other of both splits is made of, where that is there. Packages take turns, and a text is taken if it holds a
+new token and shares at most 3 % of its passages (30 original tokens in a row) with the examples of training and of the
+splits in `SPLITS`, the whole text that training was cut from, and the texts taken before it.
 
 Shapes: E examples, To original ids of one, P passages.
 """
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from domain_texts import Text, documents, read_texts, split_texts
 from recipe_data import SETTINGS, extend_again, pack, read_examples
-from recipe_verdict import PACKAGES
+from recipe_verdict import PACKAGES, PACKAGES_SWEEP
 
 from vocabx_utils import files, models
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, whole_texts
@@ -43,6 +45,19 @@ _OF_A_FILE = 3  # texts, at most: no file speaks for its package
 _MULTIARCH = "x86_64-linux-gnu"
 _SETS = ("setting.json", "snippets.npz", "texts.npz", "sweep.npz", "report.npz")
 _FACTOR, _STEP = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
+
+
+class Split(NamedTuple):
+    """A split of packages: sets that it shares next to no passage with, and those that are described with it."""
+
+    apart: tuple[str, ...]
+    described: tuple[str, ...]
+
+
+SPLITS = {
+    PACKAGES: Split(("sweep", PACKAGES_SWEEP), ("report", PACKAGES)),
+    PACKAGES_SWEEP: Split(("sweep", "report", PACKAGES), ("sweep", PACKAGES_SWEEP)),
+}
 
 
 class Package(NamedTuple):
@@ -85,8 +100,10 @@ def _among(own: np.ndarray, known: np.ndarray) -> np.ndarray:
     return known[place] == own
 
 
-def describe_splits(folder: Path, more: Mapping[str, np.ndarray] | None = None) -> dict[str, dict[str, Any]]:
-    """Describe the report splits of a setting, and what they share with other texts.
+def describe_splits(
+    folder: Path, split: str = PACKAGES, more: Mapping[str, np.ndarray] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Describe a split of packages and the one of the bed that it stands beside, and what they share with other texts.
 
     Args:
         folder: that of the setting.
@@ -94,22 +111,30 @@ def describe_splits(folder: Path, more: Mapping[str, np.ndarray] | None = None) 
 
     Returns:
         By split the numbers of texts, of original tokens, of new tokens in them and of those that stand there at all,
-        and `shared`: percent of its passages in `training` (all examples that runs draw from), `sweep`, and in `more`.
+        and `shared`: percent of its passages in `training` (all examples that runs draw from), in the other sets that
+        it is kept apart from, by name, and in `more`.
     """
-    ids = {name: _originals(read_examples(folder, name)) for name in ("snippets", "texts", "sweep")}
-    others = {"training": all_passages(ids["snippets"] + ids["texts"]), "sweep": all_passages(ids["sweep"])}
-    others |= more or {}
+    drawn = _originals(read_examples(folder, "snippets")) + _originals(read_examples(folder, "texts"))
+    others = {"training": all_passages(drawn), **_apart(folder, split), **(more or {})}
     found = {}
-    for name in (name for name in ("report", PACKAGES) if (folder / f"{name}.npz").exists()):
+    for name in (name for name in SPLITS[split].described if (folder / f"{name}.npz").exists()):
         examples = read_examples(folder, name)
         rows, counts = _originals(examples), examples.counts()
         found[name] = {
             "texts": len(rows), "tokens": sum(map(len, rows)), "new_tokens": int(counts.sum()),
             "new_tokens_there": int((counts > 0).sum()),
             "texts_without": sum(bool((e.ids < examples.vocab_size).all()) for e in examples.examples),
-            "shared": {other: round(100 * shared(rows, known), 2) for other, known in others.items()},
+            "shared": {
+                other: round(100 * shared(rows, known), 2) for other, known in others.items() if other != name
+            },
         }  # fmt: skip
     return found
+
+
+def _apart(folder: Path, split: str) -> dict[str, np.ndarray]:
+    """Passages of the sets that a split of packages is kept apart from, by name; only sets that are there."""
+    names = [name for name in SPLITS[split].apart if (folder / f"{name}.npz").exists()]
+    return {name: all_passages(_originals(read_examples(folder, name))) for name in names}
 
 
 def _originals(examples: AlignedSet) -> list[np.ndarray]:
@@ -146,14 +171,47 @@ def origins(root: Path) -> list[str]:
     return sorted(set(told.stdout.split()))
 
 
-def check_apart(packages: Sequence[Package], root: Path, sources: Sequence[str]) -> None:
-    """Refuse packages whose source package or top folder holds headers of the bed (SystemExit names them)."""
-    tops = {_parts(path, root)[0] for path in root.rglob("*.h") if len(_parts(path, root)) > 1}
+def check_apart(packages: Sequence[Package], root: Path, sources: Sequence[str], tops: set[str]) -> None:
+    """Refuse packages whose source package or top folder holds headers of another split (SystemExit names them).
+
+    Args:
+        root: where these headers are.
+        sources: their source packages.
+        tops: their top folders.
+    """
     for package in packages:
-        own = {parts[0] for path in package.folder.rglob("*.h") if len(parts := _parts(path, package.folder)) > 1}
+        own = top_folders(package.folder)
         if package.source in sources or own & tops:
             told = f"source package {package.source}" if package.source in sources else f"{sorted(own & tops)}"
             raise SystemExit(f"{package.name}: {told} also holds headers below {root}: leave the package out")
+
+
+def top_folders(root: Path) -> set[str]:
+    """Top folders of the headers below a folder, as an `#include` sees them."""
+    found = {parts[0] for path in root.rglob("*.h") if len(parts := _parts(path, root)) > 1}
+    return found - {"usr"}  # of headers outside of usr/include, which may be of any package
+
+
+def check_beside(options: argparse.Namespace, packages: Sequence[Package]) -> set[str]:
+    """Refuse packages that the other of both splits is made of as well, and return the names of its headers.
+
+    Raises:
+        SystemExit: a package stands in both; or the folder of the other split's packages is not given, or lacks some.
+    """
+    other = next(name for name in SPLITS if name != options.split)
+    there = (options.data / options.setting / f"{other}.npz").exists()
+    if there != (options.beside is not None):
+        told = "is there: name the folder of its packages with" if there else "is not there: leave out"
+        raise SystemExit(f"{options.setting}: {other}.npz {told} --beside")
+    if not there:
+        return set()
+    held = read_packages(options.beside)
+    wanted = {(p["name"], p["version"]) for p in check_texts(options, other)["packages"]}
+    if lacking := sorted(name for name, _ in wanted - {(p.name, p.version) for p in held}):
+        raise SystemExit(f"{options.beside} lacks packages that {other}.npz holds texts of: {', '.join(lacking)}")
+    tops = {top for package in held for top in top_folders(package.folder)}
+    check_apart(packages, options.beside, [package.source for package in held], tops)
+    return {path.name for path in options.beside.rglob("*.h")}
 
 
 def _parts(path: Path, root: Path) -> tuple[str, ...]:
@@ -227,71 +285,80 @@ def _bed_texts(kind: str, root: Path | None, content: Mapping[str, Any]) -> tupl
     return splits["tokenizer"] + splits["train"], {Path(text.group).name for text in texts}
 
 
-def prepare_report(options: argparse.Namespace) -> None:
-    """Add the split to a setting of headers, and write which packages it holds and what it shares with other texts."""
+def prepare_packages(options: argparse.Namespace) -> None:
+    """Add a split to a setting of headers, and write which packages it holds and what it shares with other texts."""
     began = time.perf_counter()
     kind, folder = SETTINGS[options.setting], options.data / options.setting
     if kind != "headers":
         raise SystemExit(f"{options.setting}: its splits share no package already; this split is for headers")
     root = options.root or Path("/usr/include")
-    content, before = files.read_json(folder / "setting.json"), checksums(folder)
+    content, before = files.read_json(folder / "setting.json"), checksums(folder, but=options.split)
     extension = extend_again(content, models.load_tokenizer(options.model))
     packages, sources = read_packages(options.packages), origins(root)
-    check_apart(packages, root, sources)
+    check_apart(packages, root, sources, top_folders(root))
+    held = check_beside(options, packages)
     texts, names = _bed_texts(kind, root, content)
     whole = all_passages(encode_each(extension.original, documents(texts, options.characters)))
     print(f"{len(whole):,} passages of training text, {time.perf_counter() - began:.0f} s", flush=True)
-    seen = {name: _originals(read_examples(folder, name)) for name in ("snippets", "texts", "sweep")}
-    read = all_passages(seen["snippets"] + seen["texts"])
+    read = all_passages([row for name in ("snippets", "texts") for row in _originals(read_examples(folder, name))])
     if len(read) and _among(read, whole).mean() < 0.99:  # a few cross the places where documents were cut
         raise SystemExit(f"{root} is not what {folder} was made from: its training examples do not stand there")
-    known = np.union1d(np.union1d(whole, read), all_passages(seen["sweep"]))
-    offered = {package.name: candidates(package, names, options.characters) for package in packages}
+    known = np.unique(np.concatenate([whole, read, *_apart(folder, options.split).values()]))
+    offered = {package.name: candidates(package, names | held, options.characters) for package in packages}
     chosen = choose_texts(offered, extension, known, options.judged)
-    np.savez_compressed(folder / f"{PACKAGES}.npz", **pack(chosen.examples))
-    if checksums(folder) != before:
+    np.savez_compressed(folder / f"{options.split}.npz", **pack(chosen.examples))
+    if checksums(folder, but=options.split) != before:
         raise SystemExit(f"{folder}: another split changed meanwhile; make the setting again")
     _record(options, [p for p in packages if chosen.of_package[p.name]], sources, chosen, {"training_text": whole})
     told = f"{len(chosen.examples)} texts, {chosen.examples.counts().sum():,} new tokens"
     print(f"{options.setting}: {told}, left out {chosen.left_out}, {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def checksums(folder: Path) -> dict[str, str]:
-    """SHA-256 of what `prepare` wrote for a setting."""
-    return {name: files.file_digest(folder / name) for name in _SETS}
+def checksums(folder: Path, but: str = "") -> dict[str, str]:
+    """SHA-256 of what `prepare` wrote for a setting, and of the splits of packages that are there, but for one."""
+    of_packages = [f"{split}.npz" for split in SPLITS if split != but and (folder / f"{split}.npz").exists()]
+    return {name: files.file_digest(folder / name) for name in (*_SETS, *of_packages)}
 
 
 def _record(
     options: argparse.Namespace, packages: Sequence[Package], sources: list[str], chosen: Chosen,
     more: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
-    """Write RESULTS/packages/texts.json: this setting's part, and shares of every setting that is there."""
+    """Write RESULTS/packages/texts.json: this split's and setting's part, and shares of every setting that is there.
+
+    The report split's part is the file itself, that of the sweep split is in it under its name.
+    """
     path, folder = options.results / PACKAGES / "texts.json", options.data / options.setting
     content: dict[str, Any] = files.read_json(path) if path.exists() else {"settings": {}, "splits": {}}
-    content |= {"passage": PASSAGE, "most_shared": MOST_SHARED, "sources_of_the_bed": sources}
-    content["settings"][options.setting] = {
+    part = content if options.split == PACKAGES else content.setdefault(options.split, {"settings": {}, "splits": {}})
+    part |= {"passage": PASSAGE, "most_shared": MOST_SHARED, "sources_of_the_bed": sources}
+    part["settings"][options.setting] = {
         "date": datetime.date.today().isoformat(), "left_out": chosen.left_out,
         "packages": [
             {**{key: getattr(p, key) for key in ("name", "version", "source")}, "texts": chosen.of_package[p.name]}
             for p in packages
         ],
-        "sha256": checksums(folder) | {f"{PACKAGES}.npz": files.file_digest(folder / f"{PACKAGES}.npz")},
+        "sha256": checksums(folder),
     }  # fmt: skip
     for setting in (name for name in SETTINGS if (options.data / name / "report.npz").exists()):
         if setting == options.setting:
-            content["splits"][setting] = describe_splits(options.data / setting, more)
-        elif setting not in content["splits"]:
-            content["splits"][setting] = describe_splits(options.data / setting)
+            part["splits"][setting] = describe_splits(options.data / setting, options.split, more)
+        elif setting not in part["splits"]:
+            part["splits"][setting] = describe_splits(options.data / setting, options.split)
     files.write_json(path, content)
-    print(f"{path}: {content['splits'][options.setting]}", flush=True)
+    print(f"{path}: {part['splits'][options.setting]}", flush=True)
 
 
-def check_texts(options: argparse.Namespace) -> None:
-    """Refuse a setting that is not the one that RESULTS/packages/texts.json tells of (SystemExit)."""
+def check_texts(options: argparse.Namespace, split: str) -> dict[str, Any]:
+    """Return what RESULTS/packages/texts.json tells of a setting's split; SystemExit where its files are others."""
     path, folder = options.results / PACKAGES / "texts.json", options.data / options.setting
-    told = files.read_json(path)["settings"].get(options.setting) if path.exists() else None
+    content: dict[str, Any] = files.read_json(path) if path.exists() else {}
+    part = content if split == PACKAGES else content.get(split, {})
+    told: dict[str, Any] | None = part.get("settings", {}).get(options.setting)
     if told is None:
-        raise SystemExit(f"{path}: nothing on {options.setting}: recipes.py prepare-report --setting {options.setting}")
+        command = f"recipes.py prepare-packages --split {split} --setting {options.setting}"
+        raise SystemExit(f"{path}: nothing on {options.setting} and {split}: {command}")
     for name, digest in told["sha256"].items():
         if not (folder / name).exists() or files.file_digest(folder / name) != digest:
             raise SystemExit(f"{folder / name} is not the file that {path} tells of: prepare the split again")
+    return told

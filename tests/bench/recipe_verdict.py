@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the
 COUNTS = {"kl_identical": "n_identical", "kl_last": "n_last", "bpb": "n_bytes"}  # what a text counts in a column
 BASE = "base"  # the row of the model under its original tokenizer
 PACKAGES = "packages"  # the second report split, of C headers, and the folder of its results
+PACKAGES_SWEEP = "packages_sweep"  # the second sweep split, of C headers
 ADVISED = ("r1", "kl_ce")
 """Families of KL last with a little CE, which is what a user is told to take where no recipe leads."""
 LEAST_SETTINGS = 3  # in which a row has to lead
@@ -91,11 +93,25 @@ def _family(run: str) -> str:
     return run.split(":")[0]
 
 
+def sweep_folder(results: Path, split: str) -> Path:
+    """The folder of the lines of sweeps on a split, and of the runs that they name."""
+    return results / PACKAGES / "sweep" if split == PACKAGES_SWEEP else results
+
+
+def read_sweeps(results: Path, split: str = "sweep") -> dict[str, list[dict[str, Any]]]:
+    """Read the lines of all sweeps by setting; of headers those of one split alone."""
+    found = {path.stem: files.read_jsonl(path) for path in sorted(results.glob("*.jsonl"))}
+    if split == PACKAGES_SWEEP:
+        found = {setting: rows for setting, rows in found.items() if not setting.endswith("-headers")}
+        found |= read_sweeps(sweep_folder(results, split))
+    return found
+
+
 def choose(options: argparse.Namespace) -> None:
-    """Write RESULTS/chosen.json by the lines of all sweeps."""
-    sweeps = {path.stem: files.read_jsonl(path) for path in sorted(options.results.glob("*.jsonl"))}
+    """Write chosen.json, beside the lines of the split, by the lines of all sweeps."""
+    sweeps = read_sweeps(options.results, options.split)
     chosen = choose_finalists(sweeps, options.settings or list(sweeps), options.by or ())
-    files.write_json(options.results / "chosen.json", chosen)
+    files.write_json(sweep_folder(options.results, options.split) / "chosen.json", chosen)
     for setting, names in chosen["runs"].items():
         print(setting, *names, sep="\n    ")
 

@@ -6,14 +6,20 @@
     python tests/bench/recipes.py final   --setting qwen-python --model MODEL --data DATA
     python tests/bench/recipes.py judge                                                                  (no GPU)
 
-and for a second report split of C headers, see `recipe_packages` and `recipe_again`:
+and for a second report split and a second sweep split of C headers, see `recipe_packages` and `recipe_again`:
 
-    python tests/bench/recipes.py prepare-report --setting qwen-headers --model MODEL --data DATA --packages FOLDER
+    python tests/bench/recipes.py prepare-packages --split packages --setting qwen-headers --model MODEL --data DATA
+                                                   --packages FOLDER                                     (no GPU)
     python tests/bench/recipes.py name                                                                   (no GPU)
     python tests/bench/recipes.py final --report packages --setting qwen-headers --model MODEL --data DATA
+    python tests/bench/recipes.py prepare-packages --split packages_sweep --setting qwen-headers --model MODEL
+                                                   --data DATA --packages OTHER --beside FOLDER          (no GPU)
+    python tests/bench/recipes.py sweep --split packages_sweep --setting qwen-headers --model MODEL --data DATA
+    python tests/bench/recipes.py choose --split packages_sweep                                          (no GPU)
 
 `sweep` trains runs (see `recipe_runs`) and measures them on the sweep split, a line each in RESULTS/<setting>.jsonl,
 at once; runs that are there are skipped, failures are kept too. `choose` names finalists and references by these lines.
+With `--split packages_sweep` lines and names of headers stand in RESULTS/packages/sweep/.
 `final` trains them with several seeds, which draw the snippets and their order, and writes the sums of every text of
 the report split. With `--report packages` it does so for the second one, with the row of `name` besides, in
 RESULTS/packages/<setting>.jsonl; students of the first seed read the first one again. `judge` compares, writes
@@ -37,10 +43,10 @@ import numpy as np
 from bench_parts import facts, free, rounded, synchronise, while_time_lasts
 from recipe_again import name_row, named_run
 from recipe_data import SETTINGS, draw, prepare, read_examples, read_tokens
-from recipe_packages import check_texts, prepare_report
+from recipe_packages import SPLITS, check_texts, prepare_packages
 from recipe_runs import Run, choose_runs, parse_run
 from recipe_samples import sampled_examples
-from recipe_verdict import BASE, PACKAGES, choose, judge
+from recipe_verdict import BASE, PACKAGES, PACKAGES_SWEEP, choose, judge, sweep_folder
 
 from vocabx_utils import files
 from vocabx_utils.config import Phase1Config
@@ -160,13 +166,15 @@ def timed(what: str) -> Iterator[None]:
 
 def sweep(options: argparse.Namespace) -> None:
     """Measure the runs that are not there yet, while time is left."""
-    path = options.results / f"{options.setting}.jsonl"
+    path = sweep_folder(options.results, options.split) / f"{options.setting}.jsonl"
+    if options.split == PACKAGES_SWEEP:
+        check_texts(options, options.split)
     known = {row["run"]: row for row in files.read_jsonl(path)} if path.exists() else {}
     wanted = [run for run in choose_runs(options.runs, options.rounds) if run.name not in known]
     print(f"{options.setting}: {len(wanted)} runs to measure, {len(known)} are there", flush=True)
     if not wanted:
         return
-    bench = Bench(options, "sweep")
+    bench = Bench(options, options.split)
     for run in while_time_lasts(wanted, options, 1.3, lambda n, run: f"{n} runs are left out, from {run.name} on"):
         began = time.perf_counter()
         same = next((row for row in known.values() if row["settings"] == run.settings), None)
@@ -181,7 +189,7 @@ def sweep(options: argparse.Namespace) -> None:
 
 def _measured(bench: Bench, run: Run) -> dict[str, Any]:
     facts_of_run = {
-        "setting": bench.options.setting, "settings": run.settings, "split": "sweep", "seed": 0,
+        "setting": bench.options.setting, "settings": run.settings, "split": bench.options.split, "seed": 0,
         "epochs": bench.options.epochs, "texts": len(bench.judged), "budget": bench.budget,
         **{key: value for key, value in vars(run).items() if key != "family"},
     }  # fmt: skip
@@ -236,7 +244,7 @@ def final(options: argparse.Namespace) -> None:
 def _final_runs(options: argparse.Namespace) -> list[str]:
     """The runs that are named for a report split; SystemExit where none are, or the split is another one than told."""
     if options.report == PACKAGES:
-        check_texts(options)
+        check_texts(options, PACKAGES)
     chosen: list[str] = options.runs or []
     if not chosen:
         chosen = files.read_json(options.results / "chosen.json")["runs"].get(options.setting, [])
@@ -281,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("choose", choose),
         ("final", final),
         ("judge", judge),
-        ("prepare-report", prepare_report),
+        ("prepare-packages", prepare_packages),
         ("name", name_row),
     ):
         command = commands.add_parser(name)
@@ -290,6 +298,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--results", type=Path, default=Path("results/recipes"))
         if name == "name":
             continue
+        if name in ("sweep", "choose"):
+            command.add_argument(
+                "--split", choices=("sweep", PACKAGES_SWEEP), default="sweep", help="the split that headers are read on"
+            )
         if name in ("choose", "judge"):
             command.add_argument("--docs", type=Path, default=Path("docs"))
             command.add_argument("--settings", nargs="+", choices=SETTINGS, help="to name runs for; those with a sweep")
@@ -297,9 +309,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         command.add_argument("--setting", choices=SETTINGS, required=True)
         command.add_argument("--model", required=True, help="name, folder, hub id or GGUF file")
-        if name == "prepare-report":
+        if name == "prepare-packages":
+            command.add_argument("--split", choices=SPLITS, required=True, help="to report (packages) or to choose by")
             command.add_argument("--data", type=Path, required=True, help="folder of the settings that prepare made")
             command.add_argument("--packages", type=Path, required=True, help="a folder of unpacked Debian packages")
+            command.add_argument("--beside", type=Path, help="that of the other split's, where that split is there")
             command.add_argument("--root", type=Path, help="the folder of headers that prepare read")
             command.add_argument("--judged", type=int, default=300, help="documents")
             command.add_argument("--characters", type=int, default=3000, help="of a document")
