@@ -200,7 +200,7 @@ def test_from_documents_to_the_page(
     shutil.copy(PAGE, docs)
     run(["page", "--out", str(tmp_path / "results"), "--docs", str(docs)])
     page = (docs / "domains.md").read_text(encoding="utf-8")
-    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 4
+    assert "-->\nnot measured" not in page and page.count("| Tiny, C headers | words + LoRA, 9 |") == 5
     moving = page.split("<!-- moving -->")[1].split("<!-- end -->")[0]
     assert moving.count("| Tiny, C headers |") == 4 and "{:+.3f} [{:+.3f}".format(*move["above_resting"][:2]) in moving
     unread = "words and phrases + LoRA / words, untrained / words, thesis's objective"
@@ -324,22 +324,49 @@ def timed(characters: int, tokens: int, readings: Sequence[float] = (0.9, 1.1), 
 
 def test_a_gain_in_speed_is_split_and_counts_where_all_readings_agree() -> None:
     told = bench("domain_told")
-    assert told.speed_table([line("words", 800, None)]) == "not measured"
+    assert told.speed_table([line("words", 800, None)]) == told.speed_by_arm([line("words", 800, None)]) == told.NOTHING
     rows = [
         line("words", 800, None, **timed(1080, 450, [1.01, 1.2], 0.9)),
         line("both", 800, None, **timed(600, 400, [0.5, 0.99])),
         line("words", 800, None, text="headers", saved=0.1, **timed(1100, 500, [0.98, 1.2])),
+        line("base_lora", 0, None, saved=0.0, **timed(900, 500)),
     ]
     said = told.speed_table([*rows, line("words_lora", 800, None)])
     assert "| words, 800 | 1.20 (1.01 to 1.20) | 2.00, 2.40 | 1.20 | 1.25 | 500, 500 | 1.00 | faster |" in said
     assert "| 0.60 (0.50 to 0.99) | 2.00, 1.50 | 0.75 | 1.25 | 500, 400 | 0.80 | slower |" in said
     assert "| M, C headers | words, 800 | 1.10 (0.98 to 1.20) | 2.00, 2.20 | 1.10 | 1.11 |" in said
-    assert "Generation is faster (all readings above 1) in 1 of 3 lines: 1 of 2 on German manual pages; slower" in said
-    assert "neither (on both sides of 1) in 1 of 3 lines: 1 of 1 on C headers." in said
-    assert "in 2 of 3 lines (0.75 to 1.20 times as many), and less than held-out text would give in 3." in said
-    assert "Tokens a second are fewer than the base's in 1." in said
-    assert "It begins at 0.9 s on German manual pages; the calls took 0.9 to 1.0 s." in said
-    assert "straight line" not in told.speed_table(rows[2:])  # two calls tell nothing
+    said = told.speed_by_arm([*rows, line("words_lora", 800, None)])
+    assert "| base + LoRA | 0.90 | 0 | 0 | 1 | 0.90 |  | 1.00 |" in said
+    assert "| words | 1.10 to 1.20 | 1 | 0 | 1 | 1.10 to 1.20 | 2 | 1.00 |" in said
+    assert "| words and phrases | 0.60 | 0 | 1 | 0 | 0.75 | 1 | 0.80 |" in said
+    assert "Tokens a second, of the base's: M 1.00 without new tokens and 0.80 to 1.00 with new tokens." in said
+
+
+def test_tuned_models_are_timed_beside_plain_lora() -> None:
+    told = bench("domain_told")
+    gap = [0.02, 0.01, 0.03]
+    rows = [
+        line("base_lora", 0, [0, 0, 0], **timed(1000, 500), speed_of_lora=[1.0, 1.0, 1.0]),
+        line("words_lora", 800, gap, **timed(1100, 500), speed_of_lora=[0.9, 0.8, 0.95]),
+        line("both_lora", 800, gap, **timed(1200, 500), speed_of_lora=[1.25, 1.1, 1.3]),
+        line("both_lora", 800, gap, text="headers", **timed(1200, 500), speed_of_lora=[1.1, 0.9, 1.2]),
+        line("words", 800, gap, **timed(1000, 500, [1.0, 1.1]), speed_of_lora=[2.0, 2.0, 2.0]),
+    ]
+    said = told.lora_speed_table(rows).splitlines()[2:]
+    assert said == [
+        "| M, German manual pages | words + LoRA, 800 | 0.90 (0.80 to 0.95) | slower | +0.020 [+0.010, +0.030] |",
+        "| M, German manual pages | words and phrases + LoRA, 800 | 1.25 (1.10 to 1.30) | faster "
+        "| +0.020 [+0.010, +0.030] |",
+        "| M, C headers | words and phrases + LoRA, 800 | 1.10 (0.90 to 1.20) | neither | +0.020 [+0.010, +0.030] |",
+    ]
+    assert told.lora_speed_table(rows[:1]) == "not measured"
+    said = told.speed_sentence(rows)
+    assert (
+        "writes 1.00 times the base's characters a second with words (faster in 0 and slower in 0 of 1 places)." in said
+    )
+    assert "it writes 0.90 times with words (faster in 0 and slower in 1 of 1 places) and 1.10 to 1.25 times" in said
+    assert said.endswith("with words and phrases (faster in 1 and slower in 0 of 2 places).")
+    assert told.speed_sentence(rows[:4]) == ""
 
 
 def test_sentences_follow_the_rows() -> None:
@@ -464,8 +491,7 @@ def test_the_readme_says_of_the_table_what_its_lines_say() -> None:
     assert said.count("\n") == 3 and "11 to 36 % of the tokens go" in said and "before in 1 of 2 lines" in said
     assert "words save 0.4 %." in said and "rise in 1 of 1 lines, by 20 %" in said
     assert "solves 30 instead of 79 of 164 problems of HumanEval (" in said
-    assert "in 1 of the 2 lines that were timed it gains fewer characters a token than such text does" in said
-    assert "in 1 and slower in 0 (characters a second, of the base's: 1.00 to 1.25 on German manual pages)." in said
+    assert "(faster in 0 and slower in 0 of 1 places) and 1.25 times the base's characters a second with words" in said
     assert "they are for length, LoRA for prediction" in said
     assert "takes 25 % of the base's bits away" in said and "cost bits in 1 of 2 lines" in said
     assert page.told_answers(answers[:1]) == "" and "Length and speed" not in page.told_gains(lines, bases, answers)
@@ -536,4 +562,4 @@ def test_the_committed_page_is_what_the_files_say(
         bench("domain_report").write(RESULTS, tmp_path)
     assert (tmp_path / "domains.md").read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
     bench("domain_report").write(tmp_path / "none", tmp_path)
-    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 10
+    assert (tmp_path / "domains.md").read_text(encoding="utf-8").count("-->\nnot measured\n") == 12

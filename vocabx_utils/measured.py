@@ -6,6 +6,7 @@ Nothing is there where the package was installed without a checkout; readers the
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,9 +216,11 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
     A record holds `arm` (a name of `DOMAIN_ARMS`), `n` (0 where there are no new tokens), `model`, `text`, `saved`,
     `tokens_per_1000_bytes`, `bpb`, KL from the frozen base in nats (`kl_identical`, `kl_last`), `phase1` and `lora`
     (what each training took, or null). Added here: from `speed/`, where it was read, `speed_gain`, `speed_range` and
-    the reading in the middle of base and arm (`base_speed`, `speed`); `above_base` and `above_lora`, the differences in
-    bits per byte to these arms on the same documents, as estimate, low and high, or null where that arm is not there;
-    likewise `above_resting`, of an arm whose new rows move with LoRA against the arm of the same N whose rows rest.
+    the reading in the middle of base and arm (`base_speed`, `speed`), and `speed_of_lora`, characters a second as a
+    share of those of the base with LoRA, reading by reading: median, lowest and highest; `above_base` and `above_lora`,
+    the differences in bits per byte to these arms on the same documents, as estimate, low and high, or null where that
+    arm is not there; likewise `above_resting`, of an arm whose new rows move with LoRA against the arm of the same N
+    whose rows rest.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -230,9 +233,20 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
             resting = arms.get((row["arm"].removesuffix("_rows"), row["n"])) if moving else None
             others = {"above_base": arms.get(("base", 0)), "above_lora": arms.get(("base_lora", 0))}
             gaps = {name: _above(row, other) for name, other in (others | {"above_resting": resting}).items()}
-            speed = speeds.get((row["arm"], row["n"]), {})
-            found.append(row | gaps | {key: speed[key] for key in _SPEED if speed})
+            found.append(row | gaps | _speed_of(speeds.get((row["arm"], row["n"])), speeds.get(("base_lora", 0))))
     return found
+
+
+def _speed_of(read: Mapping[str, Any] | None, lora: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What was read of an arm's speed, and the same beside the base with LoRA where that was read as often."""
+    if read is None:
+        return {}
+    told = {key: read[key] for key in _SPEED}
+    pairs = list(zip(read.get("speed_gains", []), lora["speed_gains"] if lora else [], strict=False))
+    if pairs:
+        shares = [own / other for own, other in pairs]  # both of the same reading of the base, which cancels
+        told["speed_of_lora"] = [statistics.median_low(shares), min(shares), max(shares)]
+    return told
 
 
 def _above(row: Mapping[str, Any], other: Mapping[str, Any] | None) -> list[float] | None:

@@ -14,7 +14,18 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of, told_speed
-from domain_told import NOTHING, arm, change_table, interval, lora_sentences, moving_table, place, speed_table
+from domain_told import (
+    NOTHING,
+    arm,
+    change_table,
+    interval,
+    lora_sentences,
+    lora_speed_table,
+    moving_table,
+    place,
+    speed_by_arm,
+    speed_table,
+)
 
 from vocabx_utils.figures.gains import draw_domains
 from vocabx_utils.figures.theme import save_figure, theme
@@ -29,7 +40,8 @@ def write(results: Path, docs: Path) -> None:
     rows = read_domains(results)
     parts = {
         "settings": settings_table(rows), "quality": quality_table(rows), "cost": cost_table(rows),
-        "speed": speed_table(rows), "lora": lora_sentences(rows), "changes": change_table(rows),
+        "speed": speed_table(rows), "pace": speed_by_arm(rows), "pace-lora": lora_speed_table(rows),
+        "lora": lora_sentences(rows), "changes": change_table(rows),
         "moving": moving_table(rows),
         "missing": missing_sentence(rows), "pilot": pilot_table(results / "pilot"), "figure": NOTHING,
     }  # fmt: skip

@@ -5,7 +5,6 @@ Every sentence is chosen by the rows, so that new lines change it; differences a
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ _SIDES = {
     "wins": "It ends below plain LoRA in {} of {}:",
     "cannot tell": "The interval holds 0 in {} of {}:",
 }
+_PACES = {"confirmed": "faster", "not confirmed": "slower"}
 
 
 def place(row: Row) -> str:
@@ -201,18 +201,12 @@ def interval(gap: Sequence[float] | None) -> str:
 
 def pace_of(row: Row) -> str:
     """Judge a gain in speed by all of its readings: `faster` (above 1), `slower` (below 1) or `neither`."""
-    readings = Interval(row["speed_gain"], *row["speed_range"])
-    return {"confirmed": "faster", "not confirmed": "slower"}.get(judge(readings, 1.0), "neither")
+    return _PACES.get(judge(Interval(row["speed_gain"], *row["speed_range"]), 1.0), "neither")
 
 
 def timed(rows: Rows) -> list[Row]:
     """Rows whose speed was read."""
     return [row for row in rows if "speed_gain" in row]
-
-
-def _extended(rows: Rows) -> list[Row]:
-    """Those of them that have new tokens."""
-    return [row for row in timed(rows) if row["n"]]
 
 
 def _held(reading: dict[str, Any]) -> float:
@@ -236,7 +230,7 @@ def _paced(row: Row) -> float:
 
 
 def speed_table(rows: Rows) -> str:
-    """Split each gain in characters a second into characters a token and tokens a second, and say what that shows."""
+    """Split each gain in characters a second into characters a token and tokens a second."""
     lines = [
         [
             place(r), arm(r), told_speed(r), f"{_held(r['base_speed']):.2f}, {_held(r['speed']):.2f}",
@@ -247,30 +241,69 @@ def speed_table(rows: Rows) -> str:
     ]  # fmt: skip
     header = ["model, text", "arm, N", "characters a second, of base", "characters a token: base, arm", "of base",
               "of base in held-out text", "tokens a second: base, arm", "of base", "generation is"]  # fmt: skip
-    extended = _extended(rows)
-    told = _told_speed(extended) if extended else []
-    return "\n\n".join([table_of(header, lines), *told]) if lines else NOTHING
+    return table_of(header, lines) if lines else NOTHING
 
 
-def _told_speed(rows: Rows) -> list[str]:
-    """Count by text where generation is faster, slower and neither, and where each of the two factors falls short."""
-    sides = {"faster": "all readings above 1", "slower": "all below 1", "neither": "on both sides of 1"}
-    said = []
-    for side, words in sides.items():
-        own = [row for row in rows if pace_of(row) == side]
-        where = [
-            f"{sum(row['text'] == text for row in own)} of {sum(row['text'] == text for row in rows)} on {name}"
-            for text, name in DOMAIN_TEXTS.items()
-            if any(row["text"] == text for row in own)
+def speed_by_arm(rows: Rows) -> str:
+    """Where each arm is faster and slower than the base, over models and texts, and by which of the two factors."""
+    read = timed(rows)
+    names = [name for name in DOMAIN_ARMS if any(row["arm"] == name for row in read)]
+    if not names:
+        return NOTHING
+    own = {DOMAIN_ARMS[name]: [row for row in read if row["arm"] == name] for name in names}
+    lines = [
+        [
+            name, span([row["speed_gain"] for row in found], "{:.2f}".format),
+            *(str(sum(pace_of(row) == side for row in found)) for side in ("faster", "slower", "neither")),
+            span([*map(_longer, found)], "{:.2f}".format), str(_shorter(found)) if found[0]["n"] else "",
+            span([*map(_paced, found)], "{:.2f}".format),
         ]
-        said.append(f"{side} ({words}) in {len(own)} of {len(rows)} lines{': ' * bool(own)}{', '.join(where)}")
-    counted = (
-        "Tokens of what an arm writes hold more characters than those of what the base writes in "
-        f"{sum(_longer(row) > 1 for row in rows)} of {len(rows)} lines ({span([*map(_longer, rows)], '{:.2f}'.format)} "
-        f"times as many), and less than held-out text would give in {_shorter(rows)}. Tokens a second are fewer than "
-        f"the base's in {sum(_paced(row) < 1 for row in rows)}."
-    )
-    return [f"Generation is {'; '.join(said)}.", counted, *_before_the_first_token(rows)]
+        for name, found in own.items()
+    ]  # fmt: skip
+    header = ["arm", "characters a second, of base", "faster", "slower", "neither", "characters a token, of base",
+              "fewer than in held-out text", "tokens a second, of base"]  # fmt: skip
+    return "\n\n".join([table_of(header, lines), *_paces(read)])
+
+
+def _paces(rows: Rows) -> list[str]:
+    """Tokens a second of the base's, with and without new tokens, by model."""
+    found: dict[str, dict[bool, list[float]]] = {}
+    for row in rows:
+        found.setdefault(place(row).split(", ")[0], {}).setdefault(bool(row["n"]), []).append(_paced(row))
+    told = [
+        f"{model} {' and '.join(_paced_as(new, own) for new, own in sorted(kinds.items()))}"
+        for model, kinds in found.items()
+    ]
+    return [f"Tokens a second, of the base's: {'; '.join(told)}."]
+
+
+def _paced_as(new: bool, shares: Sequence[float]) -> str:
+    return f"{span(shares, '{:.2f}'.format)} {'with' if new else 'without'} new tokens"
+
+
+def against_lora(rows: Rows) -> list[Row]:
+    """Arms with new tokens and LoRA whose speed was read beside that of the base with LoRA."""
+    return [row for row in timed(rows) if row["n"] and row["lora"] and "speed_of_lora" in row]
+
+
+def lora_speed_table(rows: Rows) -> str:
+    """What new tokens do to a tuned model: its speed, and its bits per byte, of those of the base with LoRA."""
+    found = against_lora(rows)
+    if not found:
+        return NOTHING
+    lines = [
+        [place(r), arm(r), "{:.2f} ({:.2f} to {:.2f})".format(*r["speed_of_lora"]), lora_pace(r),
+         interval(r["above_lora"])]
+        for r in found
+    ]  # fmt: skip
+    header = ["model, text", "arm, N", "characters a second, of base + LoRA", "generation is",
+              "bits per byte above base + LoRA"]  # fmt: skip
+    return table_of(header, lines)
+
+
+def lora_pace(row: Row) -> str:
+    """Judge it by all readings, as `pace_of` does."""
+    return _PACES.get(judge(Interval(*row["speed_of_lora"]), 1.0), "neither")
 
 
 def _shorter(rows: Rows) -> int:
@@ -278,38 +311,31 @@ def _shorter(rows: Rows) -> int:
     return sum(_longer(row) < _longer_in_texts(row) for row in rows)
 
 
-def _before_the_first_token(rows: Rows) -> list[str]:
-    """What a call would take besides its tokens, were a token of base and arms to cost the same."""
-    found: dict[str, list[float]] = {}
-    seconds = []
-    for own in _by_place(rows).values():
-        calls = [reading for row in own for reading in (row["base_speed"], row["speed"])]
-        tokens, took = ([call[key] for call in calls] for key in ("tokens", "seconds"))
-        if len(own) > 1 and len(set(tokens)) > 1:
-            line = statistics.linear_regression(tokens, took)
-            found.setdefault(DOMAIN_TEXTS.get(own[0]["text"], own[0]["text"]), []).append(line.intercept)
-            seconds += took
-    if not found:
-        return []
-    told = "; ".join(f"{span(starts, '{:.1f}'.format)} s on {text}" for text, starts in found.items())
-    return [
-        "If a token cost the same in every call of a model and text, a straight line through their seconds and tokens "
-        f"would begin at what a call takes besides. It begins at {told}; the calls took "
-        f"{span(seconds, '{:.1f}'.format)} s."
-    ]
-
-
 def speed_sentence(rows: Rows) -> str:
-    """How many characters a second arms with new tokens write, of the base's, by text; empty where none was read."""
-    found, told = _extended(rows), []
-    if not found:
+    """How many characters a second arms with new tokens write, of the base's and of plain LoRA's; empty if unread."""
+    form, read = "{:.2f}".format, timed(rows)
+    rested = {kind: [row for row in read if row["arm"] == kind] for kind in ("words", "both")}
+    tuned = {kind: [row for row in against_lora(read) if row["arm"] == f"{kind}_lora"] for kind in ("words", "both")}
+    plain = [
+        f"{span([row['speed_gain'] for row in found], form)} times the base's characters a second "
+        f"{_counted(kind, [*map(pace_of, found)])}"
+        for kind, found in rested.items()
+        if found
+    ]
+    beside = [
+        f"{span([row['speed_of_lora'][0] for row in found], form)} times {_counted(kind, [*map(lora_pace, found)])}"
+        for kind, found in tuned.items()
+        if found
+    ]
+    if not plain:
         return ""
-    for text, name in DOMAIN_TEXTS.items():
-        gains = [row["speed_gain"] for row in found if row["text"] == text]
-        told += [f"{span(gains, '{:.2f}'.format)} on {name}"] if gains else []
-    faster, slower = (sum(pace_of(row) == side for row in found) for side in ("faster", "slower"))
-    return (
-        f"What a model writes by itself is another matter: in {_shorter(found)} of the {len(found)} lines that were "
-        "timed it gains fewer characters a token than such text does, and it comes faster than the base's in "
-        f"{faster} and slower in {slower} (characters a second, of the base's: {', '.join(told)})."
-    )
+    told = f"What a model writes by itself is another matter. With learned rows it writes {' and '.join(plain)}."
+    if beside:
+        told += f" With LoRA behind them, and beside LoRA alone, it writes {' and '.join(beside)}."
+    return told
+
+
+def _counted(kind: str, sides: Sequence[str]) -> str:
+    """`with words (faster in 5 and slower in 1 of 6 places)`."""
+    faster, slower = sides.count("faster"), sides.count("slower")
+    return f"with {DOMAIN_ARMS[kind]} (faster in {faster} and slower in {slower} of {len(sides)} places)"

@@ -20,8 +20,9 @@ from bench_parts import facts, short_device, synchronise
 from torch import Tensor
 
 from vocabx_utils import files
+from vocabx_utils.products import aligned_rows
 from vocabx_utils.training.losses import phase1_loss
-from vocabx_utils.training.softmax import aligned_rows, blank_, fused_softmax_step, logit_products
+from vocabx_utils.training.softmax import blank_, fused_softmax_step, logit_products
 
 V, N, WIDTH, ROWS = 151_665, 800, 896, 768
 

@@ -32,6 +32,7 @@ from torch.optim import AdamW
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.products import aligned_rows
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.blocks import quick_blocks
@@ -39,7 +40,7 @@ from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
-from vocabx_utils.training.softmax import aligned_rows, default_chunk, logit_products
+from vocabx_utils.training.softmax import default_chunk, logit_products
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.lookahead import map_token_sequences

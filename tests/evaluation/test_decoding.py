@@ -100,6 +100,23 @@ def test_no_padding_row_is_ever_generated(gpt2_like: PreTrainedTokenizerFast) ->
         assert max(max(reply.ids) for reply in replies) < len(gpt2_like)
 
 
+def test_surplus_rows_of_an_aligned_head_are_never_generated(
+    gpt2_like: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, prompts = tiny_model("llama", len(gpt2_like)), make_prompts(gpt2_like, 4)
+    expected = generate(model, gpt2_like, prompts, max_new_tokens=8, engine="plain")
+    surplus = 100 * torch.randn(60, model.config.hidden_size)
+    monkeypatch.setattr(slots, "aligned_rows", lambda rows: torch.cat([rows, surplus]))
+    assert generate(model, gpt2_like, prompts, max_new_tokens=8, engine="slots") == expected
+
+
+def test_a_head_with_a_bias_is_asked_as_it_is(gpt2_like: PreTrainedTokenizerFast) -> None:
+    model, prompts = tiny_model("llama", len(gpt2_like)), make_prompts(gpt2_like, 4)
+    model.lm_head.bias = torch.nn.Parameter(10 * torch.randn(len(gpt2_like)))
+    expected = generate(model, gpt2_like, prompts, max_new_tokens=8, engine="plain")
+    assert generate(model, gpt2_like, prompts, max_new_tokens=8, engine="slots") == expected
+
+
 def test_attention_of_the_model_is_restored(gpt2_like: PreTrainedTokenizerFast) -> None:
     model = tiny_model("llama", len(gpt2_like))
     before = model.config._attn_implementation

@@ -144,3 +144,25 @@ def test_bits_of_two_variants_are_paired_by_text_after_the_last_stage() -> None:
     others = {"b": {"bits": {"domain": bits["two"]}, "bytes": {"domain": [1, *sizes[1:]]}}}
     with pytest.raises(ValueError, match="same texts"):
         bench.bits_gap(one, others, "domain")
+
+
+def test_speeds_are_told_beside_those_of_plain_lora(tmp_path: Path) -> None:
+    arms = [("base_lora", 0), ("both_lora", 800), ("words_lora", 800)]
+    files.write_jsonl(
+        tmp_path / "M-german.jsonl",
+        [{"arm": arm, "n": n, "bits": [1.0, 2.0], "bytes": [2, 3], "seed": 0} for arm, n in (*arms, ("words", 800))],
+    )
+    gains = [[1.0, 2.0, 1.25], [1.5, 2.2, 2.0], [1.1]]
+    told = {"speed_range": [1, 2], "base_speed": {}, "speed": {}}
+    read = [
+        {"arm": arm, "n": n, "speed_gain": own[-1], "speed_gains": own} | told
+        for (arm, n), own in zip(arms, gains, strict=True)
+    ]
+    files.write_jsonl(tmp_path / "speed" / "M-german.jsonl", read[1:2])
+    found = {row["arm"]: row for row in bench.read_domains(tmp_path)}
+    assert found["both_lora"]["speed_gain"] == 2.0 and "speed_of_lora" not in found["both_lora"]
+    files.write_jsonl(tmp_path / "speed" / "M-german.jsonl", read)
+    found = {row["arm"]: row for row in bench.read_domains(tmp_path)}
+    assert found["both_lora"]["speed_of_lora"] == pytest.approx([1.5, 1.1, 1.6])
+    assert found["words_lora"]["speed_of_lora"] == pytest.approx([1.1, 1.1, 1.1])  # one reading in common
+    assert found["base_lora"]["speed_of_lora"] == [1.0, 1.0, 1.0] and "speed_gain" not in found["words"]

@@ -11,7 +11,6 @@ from vocabx_utils.training.softmax import (
     Compiled,
     Scratch,
     _exponentials,
-    aligned_rows,
     blank_,
     log_sum_exp_,
     softmax_rows,
@@ -119,23 +118,6 @@ def test_out_of_memory_is_not_hidden(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     with pytest.raises(torch.OutOfMemoryError):
         Compiled(full, lambda value: value)(torch.zeros(2))
-
-
-def test_rows_are_aligned_only_where_it_helps():
-    assert aligned_rows(matrix := torch.zeros(65, 4)) is matrix  # a CPU has no tensor cores
-    assert aligned_rows(matrix := torch.zeros(65, 4, dtype=torch.bfloat16)) is matrix
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("rows", [128, 200])
-def test_surplus_rows_on_a_gpu_come_from_the_model_or_are_zeros(rows):
-    whole = torch.randn(rows, 8, device="cuda", dtype=torch.bfloat16)
-    found = aligned_rows(whole[:100])
-    assert found.shape == (128, 8) and torch.equal(found[:100], whole[:100])
-    assert found.data_ptr() == whole.data_ptr()
-    alone = aligned_rows(whole[:100].clone())
-    assert alone.shape == (128, 8) and not alone[100:].any()
-    assert aligned_rows(whole[:64]).shape == (64, 8)
 
 
 def test_exponentials_near_the_largest_logit_are_the_softmax():

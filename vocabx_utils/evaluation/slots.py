@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PreTrainedModel
 
 from vocabx_utils.batching import pad
 from vocabx_utils.evaluation.slot_cache import SlotCache, slot_attention
+from vocabx_utils.products import aligned_rows
 from vocabx_utils.student import cache_argument
 
 _BLOCK = 64  # cache lengths are multiples of this, which the attention kernels want aligned
@@ -62,7 +64,7 @@ class SlotDecoder:
         self.length = _rounded(length + _CHUNK, _GRAPH_BLOCK if self.graphs else _BLOCK)
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, self.length)
         self.body: Any = model.get_decoder()
-        self.head: Any = model.get_output_embeddings()
+        self.head = _aligned(model.get_output_embeddings())
         self.cache_name = cache_argument(self.body)
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)
         self.positions = torch.zeros(slots, dtype=torch.long, device=self.device)
@@ -229,6 +231,14 @@ class SlotDecoder:
         chosen = order + idle[: target - len(order)]
         self.cache.keep(torch.tensor(chosen, device=self.device))
         return [active[slot] for slot in chosen]
+
+
+def _aligned(head: Any) -> Callable[[Tensor], Tensor]:
+    """A head whose products run at full speed with any number of rows, if it is a product and nothing else."""
+    if type(head).forward is not nn.Linear.forward or head.bias is not None:
+        return cast(Callable[[Tensor], Tensor], head)
+    weights = aligned_rows(head.weight.detach())
+    return lambda hidden: functional.linear(hidden, weights)
 
 
 def cache_bytes(model: PreTrainedModel, length: int) -> int:

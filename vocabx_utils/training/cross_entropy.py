@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vocabx_utils.training.softmax import Scratch, aligned_rows, blank_, default_chunk, logit_products, softmax_chunk
+from vocabx_utils.products import aligned_rows
+from vocabx_utils.training.softmax import Scratch, blank_, default_chunk, logit_products, softmax_chunk
 
 IGNORE = -1
 """Target of a position that has none: behind the last token of a text, in front of an answer, in the padding."""

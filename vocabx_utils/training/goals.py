@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vocabx_utils.products import aligned_rows
 from vocabx_utils.student import LogitTransform
 from vocabx_utils.training.objectives import Objective
-from vocabx_utils.training.softmax import aligned_rows, blank_, default_chunk, logit_products
+from vocabx_utils.training.softmax import blank_, default_chunk, logit_products
 
 LIKELIEST = 8
 """M, how many tokens are kept apart; what is left of a distribution is flat enough for bfloat16."""

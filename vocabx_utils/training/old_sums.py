@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vocabx_utils.products import aligned_rows
 from vocabx_utils.student import LogitTransform
-from vocabx_utils.training.softmax import aligned_rows, blank_, default_chunk, log_sum_exp_, logit_products
+from vocabx_utils.training.softmax import blank_, default_chunk, log_sum_exp_, logit_products
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,8 @@ from typing import Any
 import torch
 import torch._dynamo as dynamo
 from torch import Tensor
-from torch.nn import functional
 
 CACHE_BYTES = 2 << 20  # of one block of rows: four of them share the cache
-_TILE = 64  # rows of a matrix come in multiples of this where the tensor cores are to run at full speed
 
 
 def default_chunk(columns: int, device: torch.device) -> int:
@@ -48,29 +46,6 @@ def logit_products(hidden: Tensor, weights: Tensor, out: Tensor | None = None) -
     if hidden.dtype == torch.float32 and out is not None:
         return torch.mm(hidden, weights.T, out=out)
     return (hidden @ weights.T).float()
-
-
-def aligned_rows(matrix: Tensor) -> Tensor:
-    """Return a matrix with at least the same rows whose products with half-precision states run at full speed.
-
-    A GPU reads and writes 16 bytes at a time. With an odd number of columns no row of the logits begins where that is
-    possible, and the products take several times as long. `blank_` makes the columns of the surplus rows count nothing.
-
-    Args:
-        matrix: (R, D) rows of a head.
-
-    Returns:
-        `matrix` itself on a CPU, in float32 or where R is a multiple of 64; else (R', D) with R' the next multiple:
-        the rows that follow in memory (padding rows of the same model) where there are any, or a copy with zeros.
-    """
-    surplus = -len(matrix) % _TILE
-    if not surplus or not matrix.is_cuda or matrix.dtype == torch.float32:
-        return matrix
-    rows, width = len(matrix) + surplus, matrix.shape[1]
-    held = matrix.untyped_storage().nbytes() // matrix.element_size() - matrix.storage_offset()
-    if matrix.is_contiguous() and held >= rows * width:
-        return matrix.as_strided((rows, width), (width, 1))
-    return functional.pad(matrix, (0, 0, 0, surplus))
 
 
 def blank_(logits: Tensor, columns: int) -> Tensor:
