@@ -217,7 +217,7 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
     `tokens_per_1000_bytes`, `bpb`, KL from the frozen base in nats (`kl_identical`, `kl_last`), `phase1` and `lora`
     (what each training took, or null). Added here: from `speed/`, where it was read, `speed_gain`, `speed_range` and
     the reading in the middle of base and arm (`base_speed`, `speed`), and `speed_of_lora`, characters a second as a
-    share of those of the base with LoRA, reading by reading: median, lowest and highest; `above_base` and `above_lora`,
+    share of those of the base with LoRA in the same rounds: median, lowest and highest; `above_base` and `above_lora`,
     the differences in bits per byte to these arms on the same documents, as estimate, low and high, or null where that
     arm is not there; likewise `above_resting`, of an arm whose new rows move with LoRA against the arm of the same N
     whose rows rest.
@@ -238,13 +238,13 @@ def read_domains(folder: Path) -> list[dict[str, Any]]:
 
 
 def _speed_of(read: Mapping[str, Any] | None, lora: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What was read of an arm's speed, and the same beside the base with LoRA where that was read as often."""
+    """What was read of an arm's speed, and the same beside the base with LoRA where both took turns."""
     if read is None:
         return {}
     told = {key: read[key] for key in _SPEED}
-    pairs = list(zip(read.get("speed_gains", []), lora["speed_gains"] if lora else [], strict=False))
-    if pairs:
-        shares = [own / other for own, other in pairs]  # both of the same reading of the base, which cancels
+    if lora and "speed_gains" in read and read.get("reading", 0) == lora.get("reading", 0):
+        # in each round both were divided by the same reading of the base, which cancels
+        shares = [own / other for own, other in zip(read["speed_gains"], lora["speed_gains"], strict=True)]
         told["speed_of_lora"] = [statistics.median_low(shares), min(shares), max(shares)]
     return told
 

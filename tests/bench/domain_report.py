@@ -1,6 +1,6 @@
 """Draw docs/figures/domains.svg and fill docs/domains.md from results/domains/; `domains.py page` is the command.
 
-Only text between `<!-- name -->` and `<!-- end -->` is replaced. Sentences are in `domain_told`.
+Only text between `<!-- name -->` and `<!-- end -->` is replaced. Sentences are in `domain_told` and `domain_speed`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of, told_speed
-from domain_told import (
-    NOTHING,
-    arm,
-    change_table,
-    interval,
-    lora_sentences,
-    lora_speed_table,
-    moving_table,
-    place,
-    speed_by_arm,
-    speed_table,
-)
+from domain_speed import least, lora_speed_table, speed_by_arm, speed_table
+from domain_told import NOTHING, arm, change_table, interval, lora_sentences, moving_table, place
 
 from vocabx_utils.figures.gains import draw_domains
 from vocabx_utils.figures.theme import save_figure, theme
@@ -151,15 +141,17 @@ def missing_sentence(rows: Rows) -> str:
     """Name what a reader would look for in vain, and where: arms at the least N, and readings of speed."""
     if not rows:
         return NOTHING
-    places = list(dict.fromkeys(place(row) for row in rows))
+    few = least(rows)
+    places = list(few)
     gaps: dict[str, list[str]] = {}
     for name in places:
-        own = [row for row in rows if place(row) == name]
-        least = min((row["n"] for row in own if row["n"]), default=0)
-        there = {row["arm"] for row in own if row["n"] in (0, least)}
+        own = [row for row in rows if place(row) == name and row["n"] in (0, few[name])]
+        there = {row["arm"] for row in own}
         lacking = [title for key, title in DOMAIN_ARMS.items() if key not in there]
-        if unread := [DOMAIN_ARMS[row["arm"]] for row in own if row["n"] in (0, least) and _unread(row)]:
+        if unread := [DOMAIN_ARMS[row["arm"]] for row in own if _unread(row)]:
             lacking.append(f"characters a second of {' / '.join(unread)}")
+        larger = {row["n"] for row in rows if place(row) == name and row["n"] > few[name] and _unread(row)}
+        lacking += [f"characters a second with {n:,} new tokens" for n in sorted(larger)]
         for what in lacking:
             gaps.setdefault(what, []).append(name)
     told = [f"- {_everywhere(where, places)}: {what}" for what, where in gaps.items()]

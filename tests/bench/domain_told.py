@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench_parts import table_of, told_speed
+from bench_parts import table_of
 
 from vocabx_utils.intervals import Interval, judge
 from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS
@@ -22,7 +22,6 @@ _SIDES = {
     "wins": "It ends below plain LoRA in {} of {}:",
     "cannot tell": "The interval holds 0 in {} of {}:",
 }
-_PACES = {"confirmed": "faster", "not confirmed": "slower"}
 
 
 def place(row: Row) -> str:
@@ -62,14 +61,14 @@ def lora_sentences(rows: Rows) -> str:
     for side, words in _SIDES.items():
         own = [row for row in compared if side_of(row["above_lora"]) == side]
         if own:
-            told = "\n".join(f"- {name}: {_ends(some)}" for name, some in _by_place(own).items())
+            told = "\n".join(f"- {name}: {_ends(some)}" for name, some in by_place(own).items())
             said.append(f"{words.format(len(own), len(compared))}\n\n{told}")
     if all(side_of(row["above_lora"]) != "loses" for row in compared):
         said.insert(0, f"In none of {len(compared)} comparisons does expansion with LoRA end surely above plain LoRA.")
     return "\n\n".join([*said, *_order(compared), *_phase1_alone(rows)])
 
 
-def _by_place(rows: Rows) -> dict[str, list[Row]]:
+def by_place(rows: Rows) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(place(row), []).append(row)
@@ -194,148 +193,3 @@ def _moved(pairs: Sequence[tuple[Row, Row]]) -> str:
 def interval(gap: Sequence[float] | None) -> str:
     """A difference with its limits."""
     return "" if gap is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*gap)
-
-
-# --- speed ----------------------------------------------------------------------------------------------------------
-
-
-def pace_of(row: Row) -> str:
-    """Judge a gain in speed by all of its readings: `faster` (above 1), `slower` (below 1) or `neither`."""
-    return _PACES.get(judge(Interval(row["speed_gain"], *row["speed_range"]), 1.0), "neither")
-
-
-def timed(rows: Rows) -> list[Row]:
-    """Rows whose speed was read."""
-    return [row for row in rows if "speed_gain" in row]
-
-
-def _held(reading: dict[str, Any]) -> float:
-    """Characters that a token holds in what a model wrote."""
-    return float(reading["characters"] / reading["tokens"])
-
-
-def _longer(row: Row) -> float:
-    """Characters a token of what an arm wrote, of those of what the base wrote."""
-    return _held(row["speed"]) / _held(row["base_speed"])
-
-
-def _longer_in_texts(row: Row) -> float:
-    """The same of held-out text, which either tokenizer cuts."""
-    return 1 / (1 - float(row["saved"]))
-
-
-def _paced(row: Row) -> float:
-    """Tokens a second that an arm wrote, of those that the base wrote."""
-    return float(row["speed"]["tokens_per_s"] / row["base_speed"]["tokens_per_s"])
-
-
-def speed_table(rows: Rows) -> str:
-    """Split each gain in characters a second into characters a token and tokens a second."""
-    lines = [
-        [
-            place(r), arm(r), told_speed(r), f"{_held(r['base_speed']):.2f}, {_held(r['speed']):.2f}",
-            f"{_longer(r):.2f}", f"{_longer_in_texts(r):.2f}",
-            f"{r['base_speed']['tokens_per_s']:,}, {r['speed']['tokens_per_s']:,}", f"{_paced(r):.2f}", pace_of(r),
-        ]
-        for r in timed(rows)
-    ]  # fmt: skip
-    header = ["model, text", "arm, N", "characters a second, of base", "characters a token: base, arm", "of base",
-              "of base in held-out text", "tokens a second: base, arm", "of base", "generation is"]  # fmt: skip
-    return table_of(header, lines) if lines else NOTHING
-
-
-def speed_by_arm(rows: Rows) -> str:
-    """Where each arm is faster and slower than the base, over models and texts, and by which of the two factors."""
-    read = timed(rows)
-    names = [name for name in DOMAIN_ARMS if any(row["arm"] == name for row in read)]
-    if not names:
-        return NOTHING
-    own = {DOMAIN_ARMS[name]: [row for row in read if row["arm"] == name] for name in names}
-    lines = [
-        [
-            name, span([row["speed_gain"] for row in found], "{:.2f}".format),
-            *(str(sum(pace_of(row) == side for row in found)) for side in ("faster", "slower", "neither")),
-            span([*map(_longer, found)], "{:.2f}".format), str(_shorter(found)) if found[0]["n"] else "",
-            span([*map(_paced, found)], "{:.2f}".format),
-        ]
-        for name, found in own.items()
-    ]  # fmt: skip
-    header = ["arm", "characters a second, of base", "faster", "slower", "neither", "characters a token, of base",
-              "fewer than in held-out text", "tokens a second, of base"]  # fmt: skip
-    return "\n\n".join([table_of(header, lines), *_paces(read)])
-
-
-def _paces(rows: Rows) -> list[str]:
-    """Tokens a second of the base's, with and without new tokens, by model."""
-    found: dict[str, dict[bool, list[float]]] = {}
-    for row in rows:
-        found.setdefault(place(row).split(", ")[0], {}).setdefault(bool(row["n"]), []).append(_paced(row))
-    told = [
-        f"{model} {' and '.join(_paced_as(new, own) for new, own in sorted(kinds.items()))}"
-        for model, kinds in found.items()
-    ]
-    return [f"Tokens a second, of the base's: {'; '.join(told)}."]
-
-
-def _paced_as(new: bool, shares: Sequence[float]) -> str:
-    return f"{span(shares, '{:.2f}'.format)} {'with' if new else 'without'} new tokens"
-
-
-def against_lora(rows: Rows) -> list[Row]:
-    """Arms with new tokens and LoRA whose speed was read beside that of the base with LoRA."""
-    return [row for row in timed(rows) if row["n"] and row["lora"] and "speed_of_lora" in row]
-
-
-def lora_speed_table(rows: Rows) -> str:
-    """What new tokens do to a tuned model: its speed, and its bits per byte, of those of the base with LoRA."""
-    found = against_lora(rows)
-    if not found:
-        return NOTHING
-    lines = [
-        [place(r), arm(r), "{:.2f} ({:.2f} to {:.2f})".format(*r["speed_of_lora"]), lora_pace(r),
-         interval(r["above_lora"])]
-        for r in found
-    ]  # fmt: skip
-    header = ["model, text", "arm, N", "characters a second, of base + LoRA", "generation is",
-              "bits per byte above base + LoRA"]  # fmt: skip
-    return table_of(header, lines)
-
-
-def lora_pace(row: Row) -> str:
-    """Judge it by all readings, as `pace_of` does."""
-    return _PACES.get(judge(Interval(*row["speed_of_lora"]), 1.0), "neither")
-
-
-def _shorter(rows: Rows) -> int:
-    """In how many lines tokens grow less in what an arm writes than in held-out text."""
-    return sum(_longer(row) < _longer_in_texts(row) for row in rows)
-
-
-def speed_sentence(rows: Rows) -> str:
-    """How many characters a second arms with new tokens write, of the base's and of plain LoRA's; empty if unread."""
-    form, read = "{:.2f}".format, timed(rows)
-    rested = {kind: [row for row in read if row["arm"] == kind] for kind in ("words", "both")}
-    tuned = {kind: [row for row in against_lora(read) if row["arm"] == f"{kind}_lora"] for kind in ("words", "both")}
-    plain = [
-        f"{span([row['speed_gain'] for row in found], form)} times the base's characters a second "
-        f"{_counted(kind, [*map(pace_of, found)])}"
-        for kind, found in rested.items()
-        if found
-    ]
-    beside = [
-        f"{span([row['speed_of_lora'][0] for row in found], form)} times {_counted(kind, [*map(lora_pace, found)])}"
-        for kind, found in tuned.items()
-        if found
-    ]
-    if not plain:
-        return ""
-    told = f"What a model writes by itself is another matter. With learned rows it writes {' and '.join(plain)}."
-    if beside:
-        told += f" With LoRA behind them, and beside LoRA alone, it writes {' and '.join(beside)}."
-    return told
-
-
-def _counted(kind: str, sides: Sequence[str]) -> str:
-    """`with words (faster in 5 and slower in 1 of 6 places)`."""
-    faster, slower = sides.count("faster"), sides.count("slower")
-    return f"with {DOMAIN_ARMS[kind]} (faster in {faster} and slower in {slower} of {len(sides)} places)"

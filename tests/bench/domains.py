@@ -86,11 +86,13 @@ def train(options: argparse.Namespace) -> None:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Read how fast the measured arms generate, those that were not read yet together."""
+    """Read how fast the measured arms generate, those that were not read yet together: their lines share `reading`."""
     if not (left := _measured(options)):
         return
+    path = options.out / "speed" / _results(options).name
+    reading = len({line.get("reading", 0) for line in (files.read_jsonl(path) if path.exists() else [])})
     for row in _bench(options).speed_of_arms(left):
-        files.append_jsonl(options.out / "speed" / _results(options).name, row | facts())
+        files.append_jsonl(path, row | {"reading": reading} | facts())
         print(row["arm"], row["n"], row["speed_gain"], row["speed_range"], flush=True)
 
 

@@ -18,7 +18,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from bench_parts import fill_page, table_of
-from domain_told import interval, shares, side_of, span, speed_sentence
+from domain_speed import speed_sentence
+from domain_told import interval, shares, side_of, span
 
 from vocabx_utils.figures.strip_pictures import draw_strip
 from vocabx_utils.figures.strips import token_strip

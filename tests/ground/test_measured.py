@@ -152,7 +152,7 @@ def test_speeds_are_told_beside_those_of_plain_lora(tmp_path: Path) -> None:
         tmp_path / "M-german.jsonl",
         [{"arm": arm, "n": n, "bits": [1.0, 2.0], "bytes": [2, 3], "seed": 0} for arm, n in (*arms, ("words", 800))],
     )
-    gains = [[1.0, 2.0, 1.25], [1.5, 2.2, 2.0], [1.1]]
+    gains = [[1.0, 2.0, 1.25], [1.5, 2.2, 2.0], [1.1, 1.0, 1.0]]
     told = {"speed_range": [1, 2], "base_speed": {}, "speed": {}}
     read = [
         {"arm": arm, "n": n, "speed_gain": own[-1], "speed_gains": own} | told
@@ -161,8 +161,9 @@ def test_speeds_are_told_beside_those_of_plain_lora(tmp_path: Path) -> None:
     files.write_jsonl(tmp_path / "speed" / "M-german.jsonl", read[1:2])
     found = {row["arm"]: row for row in bench.read_domains(tmp_path)}
     assert found["both_lora"]["speed_gain"] == 2.0 and "speed_of_lora" not in found["both_lora"]
+    read[2]["reading"] = 1  # at another time than the base with LoRA
     files.write_jsonl(tmp_path / "speed" / "M-german.jsonl", read)
     found = {row["arm"]: row for row in bench.read_domains(tmp_path)}
     assert found["both_lora"]["speed_of_lora"] == pytest.approx([1.5, 1.1, 1.6])
-    assert found["words_lora"]["speed_of_lora"] == pytest.approx([1.1, 1.1, 1.1])  # one reading in common
+    assert found["words_lora"]["speed_gain"] == 1.0 and "speed_of_lora" not in found["words_lora"]
     assert found["base_lora"]["speed_of_lora"] == [1.0, 1.0, 1.0] and "speed_gain" not in found["words"]
