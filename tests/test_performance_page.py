@@ -66,3 +66,13 @@ def test_minutes_of_tests_and_notebooks_are_added_up(report: Any, tmp_path: Path
     assert lines[2:] == ["| before | abc | 9.0 | 2.0 (1.5) | 2.0 (1.5) | 2.0 (1.5) | 2.0 (1.5) | 7.5 |"]
     (tmp_path / "run.json").write_text(json.dumps({"00": {"seconds": 90.0}, "01": {"seconds": 60.0}}))
     assert "took 2.5 minutes" in report.quick_run_sentence(tmp_path / "run.json")
+
+
+def test_a_choice_is_told_where_it_was_read(report: Any) -> None:
+    row = {"products": 8.0, "fused_passes": 1.0}
+    found = {"device": "NVIDIA T", "us_per_position": {"7": row}}
+    assert report.head_table({"t": found}).endswith("| NVIDIA T | 7 | 8.00 | 1.00 |")
+    told = report.head_table({"t": found | {"choice_us": {"9": 200.4, "64": 31.0}}})
+    assert told.endswith(
+        "\n\nOne greedy choice for 64 replies: 200 µs with 9 rows (NVIDIA T), 31 µs with 64 rows (NVIDIA T)."
+    )

@@ -4,7 +4,8 @@
 
 Writes OUT/head-products-<device>.json: microseconds a position at V = 151,665 columns (a Qwen tokenizer) and at the
 next multiple of 64, for the three products of phase 1 (student, teacher, gradient; bfloat16, float32 results), for the
-fused arithmetic between them, and for the whole loss with its gradients.
+fused arithmetic between them, and for the whole loss with its gradients; and microseconds of one greedy choice for 64
+replies, with 800 new rows and with rows up to the next multiple of 64.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import torch
 from bench_parts import facts, short_device, synchronise
 from torch import Tensor
+from torch.nn import functional
 
 from vocabx_utils import files
 from vocabx_utils.products import aligned_rows
@@ -25,6 +27,7 @@ from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.softmax import blank_, fused_softmax_step, logit_products
 
 V, N, WIDTH, ROWS = 151_665, 800, 896, 768
+REPLIES = 64
 
 
 def products(states: Tensor, head: Tensor, gradient: Tensor) -> None:
@@ -60,6 +63,12 @@ def measure(head: Tensor) -> dict[str, float]:
     return {name: 1e6 * seconds(run) / ROWS for name, run in parts.items()}
 
 
+def choice(head: Tensor) -> float:
+    """Microseconds of choosing the next token of `REPLIES` replies, as generation does."""
+    states = torch.randn(REPLIES, WIDTH, device=head.device, dtype=head.dtype)
+    return 1e6 * seconds(lambda: functional.linear(states, head)[:, : V + N].argmax(-1))
+
+
 def whole_loss(head: Tensor) -> float:
     """Microseconds a position of `phase1_loss` with both gradients."""
     states = torch.randn(ROWS, WIDTH, device=head.device, dtype=head.dtype)
@@ -87,6 +96,8 @@ def main() -> None:
     head = torch.randn(V, WIDTH, device="cuda", dtype=torch.bfloat16)
     by_columns = {str(len(matrix)): measure(matrix) for matrix in (head, aligned_rows(head))}
     found = {"us_per_position": by_columns, "whole_loss_us": whole_loss(head)}
+    longer = torch.cat([head, torch.randn(N, WIDTH, device="cuda", dtype=head.dtype)])
+    found["choice_us"] = {str(len(matrix)): choice(matrix) for matrix in (longer, aligned_rows(longer))}
     files.write_json(options.out / f"head-products-{short_device()}.json", {**found, **facts()})
     print(found)
 

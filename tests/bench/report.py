@@ -189,7 +189,17 @@ def head_table(results: dict[str, dict[str, Any]]) -> str:
         for columns, row in found["us_per_position"].items():
             times = " | ".join(_number(row[key], 2) for key in ("products", "fused_passes"))
             lines.append(f"| {found['device']} | {int(columns):,} | {times} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_choices(results)])
+
+
+def _choices(results: dict[str, dict[str, Any]]) -> list[str]:
+    """What one greedy choice takes with new rows, where it was read."""
+    told = [
+        f"{_number(found['choice_us'][columns], 0)} µs with {int(columns):,} rows ({found['device']})"
+        for found in results.values()
+        for columns in found.get("choice_us", {})
+    ]
+    return ["", f"One greedy choice for 64 replies: {', '.join(told)}."] if told else []
 
 
 def quick_table(path: Path) -> str:
