@@ -29,6 +29,7 @@ from vocabx_utils import files
 from vocabx_utils.evaluation.execution import execute
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES, failure_class, failure_table
 from vocabx_utils.evaluation.kept import KeptList, kept_problems
+from vocabx_utils.evaluation.results import read_results
 from vocabx_utils.statistics import two_proportion_z_test, wilson_interval
 
 REFERENCE = "base_a_lora"
@@ -64,7 +65,9 @@ def _executed(file: Path, place: str, benchmark: str, options: argparse.Namespac
     problems = [problem for problem in kept_problems(benchmark) if problem.task_id in answered]
     target = options.work / place / f"{benchmark}.jsonl"
     target.parent.mkdir(parents=True, exist_ok=True)
-    found = execute(rows, problems, target, workers=options.workers, fast=True)
+    # many arms answer a problem alike: such a program ran already
+    others = [one for path in options.work.rglob(f"{benchmark}.jsonl") if path != target for one in read_results(path)]
+    found = execute(rows, problems, target, workers=options.workers, fast=True, known=others)
     by_task = {row["task_id"]: row for row in rows}
     classes = [failure_class(result, by_task[result.task_id]) for result in found]
     exceptions = failure_table({place: found}, {place: rows}).iloc[0]["exceptions"]

@@ -154,6 +154,26 @@ def test_results_of_other_answers_are_refused(problems, samples, tmp_path, plain
         execute(samples, problems, out, strict=False)
 
 
+def test_the_same_programs_are_taken_over_from_other_answers(problems, samples, tmp_path, plain, monkeypatch) -> None:
+    first, out, ran = tmp_path / "first.jsonl", tmp_path / "second.jsonl", []
+    _stored(problems, samples, first, plain, seconds=0.125)
+    samples[4]["solution"] += "# changed"
+
+    def runs(jobs: list[Any], *_: Any, **__: Any) -> Any:
+        ran.extend(job.task_id for job in jobs)
+        return ((job, Outcome("fail"), 1) for job in jobs)
+
+    monkeypatch.setattr(execution, "run_jobs", runs)
+    monkeypatch.setattr(execution, "check_sandbox", lambda view: "bwrap 0.8.0")
+    found = execute(samples, problems, out, known=read_results(first))
+    assert ran == ["Mbpp/15"] and [result.passed for result in found] == [True] * 4 + [False, True]
+    assert [result.seconds for result in found] == [0.125] * 4 + [0.0, 0.125]
+    assert {result.task_id for result in read_results(out)} == {problem.task_id for problem in problems}
+    ran.clear()
+    execute(samples, problems, tmp_path / "third.jsonl", strict=False, known=read_results(first))
+    assert len(ran) == 6  # with other tests or limits they are other programs
+
+
 def test_a_damaged_line_in_the_middle_is_named(problems, samples, tmp_path, plain) -> None:
     out = tmp_path / "results.jsonl"
     _stored(problems, samples, out, plain)

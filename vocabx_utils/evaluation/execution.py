@@ -7,7 +7,7 @@ import json
 import queue
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,11 @@ def execute(
     strict: bool = True,
     *,
     fast: bool = False,
+    known: Iterable[Result] = (),
 ) -> list[Result]:
     """Execute answers in the sandbox and file the results, which are returned in the order of the problems.
+
+    Eight arguments: three that say what, and the rest how.
 
     Results that the file already holds are not computed again; a file of other answers, limits or another
     environment is refused. Timeouts and crashes are run once more, alone and in a fresh jail, so that neither load
@@ -65,6 +68,7 @@ def execute(
             MBPP). Problems whose reference does not return plain data run as usual; each result says how it was
             obtained.
         fast: fork in warm jails instead of starting a fresh jail for each program.
+        known: results of other answers; those of the very same program, limits and environment are taken over.
 
     Raises:
         ValueError: samples that do not fit the problems, or (`ResultsMismatchError`) the results file.
@@ -84,11 +88,14 @@ def execute(
     file = ResultsFile(out_path)
     file.check({(job.task_id, job.sample): job.key for job in jobs}, environment.hash)
     left = [job for job in jobs if (job.task_id, job.sample) not in file.rows]
-    if left:
-        backend = check_sandbox(environment.view)
-        with locks.writing(file.path) if file.path else contextlib.nullcontext():
-            for job, outcome, attempts in run_jobs(left, environment, workers=workers, fast=fast):
-                file.append(_result(job, outcome, attempts, environment, backend))
+    by_key = {result.key: result for result in known}
+    new = [job for job in left if job.key not in by_key]
+    backend = check_sandbox(environment.view) if new else ""
+    with locks.writing(file.path) if left and file.path else contextlib.nullcontext():
+        for job in (job for job in left if job.key in by_key):
+            file.append(replace(by_key[job.key], task_id=job.task_id, sample=job.sample))
+        for job, outcome, attempts in run_jobs(new, environment, workers=workers, fast=fast) if new else ():
+            file.append(_result(job, outcome, attempts, environment, backend))
     return [file.rows[job.task_id, job.sample] for job in jobs]
 
 
