@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_TILE = 64  # rows of a matrix come in multiples of this where the tensor cores are to run at full speed
+TILE = 64
+"""Rows of a matrix come in multiples of this where the tensor cores are to run at full speed."""
 
 
 def aligned_rows(matrix: Tensor) -> Tensor:
@@ -22,7 +23,7 @@ def aligned_rows(matrix: Tensor) -> Tensor:
         `matrix` itself on a CPU, in float32 or where R is a multiple of 64; else (R', D) with R' the next multiple:
         the rows that follow in memory (padding rows of the same model) where there are any, or a copy with zeros.
     """
-    surplus = -len(matrix) % _TILE
+    surplus = -len(matrix) % TILE
     if not surplus or not matrix.is_cuda or matrix.dtype == torch.float32:
         return matrix
     rows, width = len(matrix) + surplus, matrix.shape[1]

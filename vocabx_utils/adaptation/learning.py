@@ -18,6 +18,7 @@ from vocabx_utils.adaptation.steps import MODEL
 from vocabx_utils.adaptation.texts import Split, Text
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.products import TILE
 from vocabx_utils.rows import read_epoch
 from vocabx_utils.training import fusing
 from vocabx_utils.training.examples import AlignedSet, encode
@@ -180,7 +181,7 @@ def export(bench: Bench, out: Path, rows: Path, tuned: Path | None) -> dict[str,
         start = Start(model, start.tokenizer, start.new_ids, start.base)
     if (out / MODEL).exists():
         shutil.rmtree(out / MODEL)
-    facts = dict(export_model(start, out / MODEL))
+    facts = dict(export_model(start, out / MODEL, pad_to=TILE))  # products with an odd number of rows are slow
     del start
     gc.collect()
     return facts
