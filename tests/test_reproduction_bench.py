@@ -31,6 +31,8 @@ ROOT = Path(__file__).parents[1]
 def test_names_of_arms_say_start_and_stages() -> None:
     arms = bench("reproduction_arms")
     settings = arms.Settings()
+    everyone = [arm.name for arm in arms.arms_of(["base_lora", "descriptive", "core", "base"])]
+    assert everyone == ["base_lora", *arms.DESCRIPTIVE, *arms.CORE[1:], "base"]
     told = {name: arms.parse_arm(name) for name in (*arms.CORE, *arms.DESCRIPTIVE, "base")}
     assert told["base"].stages == () and told["base_lora"].stages == ("b",) and told["base"].start == "base"
     assert told["mean_kl_last_a_full"].stages == ("a", "c") and told["mean_kl_last_a_full"].start == "mean_kl_last"

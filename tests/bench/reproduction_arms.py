@@ -38,6 +38,7 @@ DESCRIPTIVE = (
     "phrases_recipe_a_lora", "rare_mean_kl_first_a_lora", "base_full", "mean_kl_last_a_full",
 )  # fmt: skip
 """One seed each."""
+_GROUPS = {"core": CORE, "descriptive": DESCRIPTIVE}
 _PREFIXES = ("phrases", "rare")
 
 
@@ -96,6 +97,11 @@ class Arm:
     def extension(self, settings: Settings) -> str | None:
         """Name of the extension, None for the base model."""
         return None if self.start == "base" else str(getattr(settings, self.prefix or "extension"))
+
+
+def arms_of(names: Sequence[str]) -> list[Arm]:
+    """Read arms' names, each once; `core` and `descriptive` stand for all of theirs."""
+    return [parse_arm(name) for name in dict.fromkeys(one for name in names for one in _GROUPS.get(name, (name,)))]
 
 
 def parse_arm(name: str) -> Arm:

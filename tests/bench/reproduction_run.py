@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from bench_parts import facts, free, rows_of, seconds_left
-from reproduction_arms import Arm, Settings, parse_arm, row_settings, tune, tuning_config
+from reproduction_arms import Arm, Settings, arms_of, row_settings, tune, tuning_config
 from reproduction_data import Data, write_gz
 from safetensors.torch import load_file
 
@@ -262,7 +262,7 @@ def run(options: argparse.Namespace) -> None:
 
 def asked(options: argparse.Namespace) -> list[tuple[Arm, int]]:
     """Arms and seeds in the order in which they are measured."""
-    return [(arm, seed) for seed in options.seeds for arm in map(parse_arm, options.arms)]
+    return [(arm, seed) for seed in options.seeds for arm in arms_of(options.arms)]
 
 
 def missing(options: argparse.Namespace, arm: Arm, seed: int) -> list[str]:
@@ -326,7 +326,7 @@ def add_arguments(command: argparse.ArgumentParser, arms: Iterable[str]) -> None
     command.add_argument("--model", required=True, help="name, folder, hub id or GGUF file")
     command.add_argument("--data", type=Path, required=True, help="folder that prepare made")
     command.add_argument("--label", default="Qwen2.5-Coder-0.5B-Instruct", help="as in prepare")
-    command.add_argument("--arms", nargs="+", default=list(arms))
+    command.add_argument("--arms", nargs="+", default=list(arms), help="names, `core` or `descriptive`")
     command.add_argument("--seeds", type=int, nargs="+", default=[0])
     command.add_argument(
         "--rows", type=Path, nargs="+", default=[Path("/tmp/vocabx-rows")], help="the first is written to"
