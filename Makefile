@@ -16,7 +16,7 @@ help:
 	@echo 'make fast           the fast unit tests, in under a minute'
 	@echo 'make test-alone     the fast tests: each file by itself, and all in random order'
 	@echo 'make test-threads   the notebooks once with one thread and once with two'
-	@echo 'make test-matrix    exported folders in other releases of transformers, without this package; batches'
+	@echo 'make test-matrix    exported folders in other releases of transformers, without this package; batches; profile gpu, small'
 	@echo 'make lint           ruff and mypy'
 	@echo 'make figures        draw the figures of a run again, RUN=quick'
 	@echo 'make notebooks      execute the source notebooks in place, cleaned for a commit (NB="03 05" for some)'
