@@ -43,6 +43,7 @@ def test_profile_gpu_runs_through_on_a_model_with_rows_to_spare(
     content = yaml.safe_load((PROFILES / "gpu.yaml").read_text(encoding="utf-8"))
     content |= {"model": str(tmp_path / "model")} | {name: content[name] | SMALLER[name] for name in SMALLER}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads of tiny matrices wait for each other
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "runs"))
     words = ["run", "--profile", str(tmp_path / "small.yaml"), "--run-name", "small"]
     done = subprocess.run([sys.executable, "-m", "vocabx_utils", *words], capture_output=True, text=True, check=False)
