@@ -5,7 +5,7 @@ A gain in characters a second is characters a token of what was written, times t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench_parts import table_of, told_speed
@@ -17,9 +17,15 @@ from vocabx_utils.measured import DOMAIN_ARMS
 _PACES = {"confirmed": "faster", "not confirmed": "slower"}
 
 
-def pace_of(row: Row) -> str:
-    """Judge a gain in speed by all of its readings: `faster` (above 1), `slower` (below 1) or `neither`."""
-    return _PACES.get(judge(Interval(row["speed_gain"], *row["speed_range"]), 1.0), "neither")
+def pace_of(gain: Sequence[float]) -> str:
+    """Judge a gain, as median, lowest and highest reading: `faster` (all above 1), `slower` (below 1) or `neither`."""
+    return _PACES.get(judge(Interval(*gain), 1.0), "neither")
+
+
+def gain_of(row: Row) -> tuple[float, float, float]:
+    """Characters a second, of those of the base: median, lowest and highest reading."""
+    low, high = row["speed_range"]
+    return row["speed_gain"], low, high
 
 
 def timed(rows: Rows) -> list[Row]:
@@ -58,7 +64,8 @@ def speed_table(rows: Rows) -> str:
         [
             place(r), arm(r), told_speed(r), f"{_held(r['base_speed']):.2f}, {_held(r['speed']):.2f}",
             f"{_longer(r):.2f}", f"{_longer_in_texts(r):.2f}",
-            f"{r['base_speed']['tokens_per_s']:,}, {r['speed']['tokens_per_s']:,}", f"{_paced(r):.2f}", pace_of(r),
+            f"{r['base_speed']['tokens_per_s']:,}, {r['speed']['tokens_per_s']:,}", f"{_paced(r):.2f}",
+            pace_of(gain_of(r)),
         ]
         for r in timed(rows)
     ]  # fmt: skip
@@ -78,7 +85,7 @@ def speed_by_arm(rows: Rows) -> str:
     lines = [
         [
             _named(found), span([row["speed_gain"] for row in found], "{:.2f}".format),
-            *(str(sum(pace_of(row) == side for row in found)) for side in ("faster", "slower", "neither")),
+            *(str(sum(pace_of(gain_of(row)) == side for row in found)) for side in ("faster", "slower", "neither")),
             span([*map(_longer, found)], "{:.2f}".format), str(_shorter(found)) if found[0]["n"] else "",
             span([*map(_paced, found)], "{:.2f}".format),
         ]
@@ -86,7 +93,7 @@ def speed_by_arm(rows: Rows) -> str:
     ]  # fmt: skip
     header = ["arm, N", "characters a second, of base", "faster", "slower", "neither", "characters a token, of base",
               "fewer than in held-out text", "tokens a second, of base"]  # fmt: skip
-    return "\n\n".join([table_of(header, lines), *_paces(read)])
+    return f"{table_of(header, lines)}\n\n{_paces(read)}"
 
 
 def _named(rows: Rows) -> str:
@@ -95,7 +102,7 @@ def _named(rows: Rows) -> str:
     return f"{name}, {span(sizes, '{:,}'.format)}" if max(sizes) else name
 
 
-def _paces(rows: Rows) -> list[str]:
+def _paces(rows: Rows) -> str:
     """Tokens a second of the base's, with and without new tokens, by model."""
     found: dict[str, dict[bool, list[float]]] = {}
     for row in rows:
@@ -104,7 +111,7 @@ def _paces(rows: Rows) -> list[str]:
         f"{model} {' and '.join(_paced_as(new, own) for new, own in sorted(kinds.items()))}"
         for model, kinds in found.items()
     ]
-    return [f"Tokens a second, of the base's: {'; '.join(told)}."]
+    return f"Tokens a second, of the base's: {'; '.join(told)}."
 
 
 def _paced_as(new: bool, shares: Sequence[float]) -> str:
@@ -122,18 +129,13 @@ def lora_speed_table(rows: Rows) -> str:
     if not found:
         return NOTHING
     lines = [
-        [place(r), arm(r), "{:.2f} ({:.2f} to {:.2f})".format(*r["speed_of_lora"]), lora_pace(r),
+        [place(r), arm(r), "{:.2f} ({:.2f} to {:.2f})".format(*r["speed_of_lora"]), pace_of(r["speed_of_lora"]),
          interval(r["above_lora"])]
         for r in found
     ]  # fmt: skip
     header = ["model, text", "arm, N", "characters a second, of base + LoRA", "generation is",
               "bits per byte above base + LoRA"]  # fmt: skip
     return table_of(header, lines)
-
-
-def lora_pace(row: Row) -> str:
-    """Judge it by all readings, as `pace_of` does."""
-    return _PACES.get(judge(Interval(*row["speed_of_lora"]), 1.0), "neither")
 
 
 def _shorter(rows: Rows) -> int:
@@ -143,30 +145,28 @@ def _shorter(rows: Rows) -> int:
 
 def speed_sentence(rows: Rows) -> str:
     """Tell the characters a second of arms with the fewest new tokens, of the base's and of plain LoRA's, if read."""
-    form, few = "{:.2f}".format, least(rows)
+    few = least(rows)
     read = [row for row in timed(rows) if row["n"] == few[place(row)]]
-    rested = {kind: [row for row in read if row["arm"] == kind] for kind in ("words", "both")}
-    tuned = {kind: [row for row in against_lora(read) if row["arm"] == f"{kind}_lora"] for kind in ("words", "both")}
-    plain = [
-        f"{span([row['speed_gain'] for row in found], form)} times the base's characters a second "
-        f"{_counted(kind, [*map(pace_of, found)])}"
-        for kind, found in rested.items()
-        if found
-    ]
-    beside = [
-        f"{span([row['speed_of_lora'][0] for row in found], form)} times {_counted(kind, [*map(lora_pace, found)])}"
-        for kind, found in tuned.items()
-        if found
-    ]
-    if not plain:
+    rested = {kind: [gain_of(row) for row in read if row["arm"] == kind] for kind in ("words", "both")}
+    tuned = {
+        kind: [row["speed_of_lora"] for row in against_lora(read) if row["arm"] == f"{kind}_lora"] for kind in rested
+    }
+    if not any(rested.values()):
         return ""
-    told = f"What a model writes by itself is another matter. With learned rows it writes {' and '.join(plain)}."
-    if beside:
-        told += f" With LoRA behind them, and beside LoRA alone, it writes {' and '.join(beside)}."
+    told = "What a model writes by itself is another matter. With learned rows it writes "
+    told += _counted(rested, " the base's characters a second") + "."
+    if any(tuned.values()):
+        told += f" With LoRA behind them, and beside LoRA alone, it writes {_counted(tuned)}."
     return told
 
 
-def _counted(kind: str, sides: Sequence[str]) -> str:
-    """`with words (faster in 5 and slower in 1 of 6 places)`."""
-    faster, slower = sides.count("faster"), sides.count("slower")
-    return f"with {DOMAIN_ARMS[kind]} (faster in {faster} and slower in {slower} of {len(sides)} places)"
+def _counted(gains: Mapping[str, Sequence[Sequence[float]]], of: str = "") -> str:
+    """`0.91 to 1.22 times with words (faster in 3 and slower in 1 of 6 places)`, of each kind that was read."""
+    told = []
+    for kind, found in gains.items():
+        sides = [pace_of(gain) for gain in found]
+        faster, slower = sides.count("faster"), sides.count("slower")
+        if found:
+            times = f"{span([gain[0] for gain in found], '{:.2f}'.format)} times{of} with {DOMAIN_ARMS[kind]}"
+            told.append(f"{times} (faster in {faster} and slower in {slower} of {len(sides)} places)")
+    return " and ".join(told)

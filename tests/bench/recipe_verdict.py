@@ -20,7 +20,7 @@ from recipe_runs import NEW, PUBLISHED
 
 from vocabx_utils import files
 from vocabx_utils.intervals import Interval
-from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES
+from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
 from vocabx_utils.resampling import crossed_bootstrap
 
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
@@ -100,7 +100,7 @@ def sweep_folder(results: Path, split: str) -> Path:
 
 def read_sweeps(results: Path, split: str = "sweep") -> dict[str, list[dict[str, Any]]]:
     """Read the lines of all sweeps by setting; of headers those of one split alone."""
-    found = {path.stem: files.read_jsonl(path) for path in sorted(results.glob("*.jsonl"))}
+    found, _ = read_recipes(results)
     if split == PACKAGES_SWEEP:
         found = {setting: rows for setting, rows in found.items() if not setting.endswith("-headers")}
         found |= read_sweeps(sweep_folder(results, split))
