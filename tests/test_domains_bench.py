@@ -346,7 +346,9 @@ def test_a_gain_in_speed_is_split_and_counts_where_all_readings_agree() -> None:
     assert "| words, 800 | 1.10 to 1.20 | 1 | 0 | 1 | 1.10 to 1.20 | 2 | 1.00 |" in said
     assert "| words, 1,500 | 2.00 | 1 | 0 | 0 | 2.00 | 0 | 1.00 |" in said
     assert "| words and phrases, 800 | 0.60 | 0 | 1 | 0 | 0.75 | 1 | 0.80 |" in said
-    assert "Tokens a second, of the base's: M 1.00 without new tokens and 0.80 to 1.00 with new tokens." in said
+    assert "M 1.00 with no new tokens, 0.80 to 1.00 with 800 new tokens, 1.00 with 1,500 new tokens. More" in said
+    assert said.endswith("with the larger N than with the smaller: words in 1 of 1 places.")
+    assert "More characters" not in told.speed_by_arm(rows)
 
 
 def test_tuned_models_are_timed_beside_plain_lora() -> None:

@@ -93,7 +93,7 @@ def speed_by_arm(rows: Rows) -> str:
     ]  # fmt: skip
     header = ["arm, N", "characters a second, of base", "faster", "slower", "neither", "characters a token, of base",
               "fewer than in held-out text", "tokens a second, of base"]  # fmt: skip
-    return f"{table_of(header, lines)}\n\n{_paces(read)}"
+    return f"{table_of(header, lines)}\n\n{_paces(read)}{_grown(read)}"
 
 
 def _named(rows: Rows) -> str:
@@ -103,19 +103,31 @@ def _named(rows: Rows) -> str:
 
 
 def _paces(rows: Rows) -> str:
-    """Tokens a second of the base's, with and without new tokens, by model."""
-    found: dict[str, dict[bool, list[float]]] = {}
+    """Tokens a second of the base's, by model: without new tokens, with the fewest, and with more."""
+    few = least(rows)
+    found: dict[str, dict[tuple[bool, bool], list[Row]]] = {}
     for row in rows:
-        found.setdefault(place(row).split(", ")[0], {}).setdefault(bool(row["n"]), []).append(_paced(row))
-    told = [
-        f"{model} {' and '.join(_paced_as(new, own) for new, own in sorted(kinds.items()))}"
-        for model, kinds in found.items()
-    ]
+        kind = bool(row["n"]), row["n"] > few[place(row)]
+        found.setdefault(place(row).split(", ")[0], {}).setdefault(kind, []).append(row)
+    told = [f"{model} {', '.join(_paced_as(kinds[kind]) for kind in sorted(kinds))}" for model, kinds in found.items()]
     return f"Tokens a second, of the base's: {'; '.join(told)}."
 
 
-def _paced_as(new: bool, shares: Sequence[float]) -> str:
-    return f"{span(shares, '{:.2f}'.format)} {'with' if new else 'without'} new tokens"
+def _paced_as(rows: Rows) -> str:
+    sizes = span([row["n"] for row in rows], "{:,}".format)
+    return f"{span([*map(_paced, rows)], '{:.2f}'.format)} with {'no' if sizes == '0' else sizes} new tokens"
+
+
+def _grown(rows: Rows) -> str:
+    """In how many places what an arm writes holds more characters a token with the larger N, by arm."""
+    few = least(rows)
+    small = {(place(row), row["arm"]): _longer(row) for row in rows if row["n"] == few[place(row)]}
+    grown: dict[str, list[bool]] = {}
+    for row in rows:
+        if row["n"] > few[place(row)] and (place(row), row["arm"]) in small:
+            grown.setdefault(DOMAIN_ARMS[row["arm"]], []).append(_longer(row) > small[place(row), row["arm"]])
+    told = ", ".join(f"{name} in {sum(more)} of {len(more)}" for name, more in grown.items())
+    return f" More characters a token with the larger N than with the smaller: {told} places." if told else ""
 
 
 def against_lora(rows: Rows) -> list[Row]:
