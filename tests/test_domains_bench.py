@@ -464,10 +464,14 @@ def test_the_readme_shows_the_comparison_where_it_is_measured() -> None:
     page = bench("readme_page")
     row = {
         "text": "german", "model": "M-Instruct", "strategy": "merges", "n": 800, "objective": "ce", "dropout": 0,
-        "train_tokens": 9, "epochs": 2, "saved": 0.25, "base_bpb": 2.0, "bpb_difference": [0.5, 0.4, 0.6],
+        "rate": 1e-3, "head_rate": 1e-3, "train_tokens": 9, "epochs": 2, "saved": 0.25, "base_bpb": 2.0,
+        "bpb_difference": [0.5, 0.4, 0.6],
     }  # fmt: skip
     alone = page.gains_table(page.gained([row], []))
     assert alone.splitlines()[-1] == "| German manual pages | M | words | 25.0 % | 2.000 | +0.500 [+0.400, +0.600] |"
+    ways = [row | {"epochs": 9, "saved": 0.9}, row | {"strategy": "both", "saved": 0.5}]
+    assert [line.saved for line in page.gained([row, ways[0]], [])] == [0.9]  # alone: the longest
+    assert [line.saved for line in page.gained([row, *ways], [])] == [0.25, 0.5]  # both: what they share
     common = {"text": "german", "model": "M-Instruct", "bpb": 1.5}
     gaps = [[-0.1, -0.2, -0.05], [0.02, 0.01, 0.03]]
     domains = [
@@ -530,6 +534,7 @@ def test_the_readme_takes_the_second_split_of_headers_once_it_is_measured() -> N
     both = "on KL at identical places and KL at merged spans in 1 of 2 settings"
     assert f"{both}, on bits per byte in 1 of 2 settings (worse in 1)" in told
     assert "low rates leads." in told
+    assert "share, the recipe is better on all three measures in 2 of 2 settings," in told
 
 
 def test_the_readme_tells_the_minutes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def _untaught(results: Path, described: Table) -> str:
     if not shares or not cost:
         return ""
     back = [
-        f"{who} {-gain['estimate'] / cost['estimate']:.0%}"
+        f"{who} takes back {-gain['estimate'] / cost['estimate']:.0%}"
         for who, name in (("phase 1", "phase 1"), ("the recipe", "recipe beside untaught"))
         if (gain := _pair(described, name, "bpb"))
     ]
@@ -81,7 +81,7 @@ def _untaught(results: Path, described: Table) -> str:
     return (
         "**Untaught tokens cost likelihood even where none stands.** Share of the probability that the new rows hold "
         f"in texts of the domain after tuning: {shares} (`new_row_mass` in `metrics.jsonl`). Of what untaught tokens "
-        f"cost in bits per byte ({told(cost, 'bpb')}), there is taken back by {' and by '.join(back)}.{solved}"
+        f"cost in bits per byte ({told(cost, 'bpb')}), {' and '.join(back)}.{solved}"
     )
 
 
@@ -121,10 +121,10 @@ def _freed(results: Path, described: Table) -> str:
     gap, other = (_pair(described, "freed matrices", "pass", scope) for scope in ("ds1000", "bigcodebench"))
     beside = f" On BigCodeBench the difference is {told(other, 'pass')}." if other else ""
     return (
-        f"**Freeing embedding and head on DS-1000:** LoRA alone solves {solved[_TUNED]} of its problems, the untouched "
-        f"base {solved[_BASE]}, the base with freed matrices {solved[_FREED]} ({told(gap or None, 'pass')} points). In "
-        f"the arms with freed matrices {min(freed)} to {max(freed)} answers hold no code, after LoRA alone "
-        f"{empty[_TUNED]}, of the base {empty[_BASE]}.{beside}"
+        f"**Freeing embedding and head on DS-1000:** LoRA alone solves {solved[_TUNED]} of its problems, and with "
+        f"freed matrices {solved[_FREED]} (a difference of {told(gap or None, 'pass')} points); the untouched base "
+        f"solves {solved[_BASE]}. In the arms with freed matrices {min(freed)} to {max(freed)} answers hold no code, "
+        f"after LoRA alone {empty[_TUNED]}, of the base {empty[_BASE]}.{beside}"
     )
 
 
