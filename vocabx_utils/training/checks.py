@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
-from vocabx_utils.training.emphasis import count_pairs
+from vocabx_utils.training.batches import count_pairs
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import Objective, Recipe

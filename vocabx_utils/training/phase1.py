@@ -27,7 +27,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.averaging import Average
-from vocabx_utils.training.batches import align_batch, epoch_batches
+from vocabx_utils.training.batches import align_batch, epoch_batches, equal_shares
 from vocabx_utils.training.blocks import quick_blocks
 from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
 from vocabx_utils.training.dropout import drop_phrases
@@ -38,7 +38,6 @@ from vocabx_utils.training.head_fit import fit_head, head_states
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
 from vocabx_utils.training.processes import sum_over
-from vocabx_utils.training.sampling import equal_shares
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.step_losses import batch_losses
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
