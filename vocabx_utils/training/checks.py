@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -219,14 +219,16 @@ def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -
     return example.ids[at[at <= end]]
 
 
-def rows_checksum(matrix: Tensor) -> int:
-    """Return a number that changes when any bit of a two-dimensional matrix changes place or value; not a digest."""
-    kinds: Mapping[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = matrix.detach().contiguous().view(kinds[matrix.element_size()])
+def bits_checksum(tensor: Tensor) -> int:
+    """Return a number that changes when any bit of a tensor changes value or place; not a digest."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    matrix = tensor.detach().flatten(0, -2) if tensor.ndim > 1 else tensor.detach().reshape(1, -1)
+    bits = matrix.contiguous().view(kinds[matrix.element_size()])
     rows = torch.arange(1, bits.shape[0] + 1, device=bits.device, dtype=torch.int64)
     columns = torch.arange(1, bits.shape[1] + 1, device=bits.device, dtype=torch.int64)
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for start in range(0, bits.shape[0], 4096):
-        part = bits[start : start + 4096].to(torch.int64)
-        total += ((part * columns).sum(1) * rows[start : start + 4096]).sum()
+    # a piece fits the cache of a core
+    piece = max(1, (1 << (17 if bits.device.type == "cpu" else 24)) // max(1, len(columns)))
+    for part, numbers in zip(bits.split(piece), rows.split(piece), strict=True):
+        total += ((part.to(torch.int64) * columns).sum(1) * numbers).sum()
     return int(total)

@@ -18,7 +18,7 @@ from vocabx_utils import files, folders
 from vocabx_utils.models import check_finite, quiet_transformers
 from vocabx_utils.portable import attention_for_release_4, check_portable, save_model, save_tokenizer
 from vocabx_utils.training.card import licence_of, write_card
-from vocabx_utils.training.stage_files import save_adapter
+from vocabx_utils.training.stage_files import merged, save_adapter
 from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.starts import Start
 
@@ -83,8 +83,7 @@ def export_model(
             # in a folder of its own: transformers would load an adapter that lies beside the weights by itself
             save_adapter(model, scratch / "adapter", new_ids=variant.new_ids, base=str(out))
             model = model.unload()
-        elif hasattr(model, "peft_config"):
-            model = model.merge_and_unload()
+        model = merged(model)
         _check(model, variant.limit, out)
         rows = len(matrices_of(model)[1])
         plain = _pad_rows(model, variant.limit, pad_to) if pad_to else _with_config(model, rows)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -25,17 +26,10 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.training import stages
-from vocabx_utils.training.batches import Step, collate, plan_epoch
+from vocabx_utils.training.batches import Step, collate, padding_share, plan_epoch
 from vocabx_utils.training.examples import ExampleSet
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, Record, StepDone, learning_rate
-from vocabx_utils.training.loss_model import (
-    LossModel,
-    peak_bytes,
-    prepare,
-    reset_peak,
-    reshard,
-    undo_preparation,
-)
+from vocabx_utils.training.loss_model import LossModel, peak_bytes, prepare, reset_peak, reshard, undo_preparation
 from vocabx_utils.training.sharding import materialise, shard
 from vocabx_utils.training.stage_files import new_rows_of
 
@@ -70,11 +64,8 @@ class StageRun:
 class StageTraining:
     """One stage's training: `run` yields what each step and each validation gave (see `loop.Training`).
 
-    Nine arguments: model and texts, how they are trained, what the ids mean, and where its weights come from.
-
     Args:
         model: plain untied model; changed in place, wrapped by peft in stage "b" (then `trained` is the wrapper).
-        stage, config: what moves, for how long, how fast; batch sizes, clipping, precision, seed.
         limit: V + N.
         new_ids: ids of the new tokens.
         start_loss: validation loss of the model as it comes, measured here unless given.
@@ -121,23 +112,20 @@ class StageTraining:
         ]
         self.trainable = sum(parameter.numel() for parameter in self.parameters.values())
         self.module: Any = self.tuned if config.sharded else self.accelerator.prepare(self.tuned)
-        self.epochs = [self._plan(epoch) for epoch in range(stage.epochs)]
-        self.check = plan_epoch(
-            validation.examples,
-            tokens_per_step=config.tokens_per_batch,
-            tokens_per_batch=config.tokens_per_batch,
-            world=self.accelerator.num_processes,
-        )
+        self.epochs = [
+            self._plan(train, config.tokens_per_step, config.seed * 1_000_003 + epoch) for epoch in range(stage.epochs)
+        ]
+        self.check = self._plan(validation, config.tokens_per_batch)
         self.done = 0
         self.records: list[Record] = []
 
-    def _plan(self, epoch: int) -> list[Step]:
+    def _plan(self, texts: ExampleSet, tokens_per_step: int, seed: int = 0) -> list[Step]:
         return plan_epoch(
-            self.train.examples,
-            tokens_per_step=self.config.tokens_per_step,
+            texts.examples,
+            tokens_per_step=tokens_per_step,
             tokens_per_batch=self.config.tokens_per_batch,
             world=self.accelerator.num_processes,
-            seed=self.config.seed * 1_000_003 + epoch,
+            seed=seed,
         )
 
     @property
@@ -263,17 +251,14 @@ class StageTraining:
         if changed:
             raise RuntimeError(f"stage {self.stage.key} moved {len(changed)} frozen tensors, for example {changed[:3]}")
         steps = [record for record in self.records if record["kind"] == "step"]
-        lengths = [len(example.ids) for example in self.train.examples]
-        batches = [batch for plan in self.epochs for step in plan for batch in step.batches]
-        tokens = sum(record["tokens"] for record in steps)
         return StageRun(
             stage=self.stage.key,
             steps=len(steps),
-            tokens=tokens,
+            tokens=sum(record["tokens"] for record in steps),
             texts=len(self.train) * self.stage.epochs,
             seconds=sum(record["seconds"] for record in steps),
             peak_bytes=peak_bytes(),
-            padding=1.0 - tokens / sum(max(lengths[k] for k in batch) * len(batch) for batch in batches),
+            padding=padding_share((step for plan in self.epochs for step in plan), self.train.examples),
             trainable=self.trainable,
             frozen_tensors=len(self.frozen),
             validation_loss=next(r["validation_loss"] for r in reversed(self.records) if r["kind"] == "epoch"),
@@ -305,7 +290,8 @@ class StageTraining:
             return
         counts = self.train.occurrences(ids.start, len(ids), followed=True)
         for name, old, new in zip(("input", "head"), self.rows_before, new_rows_of(self.model, ids), strict=True):
-            if still := [ids.start + number for number in stages.unmoved_rows(old, new, counts)]:
+            stays = (old.float() == new.float()).all(dim=1).cpu().numpy()  # (N,)
+            if still := (np.flatnonzero(stays & (counts > 0)) + ids.start).tolist():
                 raise RuntimeError(
                     f"stage {key} left {len(still)} {name} rows as they were although their tokens stand in the "
                     f"training texts: ids {still[:10]}; is the learning rate 0, or too small for the dtype of the "

@@ -26,7 +26,7 @@ from vocabx_utils.training.examples import ExampleSet
 from vocabx_utils.training.finetuning import StageRun, StageTraining, on_cpu
 from vocabx_utils.training.loop import Record, carry_out, claim
 from vocabx_utils.training.loss_model import check_shape
-from vocabx_utils.training.stage_files import load_stage, save_sharded, save_stage
+from vocabx_utils.training.stage_files import load_stage, merged, save_stage
 
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
 _NOT_IN_KEY = (
@@ -133,8 +133,8 @@ def fine_tune(
     current: Any = model  # wrapped by peft after stage b
     for stage in plan:
         place = folder / stage.key
-        if not finished and hasattr(current, "merge_and_unload"):
-            current, loss = current.merge_and_unload(), None  # merging rounds in the dtype of the weights
+        if not finished and (plain := merged(current)) is not current:
+            current, loss = plain, None  # merging rounds in the dtype of the weights
         if (place / "result.json").exists():
             current = current if finished else load_stage(current, place, new_ids=new_ids)
             result = StageRun(**files.read_json(place / "result.json"))
@@ -147,10 +147,9 @@ def fine_tune(
                 current, stage, train, validation, settings, limit=limit, new_ids=new_ids, start_loss=loss
             )
             result, records = run_stage(training, place)
+            _store(training, place)
             current = training.trained
             del training  # and with it the optimiser's memory
-            if processes.is_main_process and not config.sharded:
-                save_stage(current, stage, place, new_ids=new_ids, refreeze=config.c_refreeze)
             observed[stage.key] = _observed(stage.key, current, place, observe, processes)
             processes.wait_for_everyone()
             if processes.is_main_process:
@@ -209,7 +208,7 @@ def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Rec
 
     Args:
         training: new.
-        folder: the stage's own; checkpoint, losses and, where the model is sharded, its tensors go here.
+        folder: the stage's own; checkpoint and losses go here.
 
     Raises:
         OutOfMemory: names the setting to lower; the checkpoint is kept.
@@ -231,20 +230,19 @@ def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Rec
             training, folder, "losses.jsonl", title=title, every=config.checkpoint_every, processes=PartialState()
         )
     result = training.result()
-    if config.sharded:
-        _save_sharded(training, folder)
-    else:
+    if not config.sharded:
         training.close()
     return result, records
 
 
-def _save_sharded(training: StageTraining, folder: Path) -> None:
+def _store(training: StageTraining, folder: Path) -> None:
+    """Write what a stage moved; every process has to call it."""
     state, rows = {name: whole(p) for name, p in training.parameters.items()}, training.rows_before
     if training.tuned.new_input is not None:
         dtype = training.tuned.dtype
         rows = (state.pop("new_input").to(dtype), state.pop("new_head").to(dtype))
     if training.accelerator.is_main_process:
-        save_sharded(training.trained, training.stage, folder, state, new_ids=training.new_ids, rows=rows)
+        save_stage(training.trained, training.stage, folder, state, new_ids=training.new_ids, rows=rows)
 
 
 def _observed(

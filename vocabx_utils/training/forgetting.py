@@ -115,27 +115,6 @@ class Snapshot:
         return b"".join(b"[" + raw + b"]" if i in self.new_ids else raw for i, raw in raws).decode("utf-8", "replace")
 
 
-def bits_per_byte(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    texts: Sequence[str],
-    *,
-    limit: int,
-    tokens_per_batch: int = 4096,
-) -> float:
-    """Negative log2-likelihood of the texts over their UTF-8 bytes, each text from its first byte.
-
-    Args:
-        limit: V + N, the ids that count; padding rows take no probability.
-        tokens_per_batch: padded tokens of one forward pass; longer texts are refused.
-
-    Raises:
-        ValueError: no text, or one that does not fit `tokens_per_batch`.
-    """
-    bits = _read_once(model, tokenizer, texts, limit, tokens_per_batch).bits()
-    return float(bits.sum()) / sum(len(text.encode()) for text in texts)
-
-
 def forgetting_texts(
     domain: Iterable[str], *, max_texts: int = 24, max_chars: int = 600, language: str = "javascript"
 ) -> tuple[TextSet, ...]:

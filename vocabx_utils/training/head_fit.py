@@ -24,7 +24,7 @@ from torch import Tensor
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.old_sums import old_sums
+from vocabx_utils.training.goals import old_sums
 from vocabx_utils.training.teacher import TeacherStates
 
 _NEW_CHUNK = 65_536  # positions whose logits of new tokens are held at once

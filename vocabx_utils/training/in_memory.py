@@ -25,6 +25,7 @@ from vocabx_utils.training.finetuning_stage import check_start
 from vocabx_utils.training.loop import Record, show
 from vocabx_utils.training.objectives import RECOMMENDED, parse_variant
 from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
+from vocabx_utils.training.stage_files import merged
 from vocabx_utils.training.stages import plan_stages
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -167,9 +168,7 @@ def fine_tune(
         training = StageTraining(model, stage, train, validation, config, limit=start.limit, new_ids=start.new_ids)
         losses += [event.record for event in show(training, stage.title, delay=1) if event.record is not None]
         training.result()
-        model = training.close()
-        if hasattr(model, "merge_and_unload"):
-            model = model.merge_and_unload()
+        model = merged(training.close())
     return TunedModel(model, start.tokenizer, start.new_ids, start.base, start.origin, losses=losses)
 
 

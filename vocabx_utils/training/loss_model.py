@@ -73,21 +73,15 @@ class LossModel(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Sum of the cross-entropy over the targets that count, float32, in nats."""
-        if not torch.is_grad_enabled():
-            return self.row_losses(ids, targets).sum()
         states, weight = self.states(ids)
+        if not torch.is_grad_enabled():
+            keep = targets >= 0
+            losses = torch.zeros(targets.shape, dtype=torch.float32, device=targets.device)  # (B, T)
+            losses[keep] = token_losses(states[keep], weight, targets[keep])
+            return losses.sum(dim=1).sum()
         learn_from = 0 if self.new_head is None else self.new_ids.start
         flat = states.flatten(0, 1).to(self.dtype)
         return linear_cross_entropy(flat, weight, targets.flatten(), learn_from=learn_from)
-
-    @torch.no_grad()
-    def row_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each row of a batch, summed over its targets that count: float32 (B,), in nats."""
-        states, weight = self.states(ids)
-        keep = targets >= 0
-        losses = torch.zeros(targets.shape, dtype=torch.float32, device=targets.device)
-        losses[keep] = token_losses(states[keep], weight, targets[keep])
-        return losses.sum(dim=1)
 
     def states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Final hidden states (B, T, D) and the head rows that count, under autocast where the model is bf16."""

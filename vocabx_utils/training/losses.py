@@ -21,8 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from vocabx_utils.products import aligned_rows
 from vocabx_utils.student import LogitTransform
-from vocabx_utils.training.goals import Goals
-from vocabx_utils.training.old_sums import OldSums
+from vocabx_utils.training.goals import Goals, OldSums
 from vocabx_utils.training.softmax import (
     Scratch,
     blank_,

@@ -26,11 +26,11 @@ from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training import fusing
 from vocabx_utils.training.checks import (
     RowsNotTrainedError,
+    bits_checksum,
     check_improved,
     check_judgeable,
     check_moved,
     count_spans,
-    rows_checksum,
     tell_spans,
 )
 from vocabx_utils.training.examples import AlignedSet
@@ -195,9 +195,9 @@ def train_variant(
     check_judgeable(recipe, data.validation, config)
     student = new_student(recipe, base, tokens, config, data.aligned, spell)
     before = student.input_rows.detach().cpu().clone()
-    frozen = (rows_checksum(base.input_rows), rows_checksum(base.head_rows))
+    frozen = (bits_checksum(base.input_rows), bits_checksum(base.head_rows))
     starts = {} if starts is None else starts
-    first = (rows_checksum(student.input_rows), rows_checksum(student.head_rows))
+    first = (bits_checksum(student.input_rows), bits_checksum(student.head_rows))
     training = Phase1Training(recipe, student, data, config, processes, starts.get(first))
     metrics = carry_out(
         training, folder, "metrics.jsonl", title=name, every=config.checkpoint_steps, processes=processes
@@ -207,7 +207,7 @@ def train_variant(
         files.write_jsonl(folder / "steps.jsonl", ({"input_loss": a, "head_loss": b} for a, b in pairs))
     if training.start is not None:
         starts[first] = training.start
-    if (rows_checksum(base.input_rows), rows_checksum(base.head_rows)) != frozen:
+    if (bits_checksum(base.input_rows), bits_checksum(base.head_rows)) != frozen:
         raise RowsNotTrainedError(f"{name}: rows of the original vocabulary changed; they must stay bit-identical")
     missing = check_moved(recipe, before, student.input_rows.detach().cpu(), data.train)
     check_improved(recipe, metrics, config)

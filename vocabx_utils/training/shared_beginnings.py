@@ -23,7 +23,7 @@ from vocabx_utils.student import Student, cache_argument, logit_transform
 from vocabx_utils.training.batches import Batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.fusing import is_fused
-from vocabx_utils.training.old_sums import OldSums, old_sums
+from vocabx_utils.training.goals import OldSums, old_sums
 from vocabx_utils.training.packed import Layout, packable, run_packed
 
 _CPU_BYTES = 2 << 30

@@ -14,16 +14,14 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils.config import FineTuneConfig
-
-Schedule = Literal["linear", "constant"]
+from vocabx_utils.training.checks import bits_checksum
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Stage:
     epochs: int
     learning_rate: float
     warmup: float
-    schedule: Schedule
+    schedule: Literal["linear", "constant"]
 
 
 def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
@@ -119,13 +117,6 @@ def block_prefix(model: PreTrainedModel) -> str:
     return _block_list(model)[0]
 
 
-def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Name the linear layers inside the blocks, GPT-2's `Conv1D` included."""
-    inside = f"{block_prefix(model)}."
-    kinds = (nn.Linear, Conv1D)
-    return [name for name, module in model.named_modules() if isinstance(module, kinds) and name.startswith(inside)]
-
-
 def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[str, nn.Parameter]:
     """Return the tensors that stage a, c1 or c2 frees, by the names under which they are stored.
 
@@ -190,27 +181,16 @@ def trainable_table(model: nn.Module) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def checksums(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies: name to `_checksum`."""
-    frozen: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-    return {name: _checksum(tensor) for name, tensor in [*frozen, *model.named_buffers()]}
+def checksums(model: nn.Module) -> dict[str, int]:
+    """Fingerprint each frozen tensor, buffers included, where it lies; each process vouches for its part of a shard."""
+    frozen: list[tuple[str, Any]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    tensors = [*frozen, *model.named_buffers()]
+    return {name: bits_checksum(t.to_local() if hasattr(t, "to_local") else t) for name, t in tensors}
 
 
-def moved(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
+def moved(before: dict[str, int], after: dict[str, int]) -> list[str]:
     """Name the tensors whose bits differ, or that exist on one side only."""
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-
-
-def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list[int]:
-    """Return the numbers of new rows (0 … N-1) that had training examples and did not change.
-
-    Args:
-        before: (N, D) at the start of a stage that trains them.
-        after: (N, D) at its end.
-        occurrences: how often each new token stands in the training texts, int64 (N,).
-    """
-    still = (before.float() == after.float()).all(dim=1).cpu().numpy()  # (N,)
-    return [int(number) for number in np.flatnonzero(still & (occurrences > 0))]
 
 
 def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
@@ -238,10 +218,10 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
 def _lora_pattern(model: PreTrainedModel, config: FineTuneConfig) -> tuple[str, list[str]]:
     """The pattern of names that get an adapter, and the names that it matches."""
     prefix = block_prefix(model)
-    inside = linear_layers(model)
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]  # of GPT-2 too
+    inside = [name for name in linear if name.startswith(f"{prefix}.")]
     leaves = "|".join(sorted({name.rsplit(".", 1)[-1] for name in inside}))
     pattern = config.lora_target or rf".*\.{prefix.rsplit('.', 1)[-1]}\.\d+\.(.*\.)?({leaves})"
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     hits = [name for name in linear if re.fullmatch(pattern, name)]
     if not hits:
         raise ValueError(
@@ -268,20 +248,3 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
             f"stage {stage.key} would train {sorted(free ^ expected)[:5]} against its description"
             f"{f', or in low precision {wrong_dtype[:3]}' if wrong_dtype else ''}"
         )
-
-
-def _checksum(tensor: Tensor) -> tuple[int, int]:
-    """A plain and a position-weighted sum of the bit patterns, modulo 2^64."""
-    if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
-        tensor = tensor.to_local()
-    bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    width = 4 if len(bits) % 4 == 0 else 1
-    words = bits.view(torch.int32) if width == 4 else bits
-    piece = 1 << (17 if tensor.device.type == "cpu" else 24)  # fits the cache of a core; on a GPU each piece waits
-    places = torch.arange(1, min(piece, len(words)) + 1, device=words.device)
-    plain = weighted = 0
-    for start in range(0, len(words), piece):
-        part = words[start : start + piece].to(torch.int64)
-        plain = (plain + int(part.sum())) % 2**64
-        weighted = (weighted * 31 + int(part.mul_(places[: len(part)]).sum())) % 2**64
-    return plain, weighted

@@ -22,7 +22,7 @@ from vocabx_utils.fetch import DEFAULT_MODEL
 from vocabx_utils.models import BaseModel, freeze, load_base_model, with_extra_rows
 from vocabx_utils.rows import read_history
 from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
-from vocabx_utils.training.stage_files import load_stage
+from vocabx_utils.training.stage_files import load_stage, merged
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STAGE = "04"
@@ -61,16 +61,14 @@ def open_start(run: runs.Run, start: str, base: BaseModel, extension: Extension 
         ValueError: another form, new tokens without an extension, or files that do not belong together.
         runs.MissingStageError: an earlier notebook's files are missing.
     """
-    if start == "base":
-        return _from_base(base)
     place, _, name = start.partition(":")
-    if not name:
+    if start != "base" and not name:
         raise ValueError(f"start is {start!r}; expected 'base', 'phase1:VARIANT' or 'VARIANT:STAGE'")
-    if place != "phase1":
-        return _from_branch(run, place, name, base, extension)
-    if extension is None:
-        raise ValueError(f"start {start!r} needs the extension of notebook 01")
-    return _from_phase1(run, name, base, extension)
+    if start == "base":
+        return _start_of(run, {"kind": "base"}, base, extension)
+    if place == "phase1":
+        return _start_of(run, {"kind": "phase1", "phase1": name}, base, extension)
+    return _start_of(run, {"kind": "branch", "variant": place, "stage": name}, base, extension)
 
 
 def from_rows(
@@ -127,7 +125,7 @@ def load_variant(
     start = _start_of(run, origin, base, extension)
     model: Any = start.model
     for stage in _stages_upto(folder, upto):
-        model = load_stage(_merged(model), folder / stage, new_ids=start.new_ids)
+        model = load_stage(merged(model), folder / stage, new_ids=start.new_ids)
     model.eval().requires_grad_(False)
     return replace(start, model=model, origin=origin, folder=folder if upto is None else None)
 
@@ -179,12 +177,6 @@ def run_texts(
     return [corpus.render(pair, template, tokenizer) for pair in pairs]
 
 
-def _from_base(base: BaseModel) -> Start:
-    """The control: no new token, nothing trained yet."""
-    none = range(base.vocab_size, base.vocab_size)
-    return Start(copy.deepcopy(base.model), base.tokenizer, none, base, _origin(base, kind="base"))
-
-
 def _from_phase1(
     run: runs.Run, phase1: str, base: BaseModel, extension: Extension, *, epoch: int | None = None
 ) -> Start:
@@ -200,22 +192,21 @@ def _from_phase1(
     return from_rows(base, extension, rows["input_rows"], rows["head_rows"], made=extension_name(run), **origin)
 
 
-def _from_branch(run: runs.Run, variant: str, stage: str, base: BaseModel, extension: Extension | None) -> Start:
-    """The model after a finished stage of another variant of notebook 04."""
-    loaded = load_variant(run, variant, base, extension, upto=stage)
-    digest = files.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
-    origin = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
-    return replace(loaded, model=_merged(loaded.model), origin=origin)
-
-
 def _start_of(run: runs.Run, origin: dict[str, Any], base: BaseModel, extension: Extension | None) -> Start:
+    """Open what an origin describes: the control, rows of phase 1 (of the last epoch unless it says which), or the
+    model after a finished stage of another variant."""
     if origin["kind"] == "base":
-        return _from_base(base)
+        none = range(base.vocab_size, base.vocab_size)
+        return Start(copy.deepcopy(base.model), base.tokenizer, none, base, _origin(base, kind="base"))
     if origin["kind"] == "branch":
-        return _from_branch(run, origin["variant"], origin["stage"], base, extension)
+        variant, stage = origin["variant"], origin["stage"]
+        loaded = load_variant(run, variant, base, extension, upto=stage)
+        digest = files.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
+        made = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
+        return replace(loaded, model=merged(loaded.model), origin=made)
     if extension is None:
-        raise ValueError("this variant has new tokens: give the extension of notebook 01")
-    epoch = int(origin["rows"].removeprefix("epoch_").removesuffix(".safetensors"))
+        raise ValueError(f"the rows of {origin['phase1']} are those of new tokens: give the extension of notebook 01")
+    epoch = int(Path(origin["rows"]).stem.removeprefix("epoch_")) if "rows" in origin else None
     return _from_phase1(run, origin["phase1"], base, extension, epoch=epoch)
 
 
@@ -230,10 +221,6 @@ def _stages_upto(folder: Path, upto: str | None) -> list[str]:
             "run notebook 04 with it first"
         )
     return done[: done.index(upto) + 1]
-
-
-def _merged(model: Any) -> Any:
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
 def _origin(base: BaseModel, **more: Any) -> dict[str, Any]:

@@ -28,10 +28,9 @@ from vocabx_utils.models import BaseModel, gathered
 from vocabx_utils.progress import progress
 from vocabx_utils.student import Student
 from vocabx_utils.training.blocks import quick_blocks
-from vocabx_utils.training.checks import rows_checksum
+from vocabx_utils.training.checks import bits_checksum
 from vocabx_utils.training.examples import AlignedSet, Ints
-from vocabx_utils.training.goals import Goals, sum_up
-from vocabx_utils.training.old_sums import old_sums
+from vocabx_utils.training.goals import Goals, old_sums, sum_up
 from vocabx_utils.training.processes import leads, sum_over, wait
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -278,10 +277,7 @@ def _key(
 
 def _weights_checksum(base: BaseModel) -> str:
     state = base.model.state_dict()
-    sums = [
-        rows_checksum(gathered(state[name]).reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
-        for name in sorted(state)
-    ]
+    sums = [bits_checksum(gathered(state[name])) for name in sorted(state)]
     return files.hash_bytes([repr(sums).encode()])[:16]
 
 

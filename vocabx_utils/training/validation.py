@@ -19,10 +19,9 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch, align_batch, micro_batches
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.goals import is_plain
+from vocabx_utils.training.goals import OldSums, is_plain
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.objectives import Anchor
-from vocabx_utils.training.old_sums import OldSums
 from vocabx_utils.training.processes import sum_over
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.teacher import TeacherStates
