@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel
 from vocabx_utils.training.batches import count_pairs
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
@@ -65,11 +63,6 @@ class StepFacts:
         aligned = np.array(weights, np.float64)
         return cls(tokens, targets, new_targets, new_tokens, compared, aligned, matches)
 
-    @cached_property
-    def lengths(self) -> list[int]:
-        """Tokens of every example."""
-        return self.tokens.tolist()
-
     def is_empty(self, indices: Sequence[int]) -> bool:
         """True where a step has no new token, or nothing that its objective could compare."""
         return bool(self.new_tokens[indices].sum() == 0 or (self.matches and self.compared[indices].sum() == 0))
@@ -81,12 +74,10 @@ class StepFacts:
 
 
 def count_spans(examples: AlignedSet) -> dict[str, float | int]:
-    """Count what the examples hold: tokens, new ones, those without a partner, and how long the replaced spans are.
+    """Count tokens, new ones, and spans that phrase dropout left apart (`unmerged`).
 
-    Returns:
-        `examples`, `tokens`, `new_tokens` and `share_new`, `unmerged` (spans that phrase dropout left apart),
-        `share_unpaired` (tokens without a position to compare with), `subtokens_per_span` (original tokens of a
-        divergent group, on average).
+    `share_unpaired` are tokens without a position to compare with, `subtokens_per_span` original tokens of a divergent
+    group, on average.
     """
     tokens = sum(len(e.ids) for e in examples.examples)
     new, paired = int(examples.counts().sum()), 0
@@ -154,13 +145,6 @@ class LossLog:
         self.pending.clear()
 
 
-def check_layers(base: BaseModel, layers: Sequence[int]) -> None:
-    """Refuse layers that the model does not have."""
-    count = base.model.config.get_text_config().num_hidden_layers
-    if beyond := sorted(layer for layer in layers if layer > count):
-        raise ValueError(f"layers {beyond} of the variants' names do not exist: {base.name} has layers 0 to {count}")
-
-
 def check_judgeable(recipe: Recipe, validation: AlignedSet, config: Phase1Config) -> None:
     """Refuse, before the first step, a validation that could not show an improvement at the end."""
     if _must_improve(recipe, config) and not any(e.merged["last"].any() for e in validation.examples):
@@ -171,11 +155,7 @@ def check_judgeable(recipe: Recipe, validation: AlignedSet, config: Phase1Config
 
 
 def check_moved(recipe: Recipe, before: Tensor, after: Tensor, train: AlignedSet) -> list[int]:
-    """Raise if a row with examples did not move; return the ids without examples.
-
-    Args:
-        before, after: (N, D) input rows on the CPU.
-    """
+    """Raise if an input row with examples did not move, (N, D) on the CPU each; return the ids without examples."""
     missing: list[int] = (np.flatnonzero(train.counts() == 0) + train.vocab_size).tolist()
     if recipe.objective is None:
         return missing

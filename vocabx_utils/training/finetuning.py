@@ -36,29 +36,18 @@ from vocabx_utils.training.stage_files import new_rows_of
 
 @dataclass(frozen=True)
 class StageRun:
-    """What one stage did.
+    """What one stage did."""
 
-    Attributes:
-        stage: "a", "b", "c1" or "c2".
-        steps, tokens, texts: optimiser steps, and what they read.
-        seconds: time of the training steps alone, resumed parts included.
-        peak_bytes: peak device memory on CUDA (all of the process), else peak resident memory.
-        padding: share of padding in the batches.
-        trainable: parameters.
-        frozen_tensors: tensors whose bits were compared before and after, and were equal.
-        validation_loss: mean nats per learned token at the end.
-    """
-
-    stage: str
-    steps: int
+    stage: str  # "a", "b", "c1" or "c2"
+    steps: int  # of the optimiser; tokens and texts that they read
     tokens: int
     texts: int
-    seconds: float
-    peak_bytes: int
-    padding: float
-    trainable: int
-    frozen_tensors: int
-    validation_loss: float
+    seconds: float  # of the steps alone, resumed parts included
+    peak_bytes: int  # of device memory on CUDA (all of the process), else of resident memory
+    padding: float  # share of it in the batches
+    trainable: int  # parameters
+    frozen_tensors: int  # tensors whose bits were compared before and after, and were equal
+    validation_loss: float  # mean nats per learned token at the end
 
 
 class StageTraining:
@@ -105,7 +94,7 @@ class StageTraining:
             self.frozen = stages.checksums(self.tuned)  # now that each process holds its part only
         self.note = prepare(model, config, stage, tokens, shape)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.tuned.named_parameters() if p.requires_grad}
-        self.optimisers = [
+        self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(
                 list(self.parameters.values()), lr=stage.learning_rate, weight_decay=config.weight_decay, fused=True
             )
@@ -301,11 +290,9 @@ class StageTraining:
 
 @torch.no_grad()
 def validation_loss(module: nn.Module, steps: Sequence[Step], texts: ExampleSet, accelerator: Accelerator) -> float:
-    """Return the mean cross-entropy per learned token over all texts, in nats.
+    """Return the mean cross-entropy per learned token over a plan of texts, in nats.
 
-    Args:
-        module: a `LossModel`, possibly wrapped for several processes.
-        steps: plan over the texts; every batch is shared by the processes.
+    The module is a `LossModel`, possibly wrapped for several processes, which share every batch.
     """
     mode = module.training
     module.eval()

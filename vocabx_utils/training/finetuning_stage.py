@@ -51,18 +51,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """A finished variant.
-
-    Attributes:
-        losses: one row per optimiser step (kind "step") and per epoch (kind "epoch").
-        stages: one row per stage, fields of `StageRun`.
-        observed: what `observe` returned, by stage key, "start" first.
-    """
+    """A finished variant."""
 
     folder: Path
-    losses: pd.DataFrame
-    stages: pd.DataFrame
-    observed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    losses: pd.DataFrame  # one row per optimiser step (kind "step") and per epoch (kind "epoch")
+    stages: pd.DataFrame  # one row per stage, fields of `StageRun`
+    observed: dict[str, dict[str, Any]] = field(default_factory=dict)  # by stage key, "start" first
 
     def measured(self, stage: str) -> Measured:
         """The model after a stage, or before the first ("start"), for variants that begin with the same one."""
@@ -95,12 +89,9 @@ def fine_tune(
 ) -> FineTuned:
     """Run the stages of a configuration one after the other, continuing whatever was done before.
 
-    Ten arguments: model, texts and settings, what its ids mean, and what is known or to be observed of it.
-
     Args:
         model: plain untied model with the rows of phase 1 in place (or the base model); changed in place.
         folder: `runs/<name>/04_fine_tuning/<variant>`.
-        config: stages, rates, precision.
         limit: V + N, the ids that count.
         new_ids: ids of the new tokens, `range(V, V + N)`; empty for the base model.
         origin: where the model comes from (base, extension, rows); export reads it again, and it is part of the key.
@@ -204,11 +195,9 @@ def check_start(
 
 
 def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Record]]:
-    """Train one stage, from its checkpoint when there is one; `training.trained` is then frozen and in evaluation mode.
+    """Train a new stage, from its checkpoint when there is one; `training.trained` is then frozen, in evaluation mode.
 
-    Args:
-        training: new.
-        folder: the stage's own; checkpoint and losses go here.
+    Checkpoint and losses go to the folder.
 
     Raises:
         OutOfMemory: names the setting to lower; the checkpoint is kept.

@@ -57,11 +57,6 @@ def wait(processes: PartialState | None) -> None:
         processes.wait_for_everyone()
 
 
-def share_of(items: Sequence[int], processes: PartialState | None) -> Sequence[int]:
-    """Return every world-th item, from this process's rank on."""
-    return items if processes is None else items[processes.process_index :: processes.num_processes]
-
-
 def sum_over(tensors: Sequence[Tensor], processes: PartialState | None) -> None:
     """Sum tensors over the processes, in place."""
     if processes is not None and processes.num_processes > 1:
