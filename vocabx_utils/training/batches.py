@@ -31,28 +31,20 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded student ids and flat positions into them.
+    """Padded student ids and flat positions into them, in the order that `phase1_loss` wants.
 
-    Attributes:
-        ids: (B, T) right-padded.
-        positions: (P,) flat, in the order that `phase1_loss` wants: the K compared ones, the others that have a target,
-            and last those of them before an example's first divergence, whose states never change.
-        targets: (P,) next ids, `IGNORE` after the last token of an example.
-        teacher_rows: (K,) rows of the teacher cache.
-        merged: (K,) True at pairs that stand for a divergent group.
-        new_at: flat positions of the new tokens.
-        weights: (K,) float32 weights of the compared positions; (0,) where all are 1.
-        before: how many of the positions lie before a first divergence.
+    That is first the K compared ones, then the others that have a target, and last those of them before an example's
+    first divergence, whose states never change.
     """
 
-    ids: Tensor
-    positions: Tensor
-    targets: Tensor
-    teacher_rows: Tensor
-    merged: Tensor
-    new_at: Tensor
-    weights: Tensor
-    before: int
+    ids: Tensor  # (B, T) right-padded
+    positions: Tensor  # (P,)
+    targets: Tensor  # (P,) next ids, `IGNORE` after the last token of an example
+    teacher_rows: Tensor  # (K,) rows of the teacher cache
+    merged: Tensor  # (K,) True at pairs that stand for a divergent group
+    new_at: Tensor  # flat positions of the new tokens
+    weights: Tensor  # (K,) float32 weights of the compared positions; (0,) where all are 1
+    before: int  # how many of the positions lie before a first divergence
 
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
@@ -155,13 +147,11 @@ def epoch_batches(
     buckets: int = 8,
     shares: Floats | None = None,
 ) -> list[list[int]]:
-    """Split one epoch into steps of examples of like length.
+    """Split one epoch, counted from 1, into steps of `batch_size` examples of like length.
 
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
 
     Args:
-        batch_size: examples in a step.
-        epoch: counted from 1.
         buckets: steps whose examples are sorted by length together; 1 switches sorting off.
         shares: (E,) shares of the examples in as many draws as there are examples; each comes once unless given.
     """

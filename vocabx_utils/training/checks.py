@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.training.batches import count_pairs
+from vocabx_utils.training.batches import Floats, count_pairs
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import Objective, Recipe
@@ -29,25 +28,15 @@ class NotImprovedError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Counts per training example, so that a step's means need no communication; each (E,) over the examples.
+    """Counts per training example, so that a step's means need no communication; each (E,) over the examples."""
 
-    Attributes:
-        tokens: read by the student.
-        targets, new_targets: next tokens, and those that are new.
-        new_tokens: new tokens anywhere.
-        compared: pairs that the objective compares.
-        aligned: what they weigh together with the identical pairs before the divergence, over all of which the thesis's
-            mean runs.
-        matches: whether the objective compares at all.
-    """
-
-    tokens: Ints
-    targets: Ints
-    new_targets: Ints
-    new_tokens: Ints
-    compared: Ints
-    aligned: npt.NDArray[np.float64]
-    matches: bool
+    tokens: Ints  # read by the student
+    targets: Ints  # next tokens
+    new_targets: Ints  # and those of them that are new
+    new_tokens: Ints  # anywhere
+    compared: Ints  # pairs that the objective compares
+    aligned: Floats  # what they weigh, with the identical pairs before the divergence: the thesis's mean is over all
+    matches: bool  # whether the objective compares at all
 
     @classmethod
     def of(cls, examples: AlignedSet, objective: Objective | None) -> StepFacts:

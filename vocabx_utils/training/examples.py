@@ -44,25 +44,18 @@ class Example:
 class AlignedExample(Example):
     """A stretch of one text under both tokenizers; `ids` are the student's.
 
-    Attributes:
-        original_ids: (To,) the teacher's.
-        pairs: per anchor, (P, 2) positions (original, extended) at or after the first divergence.
-        merged: per anchor, (P,) True at pairs that stand for a divergent group.
-        prefix_pairs: identical pairs before the first divergence.
-        n_bytes: UTF-8 bytes of the student's targets, that is of the stretch without its first token.
-        n_original_bytes: the same for the teacher, whose first token can be shorter.
-        source: index of the text it was cut from.
-        unmerged: (U,) first positions of spans that phrase dropout left as original tokens; none of them is a target,
-            since the extended tokenizer would have merged there (their bytes are counted in `n_bytes` all the same).
+    Where phrase dropout left a span as original tokens, the first one is no target, since the extended tokenizer would
+    have merged there; its bytes are counted in `n_bytes` all the same.
     """
 
-    original_ids: Ints
-    pairs: dict[Anchor, Ints]
-    merged: dict[Anchor, npt.NDArray[np.bool_]]
-    prefix_pairs: int
-    n_bytes: int
-    n_original_bytes: int
-    source: int
+    original_ids: Ints  # (To,) the teacher's
+    pairs: dict[Anchor, Ints]  # (P, 2) positions (original, extended) at or after the first divergence
+    merged: dict[Anchor, npt.NDArray[np.bool_]]  # (P,) True at pairs that stand for a divergent group
+    prefix_pairs: int  # identical pairs before the first divergence
+    n_bytes: int  # UTF-8 bytes of the student's targets, that is of the stretch without its first token
+    n_original_bytes: int  # the same for the teacher, whose first token can be shorter
+    source: int  # index of the text it was cut from
+    # (U,) first positions of spans that phrase dropout left apart
     unmerged: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,10 +28,9 @@ FILE = "blocks.json"
 
 
 def fuse(model: PreTrainedModel) -> None:
-    """Let the compiler fuse the small operations of each block, in place, at its next call.
+    """Let the compiler fuse each block, in place, at its next call; ValueError where the family's blocks are not found.
 
-    Of a sharded block it gets the arithmetic alone: what gathers it hangs on the call. ValueError where the family's
-    blocks are not found.
+    Of a sharded block it gets the arithmetic alone: what gathers it hangs on the call.
     """
     sharded = is_sharded(model)
     for block in map(unwrapped, blocks_of(model)):
@@ -67,17 +65,13 @@ def _forget(model: PreTrainedModel) -> None:
         blocks.forget()
 
 
-def fuse_where_it_pays(
-    model: PreTrainedModel, choice: str, tokens: int, shape: tuple[int, int], seconds: Callable[[], float] | None = None
-) -> str:
-    """Fuse a model's blocks if the choice says so, or if a measured pass says that it pays.
+def fuse_where_it_pays(model: PreTrainedModel, choice: str, tokens: int, shape: tuple[int, int]) -> str:
+    """Fuse a model's blocks, in place, if the choice says so, or if a measured pass says that it pays.
 
     Args:
-        model: its blocks are changed in place.
         choice: "on", "off" or "auto".
         tokens: read by all passes to come.
         shape: (B, T) of a usual pass.
-        seconds: measures a pass, forward and backward; `pass_seconds` unless given.
 
     Returns:
         A line that says what was decided and why; empty where nothing was to be decided.
@@ -92,7 +86,7 @@ def fuse_where_it_pays(
         blocks_of(model)
     except ValueError as error:
         return f"blocks are not fused: {error}"
-    took = seconds() if seconds else pass_seconds(model, *shape)
+    took = pass_seconds(model, *shape)
     passes = tokens / (shape[0] * shape[1])
     saved = SAVED_SHARE * took * passes
     if saved > COMPILE_SECONDS:

@@ -34,19 +34,12 @@ LIKELIEST = 8
 
 @dataclass(frozen=True)
 class Goals:
-    """The teacher's side of the loss at K positions, at temperature 1.
+    """The teacher's side of the loss at K positions, at temperature 1."""
 
-    Attributes:
-        rest: (K, D) sum of p_v w_v over all ids but the likeliest, in the model's dtype.
-        ids: (K, M) the likeliest ids.
-        top: (K, M) float32 their probabilities.
-        negative_entropy: (K,) float32 sum of p_v log p_v over all ids, in nats.
-    """
-
-    rest: Tensor
-    ids: Tensor
-    top: Tensor
-    negative_entropy: Tensor
+    rest: Tensor  # (K, D) sum of p_v w_v over all ids but the likeliest, in the model's dtype
+    ids: Tensor  # (K, M) the likeliest ids
+    top: Tensor  # (K, M) float32 their probabilities
+    negative_entropy: Tensor  # (K,) float32 sum of p_v log p_v over all ids, in nats
 
     def __len__(self) -> int:
         return len(self.rest)
@@ -105,15 +98,10 @@ def is_plain(transform: LogitTransform) -> bool:
 
 @dataclass(frozen=True)
 class OldSums:
-    """The two numbers at P positions whose states never change.
+    """The two numbers at P positions whose states never change."""
 
-    Attributes:
-        sums: (P,) float32 log-sum-exp of the logits of the V original ids.
-        logits: (P,) float32 logit of the target where that is an original id, else 0.
-    """
-
-    sums: Tensor
-    logits: Tensor
+    sums: Tensor  # (P,) float32 log-sum-exp of the logits of the V original ids
+    logits: Tensor  # (P,) float32 logit of the target where that is an original id, else 0
 
     def __len__(self) -> int:
         return len(self.sums)
@@ -127,11 +115,7 @@ class OldSums:
 def old_sums(states: Tensor, targets: Tensor, head: Tensor, transform: LogitTransform) -> OldSums:
     """Read final states (P, D) with the original head (V, D), a chunk of positions at a time.
 
-    Args:
-        states: in the head's dtype, on its device.
-        targets: (P,) next ids; those outside 0 … V-1 have no logit here.
-        head: without padding rows.
-        transform: the family's logit scaling and capping.
+    States have the head's dtype and lie on its device; of the (P,) targets those outside 0 … V-1 have no logit here.
     """
     weights, vocab = aligned_rows(head), len(head)
     chunk = default_chunk(vocab, states.device) * (2 if states.is_cuda else 1)  # no second matrix beside the logits

@@ -37,29 +37,19 @@ _ALL = 2**31  # windows: as many as the texts offer
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedRows(Start):
-    """The extended model, ready to generate, to be tuned or exported, and what was learned.
+    """The extended model, ready to generate, to be tuned or exported, and what was learned."""
 
-    Attributes:
-        extension: both tokenizers and the N new tokens.
-        input_rows, head_rows: (N, D) float32, on the CPU.
-        metrics: one mapping per epoch, epoch 0 (before training) first; see `validation.evaluate`.
-    """
-
-    extension: Extension
-    input_rows: Tensor
+    extension: Extension  # both tokenizers and the N new tokens
+    input_rows: Tensor  # (N, D) float32, on the CPU
     head_rows: Tensor
-    metrics: list[Record]
+    metrics: list[Record]  # one mapping per epoch, epoch 0 (before training) first; see `validation.evaluate`
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedModel(Start):
-    """The fine-tuned model, adapters merged into it, and its losses.
+    """The fine-tuned model, adapters merged into it, and its losses."""
 
-    Attributes:
-        losses: one mapping per optimiser step (kind "step") and per epoch (kind "epoch").
-    """
-
-    losses: list[Record]
+    losses: list[Record]  # one mapping per optimiser step (kind "step") and per epoch (kind "epoch")
 
 
 def learn_rows(
@@ -76,7 +66,7 @@ def learn_rows(
     validation_texts: Sequence[str] | None = None,
     **settings: Any,
 ) -> LearnedRows:
-    """Learn rows for new tokens (phase 1) in memory. Eleven arguments, of which the first four usually do.
+    """Learn rows for new tokens (phase 1) in memory.
 
     Args:
         model: a causal language model; it is left as it is.

@@ -86,17 +86,11 @@ class Objective:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a variant's name says.
-
-    Attributes:
-        name: as given.
-        init: first values of the input rows.
-        objective: None for an untrained variant.
-    """
+    """What a variant's name says."""
 
     name: str
-    init: str
-    objective: Objective | None
+    init: str  # first values of the input rows
+    objective: Objective | None  # None for an untrained variant
 
     def head_init(self, choice: str = "auto") -> str:
         """First values of the head rows: the thesis pairs random with random and mean with first."""

@@ -90,13 +90,7 @@ class SharedBeginnings:
     def sums(self, model: Student, batch: Batch, indices: Sequence[int]) -> OldSums | None:
         """Return what the original head makes of those positions of a batch that lie in a beginning, its last U ones.
 
-        Args:
-            model: a student, after `hidden`.
-            batch: of the examples.
-            indices: which examples.
-
-        Returns:
-            The sums at the last U positions, or None where nothing is kept.
+        It is called after `hidden`, with the same examples, and returns None where nothing is kept.
         """
         if model.model is not self.base.model or self.old is None:
             return None

@@ -26,23 +26,14 @@ from vocabx_utils.training.checks import bits_checksum
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: what moves, for how long, how fast.
+    """One stage: what moves, for how long, how fast."""
 
-    Attributes:
-        key: `a`, `b`, `c1` or `c2`.
-        title: for tables and progress.
-        epochs: passes over the training texts.
-        learning_rate: peak rate of AdamW.
-        warmup: share of the steps that the rate takes to climb linearly from 0.
-        schedule: what follows: linear to 0, or constant.
-    """
-
-    key: str
-    title: str
+    key: str  # `a`, `b`, `c1` or `c2`
+    title: str  # for tables and progress
     epochs: int
-    learning_rate: float
-    warmup: float
-    schedule: Literal["linear", "constant"]
+    learning_rate: float  # peak rate of AdamW
+    warmup: float  # share of the steps that the rate takes to climb linearly from 0
+    schedule: Literal["linear", "constant"]  # what follows: linear to 0, or constant
 
 
 def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
@@ -80,11 +71,7 @@ def open_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, 
 
 
 def check_extended(model: PreTrainedModel, new_ids: range) -> None:
-    """Refuse a model whose matrices cannot hold the new ids, or whose head is tied.
-
-    Raises:
-        ValueError: says how many rows there are, how many are needed, and how to make them.
-    """
+    """Refuse, with a ValueError, a model whose matrices cannot hold the new ids, or whose head is tied."""
     embedding, head = matrices_of(model)
     needed = new_ids.stop if len(new_ids) else 0
     if min(len(embedding), len(head)) < needed:
@@ -118,12 +105,9 @@ def block_prefix(model: PreTrainedModel) -> str:
 
 
 def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[str, nn.Parameter]:
-    """Return the tensors that stage a, c1 or c2 frees, by the names under which they are stored.
+    """Return the tensors of a plain model that stage a, c1 or c2 frees, by the names under which they are stored.
 
-    Args:
-        model: plain.
-        stage: not b, whose tensors are adapters.
-        refreeze: whether c2 leaves the first half frozen.
+    With `refreeze`, c2 leaves the first half frozen.
     """
     if stage.key == "a":
         return dict(zip(("input", "head"), matrices_of(model), strict=True))
@@ -134,11 +118,9 @@ def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[st
 
 
 def check_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, new_ids: range) -> None:
-    """Refuse what would stop a stage at its start or end, before anything is trained.
+    """Refuse, with a ValueError, what would stop a stage at its start or end.
 
-    Raises:
-        ValueError: no blocks, or too few to halve, no linear layer that the LoRA pattern matches, tied or too small
-            matrices.
+    That is no blocks, or too few to halve, no linear layer that the LoRA pattern matches, tied or too small matrices.
     """
     check_extended(model, new_ids)
     if len(blocks_of(model)) < 2 and stage.key.startswith("c"):

@@ -30,23 +30,14 @@ STAGE = "04"
 
 @dataclass(frozen=True)
 class Start:
-    """A plain untied model with its tokenizer: ready to be tuned, or to be exported.
+    """A plain untied model with its tokenizer: ready to be tuned, or to be exported."""
 
-    Attributes:
-        model: tuning and exporting change it in place; wrapped by peft where stage "b" came last.
-        tokenizer: the extended one, or the original one where there are no new tokens.
-        new_ids: V to V + N - 1; empty, but at V, where there are no new tokens.
-        base: the original model, where it is known.
-        origin: JSON-ready description, part of the variant's key.
-        folder: of the finished variant that was loaded.
-    """
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    new_ids: range
-    base: BaseModel | None = None
-    origin: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
+    model: PreTrainedModel  # tuning and exporting change it in place; wrapped by peft where stage "b" came last
+    tokenizer: PreTrainedTokenizerFast  # the extended one, or the original one where there are no new tokens
+    new_ids: range  # V to V + N - 1; empty, but at V, where there are no new tokens
+    base: BaseModel | None = None  # the original model, where it is known
+    origin: dict[str, Any] = field(default_factory=dict)  # JSON-ready description, part of the variant's key
+    folder: Path | None = None  # of the finished variant that was loaded
 
     @property
     def limit(self) -> int:
@@ -165,11 +156,7 @@ def run_texts(
 ) -> list[corpus.Rendered]:
     """Render a split (`train` or `validation`) of notebook 01 with the template that it chose.
 
-    Args:
-        limit: keep at most this many, evenly spread.
-
-    Raises:
-        runs.MissingStageError: notebook 01 has not run.
+    At most `limit` pairs are kept, evenly spread. MissingStageError where notebook 01 has not run.
     """
     pairs = corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"), limit)
     facts = run.folder / "01_tokenizer_extension" / "corpus.json"
@@ -193,8 +180,7 @@ def _from_phase1(
 
 
 def _start_of(run: runs.Run, origin: dict[str, Any], base: BaseModel, extension: Extension | None) -> Start:
-    """Open what an origin describes: the control, rows of phase 1 (of the last epoch unless it says which), or the
-    model after a finished stage of another variant."""
+    """Open the control, rows of phase 1 (of the last epoch unless told), or another variant after a finished stage."""
     if origin["kind"] == "base":
         none = range(base.vocab_size, base.vocab_size)
         return Start(copy.deepcopy(base.model), base.tokenizer, none, base, _origin(base, kind="base"))

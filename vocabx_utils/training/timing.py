@@ -19,15 +19,10 @@ from vocabx_utils.training.phase1 import Phase1Data
 def time_schemes(
     model: Student, data: Phase1Data, indices: list[int], repeats: int = 6
 ) -> tuple[list[float], list[float]]:
-    """Time a step with one student forward for both sides, and with one for each side.
+    """Return the seconds of steps with one student forward for both sides, and of steps with one for each side.
 
-    In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state.
-
-    Args:
-        repeats: measured steps of each scheme, taken in turns after one that does not count.
-
-    Returns:
-        Seconds of each step of the first and of the second scheme, in pairs.
+    In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state. Steps are
+    taken in turns, `repeats` of each after one that does not count.
     """
     batch = align_batch(data.train, indices, "last", data.train_teacher.rows).to(model.device)
     beginnings = data.train_teacher.beginnings
