@@ -109,7 +109,7 @@ def sample_after(
     """Continue some prefixes, such as those that end with a new token; return the added ids.
 
     Args:
-        greedy: take the most probable token; otherwise sample at temperature 1.
+        greedy: take the most probable token, else sample at temperature 1.
         heal: for prefixes that end anywhere: continue each from where `Healer.cut` takes it back to, and say again
             what was taken back; the added ids then begin there.
     """

@@ -99,11 +99,7 @@ def export_model(
 
 
 def read_facts(folder: str | Path) -> Mapping[str, Any]:
-    """Read what `export_model` noted about a folder (ids, rows, padding).
-
-    Raises:
-        ExportError: the folder was not exported by this package.
-    """
+    """Read what `export_model` noted about a folder (ids, rows, padding); ExportError where it did not write it."""
     path = Path(folder) / _FACTS
     if not path.exists():
         raise ExportError(f"{folder} has no {_FACTS}: it was not written by `vocabx export`")
@@ -150,17 +146,11 @@ def _describe(variant: Start, plain: PreTrainedModel, probe: str) -> dict[str, A
 
 @torch.no_grad()
 def _pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedModel:
-    """Round the rows of both matrices up to a multiple, with padding rows that never win.
+    """Round the rows of both matrices up to a multiple in a model that shares everything else with the given one.
 
     The mean of the real head rows gives, for any hidden state, the mean of the real logits: at most their largest.
     Engines that know nothing of padding can therefore never pick such a row greedily; those that read the
     generation configuration never pick it at all.
-
-    Returns:
-        A model that shares everything but the two matrices; the given one is left as it is.
-
-    Raises:
-        ValueError: `multiple` is under 1.
     """
     if multiple < 1:
         raise ValueError(f"pad_to is {multiple}; expected 1 or more, such as 64")
@@ -181,11 +171,7 @@ def _pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedMo
 
 
 def _probe_changed(original: PreTrainedTokenizerFast, extended: PreTrainedTokenizerFast, probe: str = _PROBE) -> bool:
-    """Tell whether a probe text gets other ids than before the extension.
-
-    llama.cpp's converter recognises a pre-tokenizer by a hash of the ids of its own probe text; where new merges
-    change them, it says "BPE pre-tokenizer was not recognized". Give its text as `probe` to know for sure.
-    """
+    """Tell whether a probe gets other ids than before: llama.cpp's converter then knows the pre-tokenizer no more."""
     ids = [t(probe, add_special_tokens=False)["input_ids"] for t in (original, extended)]
     return bool(ids[0] != ids[1])
 

@@ -145,13 +145,8 @@ class StageTraining:
     def step(self, step: Step, number: int, epoch: int) -> Record:
         """Update what the stage frees once, over all batches of a step, each token weighing the same.
 
-        Steps and epochs are counted from 0.
-
-        Returns:
-            Mean loss (nats per token), tokens, rate and seconds, for the journal.
-
-        Raises:
-            NonFiniteLossError: names the texts.
+        Steps and epochs are counted from 0. Returns mean loss (nats per token), tokens, rate and seconds, for the
+        journal; NonFiniteLossError names the texts.
         """
         started = time.perf_counter()
         if self.config.lora_dropout:
@@ -231,11 +226,7 @@ class StageTraining:
         return list(self.records)
 
     def result(self) -> StageRun:
-        """What the stage did, once every step is done and nothing has moved that was frozen.
-
-        Raises:
-            RuntimeError: a frozen tensor moved; names some.
-        """
+        """What the stage did, once every step is done; RuntimeError where a tensor moved that was frozen."""
         changed = stages.moved(self.frozen, stages.checksums(self.tuned))
         if changed:
             raise RuntimeError(f"stage {self.stage.key} moved {len(changed)} frozen tensors, for example {changed[:3]}")
@@ -256,8 +247,7 @@ class StageTraining:
     def close(self) -> Any:
         """Back to the model's own dtype, frozen and in evaluation mode; rows beside the matrices go into them.
 
-        Raises:
-            RuntimeError: a new row that stands in the training texts did not move.
+        RuntimeError where a new row that stands in the training texts did not move.
         """
         undo_preparation(self.model)
         if self.stage.key != "b":

@@ -29,8 +29,7 @@ class LossModel(nn.Module):
     Args:
         model: plain untied causal model, possibly with LoRA layers inside.
         limit: V + N; matrix rows from here on are padding.
-        dtype: dtype of activations; under bf16 products run in autocast.
-        new_ids: ids of the new tokens.
+        dtype: of activations; under bf16 products run in autocast.
         train_rows: let the new rows move although the matrices are frozen (during LoRA).
     """
 
@@ -91,11 +90,7 @@ class LossModel(nn.Module):
 
 
 def check_shape(model: PreTrainedModel) -> None:
-    """Refuse a family that does anything around its matrices: the loss reads them directly.
-
-    Raises:
-        ValueError: names what the family does.
-    """
+    """Refuse, with a ValueError, a family that does anything around its matrices: the loss reads them directly."""
     config = model.config
     scales = {getattr(config, name, None) for name in ("logit_scale", "logits_scaling")}
     features = {
@@ -116,8 +111,7 @@ def prepare(
 ) -> str:
     """Gradient checkpointing and compilation as configured; both are undone when the stage closes.
 
-    Args:
-        tokens, shape: see `fusing.fuse_where_it_pays`, whose line is returned.
+    `tokens` and `shape` are those of `fusing.fuse_where_it_pays`, whose line is returned.
     """
     wanted = config.gradient_checkpointing
     if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):

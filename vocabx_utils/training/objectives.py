@@ -100,10 +100,7 @@ class Recipe:
 
 
 def parse_variant(name: str) -> Recipe:
-    """Read a variant's name, for example `mean_kl_last` or `random_untrained`.
-
-    Raises:
-        ValueError: unknown first values or objective.
+    """Read a variant's name, for example `mean_kl_last` or `random_untrained`; ValueError where it says something else.
 
     Example:
         >>> parse_variant("mean_kl_last").objective == Objective("kl", "last")

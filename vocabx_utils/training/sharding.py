@@ -80,11 +80,8 @@ def load_sharded_base(
     """Load a frozen base whose blocks are spread over the processes; every process has to call it.
 
     Its fingerprint, states and losses are those of `models.load_base_model`, so run folders and teacher caches are
-    shared with runs that are not sharded.
-
-    Args:
-        source, dtype, revision: see there. The files have to be safetensors whose tensors bear the model's own names.
-        tell: receives the line that says what lies on each device.
+    shared with runs that are not sharded. Its arguments are the same; `tell` receives the line that says what lies on
+    each device. The files have to be safetensors whose tensors bear the model's own names.
 
     Raises:
         ModelError: the source is missing or of another kind, or a part does not fit its device.

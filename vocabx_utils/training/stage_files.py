@@ -38,10 +38,10 @@ def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]
 def save_stage(
     model: Any, stage: Stage, folder: Path, state: dict[str, Tensor], *, new_ids: range, rows: tuple[Tensor, Tensor]
 ) -> None:
-    """Write the tensors that a stage moved, from their copies.
+    """Write the tensors that a stage moved, from whole copies; the model's own may be sharded.
 
     Args:
-        model: for stage b the peft model; its own tensors may be sharded.
+        model: for stage b the peft model.
         state: trainable tensors by name within the module that trained.
         rows: new input and head rows, both (N, D), at the end of the stage.
     """
@@ -60,9 +60,7 @@ def save_stage(
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Any:
     """Put a finished stage's tensors into the model that it started from, in place; after "b" peft wraps it.
 
-    Raises:
-        ValueError: the stored tensors have other shapes than the model's.
-        FileNotFoundError: the folder holds no stage.
+    ValueError where the stored tensors have other shapes than the model's, FileNotFoundError where there is no stage.
     """
     if (folder / "adapter").is_dir():
         return load_adapter(model, folder / "adapter", new_ids=new_ids)

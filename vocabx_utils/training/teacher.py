@@ -113,8 +113,8 @@ def teacher_cache(
 
     Args:
         layer, token_budget, likelihood: see `ask_teacher`.
-        folder: of the cache; made anew if it holds something else. Unless given, it lies beside the runs under a name
-            derived from model, texts and settings, so that they share it.
+        folder: of the cache; made anew if it holds something else. Unless given, it lies beside the runs, which share
+            it, under a name derived from model, texts and settings.
         storage: dtype of the file, the model's unless given; `torch.float8_e4m3fn` takes half of bfloat16.
         tell: receives the announcement of the size, before anything is written, and what a smaller storage changes.
         processes: each runs the teacher on its share and writes its rows of the one file.

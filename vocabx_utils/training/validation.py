@@ -168,8 +168,7 @@ def _means(sums: dict[str, tuple[float, float]], prefix: int, n_bytes: int) -> d
 def base_bits_per_byte(teacher: TeacherStates, examples: AlignedSet) -> float:
     """Return the base model's bits per byte on the same stretches, under the original tokenizer.
 
-    Raises:
-        ValueError: the teacher's likelihood was not asked for.
+    ValueError where the teacher's likelihood was not asked for.
     """
     if teacher.base_nats is None:
         raise ValueError("the teacher of validation texts holds no likelihood: ask it with `likelihood=True`")
