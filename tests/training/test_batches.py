@@ -31,9 +31,7 @@ def examples_of(lengths: list[int]) -> list[Example]:
 )
 def test_every_example_once_within_budget_and_padding(lengths, per_step, world, seed):
     examples = examples_of(lengths)
-    plan = plan_epoch(
-        examples, tokens_per_step=per_step, tokens_per_batch=320, world=world, max_padding=0.04, seed=seed
-    )
+    plan = plan_epoch(examples, tokens_per_step=per_step, tokens_per_batch=320, world=world, seed=seed)
     seen = [number for step in plan for batch in step.batches for number in batch]
     assert sorted(seen) == list(range(len(lengths)))
     for step in plan:

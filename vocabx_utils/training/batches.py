@@ -25,6 +25,8 @@ from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.objectives import Anchor, Objective
 
+_BUCKETS = 8  # steps of phase 1 whose examples are sorted by length together
+_POOL, _MAX_PADDING = 64, 0.04  # steps of fine-tuning that are; share of padding above which a batch is cut in two
 _ROUNDS, _MOST = 200, 20.0  # of scaling; an example is drawn at most so many times as often as on average
 Floats = npt.NDArray[np.float64]
 
@@ -144,7 +146,6 @@ def epoch_batches(
     *,
     seed: int,
     epoch: int,
-    buckets: int = 8,
     shares: Floats | None = None,
 ) -> list[list[int]]:
     """Split one epoch, counted from 1, into steps of `batch_size` examples of like length.
@@ -152,7 +153,6 @@ def epoch_batches(
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
 
     Args:
-        buckets: steps whose examples are sorted by length together; 1 switches sorting off.
         shares: (E,) shares of the examples in as many draws as there are examples; each comes once unless given.
     """
     generator = np.random.default_rng([seed, epoch])
@@ -162,7 +162,7 @@ def epoch_batches(
         places = np.searchsorted(ends, generator.random() + np.arange(len(order)), side="right")
         order = generator.permutation(order[np.minimum(places, len(order) - 1)])
     lengths = np.array([len(e.ids) for e in examples.examples])
-    pool = batch_size * max(1, buckets)
+    pool = batch_size * _BUCKETS
     steps: list[list[int]] = []
     for start in range(0, len(order), pool):
         part = order[start : start + pool]
@@ -208,8 +208,6 @@ def plan_epoch(
     tokens_per_step: int,
     tokens_per_batch: int,
     world: int = 1,
-    max_padding: float = 0.04,
-    pool_steps: int = 64,
     seed: int = 0,
 ) -> list[Step]:
     """Order one epoch: every example once, in steps of about equal size and batches of about equal length.
@@ -221,8 +219,6 @@ def plan_epoch(
         tokens_per_step: tokens behind one optimiser step, over all processes.
         tokens_per_batch: padded tokens that one process holds at once (this bounds memory).
         world: number of processes that share a batch.
-        max_padding: share of padding above which a batch is cut in two.
-        pool_steps: steps of one sorted pool.
 
     Raises:
         ValueError: when a single text is longer than `tokens_per_batch`.
@@ -235,12 +231,12 @@ def plan_epoch(
         )
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
-    pools = _cut(order, lengths, tokens_per_step * pool_steps)
+    pools = _cut(order, lengths, tokens_per_step * _POOL)
     by_length = (pool[np.argsort(-lengths[pool], kind="stable")] for pool in pools)
     steps = []
     for group in (group for pool in by_length for group in _cut(pool, lengths, tokens_per_step)):
         batches = like_length(
-            lengths, group, tokens=tokens_per_batch, world=world, max_padding=max_padding, longest_first=True
+            lengths, group, tokens=tokens_per_batch, world=world, max_padding=_MAX_PADDING, longest_first=True
         )
         steps.append(Step(tuple(map(tuple, batches)), sum(examples[number].targets for number in group)))
     return [steps[number] for number in generator.permutation(len(steps))]

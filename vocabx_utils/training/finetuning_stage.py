@@ -6,8 +6,7 @@ Each stage has a folder with its tensors (see `stage_files`), `losses.jsonl` (on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -214,10 +213,20 @@ def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Rec
         if training.note:
             print(training.note)
     title = f"{folder.parent.name} {stage.key}: {stage.title}"
-    with _memory_advice(config, folder):
+    try:
         records = carry_out(
             training, folder, "losses.jsonl", title=title, every=config.checkpoint_every, processes=PartialState()
         )
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        kept = folder / FILE
+        further = "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
+        raise OutOfMemory(
+            f"out of memory with tokens_per_batch={config.tokens_per_batch}: halve it (tokens_per_step may stay, so "
+            f"the result stays the same){further}, and run again; "
+            + (f"it continues from {kept}" if kept.exists() else "no step was finished yet")
+        ) from error
     result = training.result()
     if not config.sharded:
         training.close()
@@ -252,19 +261,3 @@ def _observed(
     seen = observe(name, model) if known is None else known
     files.write_json(path, seen)
     return seen
-
-
-@contextmanager
-def _memory_advice(config: FineTuneConfig, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
-            raise
-        kept = folder / FILE
-        further = "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
-        raise OutOfMemory(
-            f"out of memory with tokens_per_batch={config.tokens_per_batch}: halve it (tokens_per_step may stay, so "
-            f"the result stays the same){further}, and run again; "
-            + (f"it continues from {kept}" if kept.exists() else "no step was finished yet")
-        ) from error

@@ -84,8 +84,8 @@ def tune_variant(
     """Tune one variant below `04_fine_tuning`, or read it back when it is finished.
 
     Args:
-        extension: the extension of notebook 01; None is enough for the base model.
-        config: settings; its `stages`, and what else the plan sets, are replaced by the plan's.
+        extension: of notebook 01; None is enough for the base model.
+        config: its `stages`, and what else the plan sets, are replaced by the plan's.
         sets: text sets measured before and after each stage; none, no measurement.
         prompt: continued greedily after each stage.
         measured: the variant's start, where another variant has measured that model already.

@@ -114,9 +114,7 @@ def forgetting_texts(
     are files of installed packages: C headers of numpy with scripts of matplotlib, and the data set descriptions of
     scikit-learn with licences.
 
-    Args:
-        max_texts: of one set, evenly spread over what there is.
-        max_chars: characters kept of one text, cut at a line end.
+    A set has at most `max_texts`, evenly spread over what there is, each cut at a line end to `max_chars` characters.
     """
     path = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if path is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -105,21 +106,27 @@ def pass_seconds(model: PreTrainedModel, texts: int, tokens: int) -> float:
     dtype = min(dtypes, key=lambda kind: kind.itemsize)  # what is trained may have a float32 copy
     precision = torch.autocast(model.device.type, dtype) if len(dtypes) > 1 else contextlib.nullcontext()
     embedded = torch.zeros(texts, tokens, width, dtype=dtype, device=model.device, requires_grad=True)
-    took = []
-    for _ in range(3):
-        _wait(model)
-        began = time.perf_counter()
+
+    def once() -> None:
         with causal_only(), precision:
             final = model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
         torch.autograd.grad(final.sum(), embedded)
-        _wait(model)
-        took.append(time.perf_counter() - began)
-    return min(took[1:])
+
+    return min([seconds_of(once, model.device) for _ in range(3)][1:])
 
 
-def _wait(model: PreTrainedModel) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
+def seconds_of(run: Callable[[], None], device: torch.device) -> float:
+    """Time a call, to the end of what it has started on a device."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    began = time.perf_counter()
+    run()
+    wait()
+    return time.perf_counter() - began
 
 
 # --- what a run decided, it keeps -----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ to a journal, writes an epoch's tensors, and saves a checkpoint where the traini
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +110,7 @@ def carry_out(
     wait(processes)  # all have read before one writes
     if writes:
         files.write_jsonl(path, records)
-    with _told_where(folder):
+    try:
         for event in show(training, title) if writes else training.run():
             if writes and isinstance(event, EpochDone):
                 for place, tensors in event.tensors.items():  # first: a record says that they are there
@@ -125,6 +124,8 @@ def carry_out(
                 tensors = gather_checkpoint(training.parameters, training.optimisers) | training.counters()
                 if writes:
                     files.write_tensors(folder / FILE, tensors)
+    except NonFiniteLossError as error:
+        raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
     return records
 
 
@@ -133,14 +134,6 @@ def claim(folder: Path, key: Mapping[str, Any], processes: PartialState | None) 
     state = runs.claim(folder, key) if leads(processes) else ""
     wait(processes)
     return state or runs.claim(folder, key, writes=False)
-
-
-@contextlib.contextmanager
-def _told_where(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except NonFiniteLossError as error:
-        raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
 
 
 def learning_rate(

@@ -20,9 +20,6 @@ def joined(*, cpu: bool) -> Iterator[PartialState]:
     """Join the processes that the launcher's environment describes (gloo on CPU, NCCL on GPUs), and leave them.
 
     A process that ends without leaving may be ended by the library's own threads with an error.
-
-    Raises:
-        RuntimeError: a launcher was asked for several processes and started one; says how to start several.
     """
     require_processes()
     processes = PartialState(cpu=cpu)

@@ -74,7 +74,6 @@ def load_sharded_base(
     processes: PartialState | None,
     *,
     dtype: str = "auto",
-    revision: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> BaseModel:
     """Load a frozen base whose blocks are spread over the processes; every process has to call it.
@@ -89,9 +88,9 @@ def load_sharded_base(
     """
     processes = _several(processes)
     kind = pick_dtype(dtype, processes.device)
-    tokenizer = load_tokenizer(source, revision=revision)
+    tokenizer = load_tokenizer(source)
     with processes.local_main_process_first():  # one of each host fetches what is not there
-        folder = _folder_of(source, revision)
+        folder = _folder_of(source)
     try:
         model = empty_model(AutoConfig.from_pretrained(folder), kind)
     except (OSError, ValueError, KeyError) as error:
@@ -163,7 +162,7 @@ def _tied_head(model: Any, wanted: dict[str, Tensor], found: Any) -> tuple[Tenso
     return head, table
 
 
-def _folder_of(source: str | Path, revision: str | None) -> Path:
+def _folder_of(source: str | Path) -> Path:
     """The folder of a source; that of a hub id is fetched, its safetensors and configuration only."""
     path = Path(resolve_source(source))
     if path.is_dir():
@@ -171,7 +170,7 @@ def _folder_of(source: str | Path, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(source), revision=revision, allow_patterns=["*.safetensors", "*.json"]))
+        return Path(snapshot_download(str(source), allow_patterns=["*.safetensors", "*.json"]))
     except (OSError, ValueError) as error:
         raise ModelError(f"Could not fetch the files of {str(source)!r}: {error}") from error
 

@@ -51,11 +51,8 @@ def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
 def open_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)) -> Any:
     """Free exactly the tensors of a stage, in float32, freeze the rest, and return the model to train.
 
-    Args:
-        model: plain untied model; for stage b it is wrapped by peft in place.
-
-    Raises:
-        ValueError: the matrices do not reach the new ids or are tied, or the LoRA pattern matches nothing.
+    The model is plain and untied; for stage b peft wraps it in place. ValueError where the matrices do not reach the
+    new ids or are tied, or the LoRA pattern matches nothing.
     """
     check_extended(model, new_ids)
     model.requires_grad_(False)
@@ -91,10 +88,7 @@ def matrices_of(model: Any) -> tuple[nn.Parameter, nn.Parameter]:
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
     """Return the blocks of a decoder, in order: its one list of as many modules as the configuration has layers.
 
-    Families name that list differently (`layers`, `h`, `blocks`), so it is found by its length.
-
-    Raises:
-        ValueError: there is no such list, or more than one.
+    Families name that list differently (`layers`, `h`, `blocks`). ValueError where there is none, or more than one.
     """
     return _block_list(model)[1]
 

@@ -94,8 +94,7 @@ def load_variant(
     """Rebuild a variant of notebook 04 from the run folder, in evaluation mode and frozen.
 
     Args:
-        base: the original model; loaded by the name in the variant's key when left out.
-        extension: of notebook 01; loaded from the run when left out.
+        base, extension: loaded from what the variant's key names, and from the run, when left out.
         upto: last stage to load, which has to be finished; by default the whole variant has to be, and all are.
 
     Raises:

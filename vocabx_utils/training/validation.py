@@ -18,7 +18,7 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch, Floats, align_batch, micro_batches
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.goals import OldSums, is_plain
+from vocabx_utils.training.goals import is_plain
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.objectives import Anchor
 from vocabx_utils.training.processes import sum_over
@@ -110,23 +110,19 @@ def evaluate_texts(
 def _read(
     model: Student, examples: AlignedSet, teacher: TeacherStates, part: list[int]
 ) -> tuple[Batch, tuple[Tensor, Tensor, Tensor]]:
-    """Run a model over some examples: their batch with the anchor `last`, and what `_losses` gives."""
+    """Run a model over some examples: their batch with the anchor `last`, and float64 losses.
+
+    These are (P,) CE and (K,) KL at the positions of that batch, and KL at the merged pairs of the anchor `first`.
+    """
     last, first = (align_batch(examples, part, anchor, teacher.rows).to(model.device) for anchor in _ANCHORS)
     hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
-    old = teacher.beginnings.sums(model, last, part)
-    return last, _losses(model, teacher, hidden.flatten(0, 1), last, first, old)
-
-
-def _losses(
-    model: Student, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch, old: OldSums | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(P,) CE and (K,) KL at the positions of `last`, and KL at the merged pairs of `first`, float64."""
-    ones = torch.ones(len(last.targets), device=flat.device)
+    flat, ones = hidden.flatten(0, 1), torch.ones(len(last.targets), device=model.device)
     # in fewer bits the goals' rounding would show in a small KL; in float32 it does not
     known = teacher.goals if model.head.dtype == torch.float32 and is_plain(model.transform) else teacher
     terms = phase1_loss(
         flat[last.positions], model.head, model.head_rows, last.targets,
-        ce_coefficient=ones, teacher=known.take(last.teacher_rows, flat.device), known=old, transform=model.transform,
+        ce_coefficient=ones, teacher=known.take(last.teacher_rows, flat.device),
+        known=teacher.beginnings.sums(model, last, part), transform=model.transform,
     )  # fmt: skip
     at_first = first.positions[: len(first.merged)][first.merged]
     none = torch.full_like(at_first, IGNORE)
@@ -135,7 +131,7 @@ def _losses(
         ce_coefficient=ones[:1].expand(len(none)),
         teacher=known.take(first.teacher_rows[first.merged], flat.device), transform=model.transform,
     )  # fmt: skip
-    return terms.ce.double(), terms.kl.double(), at_merged.kl.double()
+    return last, (terms.ce.double(), terms.kl.double(), at_merged.kl.double())
 
 
 def _means(sums: dict[str, tuple[float, float]], prefix: int, n_bytes: int) -> dict[str, float]:
