@@ -24,7 +24,7 @@ from torch.nn import functional
 from vocabx_utils import files
 from vocabx_utils.products import aligned_rows
 from vocabx_utils.training.losses import phase1_loss
-from vocabx_utils.training.softmax import blank_, fused_softmax_step, logit_products
+from vocabx_utils.training.softmax import blank_, compiled, logit_products, softmax_step, softmax_step_in_place
 
 V, N, WIDTH, ROWS = 151_665, 800, 896, 768
 REPLIES = 64
@@ -55,7 +55,8 @@ def measure(head: Tensor) -> dict[str, float]:
     states = torch.randn(ROWS, WIDTH, dtype=head.dtype, **place)
     old, teacher = (blank_(torch.randn(ROWS, len(head), **place), V) for _ in range(2))
     gradient = old.to(head.dtype)
-    zeros, factor, step = torch.zeros(ROWS, **place), torch.tensor(0.1, **place), fused_softmax_step()
+    zeros, factor = torch.zeros(ROWS, **place), torch.tensor(0.1, **place)
+    step = compiled(softmax_step, softmax_step_in_place)
     parts = {
         "products": lambda: products(states, head, gradient),
         "fused_passes": lambda: step(old, teacher, zeros, zeros.long(), None, factor, None, head.dtype),

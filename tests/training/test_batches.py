@@ -1,18 +1,21 @@
-"""Batches: every example once, little padding, targets from lengths."""
+"""Batches: every example once or as often as wanted, little padding, targets from lengths."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import chat_tokenizer, rendered_pairs
+from tiny import N, V, chat_tokenizer, rendered_pairs
+from training.phase1_parts import example_set
 
 from vocabx_utils.corpus import Rendered
-from vocabx_utils.training.batches import collate, padding_share, plan_epoch
+from vocabx_utils.training.batches import collate, epoch_batches, equal_shares, padding_share, plan_epoch
 from vocabx_utils.training.cross_entropy import IGNORE
-from vocabx_utils.training.examples import Example, ExampleSet, encode
+from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, encode
 
 
 def examples_of(lengths: list[int]) -> list[Example]:
@@ -28,9 +31,7 @@ def examples_of(lengths: list[int]) -> list[Example]:
 )
 def test_every_example_once_within_budget_and_padding(lengths, per_step, world, seed):
     examples = examples_of(lengths)
-    plan = plan_epoch(
-        examples, tokens_per_step=per_step, tokens_per_batch=320, world=world, max_padding=0.04, seed=seed
-    )
+    plan = plan_epoch(examples, tokens_per_step=per_step, tokens_per_batch=320, world=world, seed=seed)
     seen = [number for step in plan for batch in step.batches for number in batch]
     assert sorted(seen) == list(range(len(lengths)))
     for step in plan:
@@ -122,3 +123,50 @@ def test_occurrences():
     by_hand = ExampleSet(tuple(Example(np.array(ids)) for ids in ([5, 7, 5], [6, 7], [5])))
     assert by_hand.occurrences(5, 3).tolist() == [3, 1, 2]
     assert by_hand.occurrences(5, 3, followed=True).tolist() == [1, 1, 1]
+
+
+# --- drawn so that new tokens are seen equally often
+
+
+def held(examples: AlignedSet) -> np.ndarray:
+    """(E, N) how often each example holds each new token."""
+    return np.array([np.bincount(e.ids[e.ids >= V] - V, minlength=N) for e in examples.examples])
+
+
+def test_expected_counts_are_nearly_equal() -> None:
+    examples = example_set(window=8)
+    before, shares = held(examples).mean(0), equal_shares(examples)
+    after = shares @ held(examples)
+    assert shares.min() > 0 and abs(shares.sum() - 1) < 1e-12
+    seen = before > 0
+    assert before[seen].max() / before[seen].min() > 3 * after[seen].max() / after[seen].min()
+
+
+def test_no_example_is_drawn_again_and_again() -> None:
+    """One example of a rare token among three hundred of another would be half of all draws."""
+    one = example_set(0, 1).examples[0]
+    rare, common = (replace(one, ids=np.array([5, V + token, 6])) for token in (0, 1))
+    shares = equal_shares(AlignedSet((rare, *[common] * 300), vocab_size=V, n_new=N))
+    assert 10 < shares[0] * 301 < 25 and np.ptp(shares[1:]) < 1e-12
+
+
+def test_without_new_tokens_all_are_alike() -> None:
+    examples = example_set(0, 4)
+    plain = AlignedSet(tuple(replace(e, ids=e.ids % V) for e in examples.examples), vocab_size=V, n_new=N)
+    assert equal_shares(plain).tolist() == [0.25] * 4
+
+
+def test_draws_follow_the_shares_and_repeat_by_seed() -> None:
+    examples = example_set()
+    shares = np.arange(1.0, len(examples) + 1)
+    shares /= shares.sum()
+    drawn = [
+        np.concatenate(epoch_batches(examples, 4, seed=seed, epoch=epoch, shares=shares))
+        for seed, epoch in ((0, 1), (0, 1), (0, 2), (1, 1))
+    ]
+    assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
+    for found in drawn:
+        counts = np.bincount(found, minlength=len(examples))
+        assert counts.sum() == len(examples)
+        assert np.abs(counts - shares * len(examples)).max() < 1
+    assert sorted(np.concatenate(epoch_batches(examples, 4, seed=0, epoch=1))) == list(range(len(examples)))

@@ -8,7 +8,7 @@ import torch
 from tiny import N, V, tokenizers
 from training.phase1_parts import aligned
 
-from vocabx_utils.training.checks import count_spans, rows_checksum, tell_spans
+from vocabx_utils.training.checks import bits_checksum, count_spans, tell_spans
 from vocabx_utils.training.dropout import drop_phrases
 from vocabx_utils.training.examples import choose_windows, whole_texts
 from vocabx_utils.vocabulary.alignment import align_ids
@@ -17,12 +17,12 @@ from vocabx_utils.vocabulary.alignment import align_ids
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_checksum_sees_one_bit_and_one_swap(dtype: torch.dtype) -> None:
     matrix = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
-    before = rows_checksum(matrix)
-    assert rows_checksum(matrix.clone()) == before
+    before = bits_checksum(matrix)
+    assert bits_checksum(matrix.clone()) == before
     changed = matrix.clone()
     changed[3, 4] = torch.nextafter(changed[3, 4], torch.tensor(9.0, dtype=dtype))
-    assert rows_checksum(changed) != before
-    assert rows_checksum(matrix[torch.tensor([1, 0, *range(2, 50)])]) != before
+    assert bits_checksum(changed) != before
+    assert bits_checksum(matrix[torch.tensor([1, 0, *range(2, 50)])]) != before
 
 
 @pytest.mark.parametrize("window", [0, 12])

@@ -360,7 +360,8 @@ def test_families_that_name_their_blocks_otherwise_go_through_every_stage(tmp_pa
     result = fine_tune(model, train, validation, tmp_path, config, limit=new_ids.stop, new_ids=new_ids)
     assert list(result.stages.stage) == ["a", "b", "c1", "c2"]
     rows = files.read_json(tmp_path / "b" / "trainable.json")
-    linear = {name.rsplit(".", 1)[-1] for name in stages.linear_layers(model)}
+    _, names = stages._lora_pattern(model, config)
+    linear = {name.rsplit(".", 1)[-1] for name in names}
     assert {row["group"].split(".lora_")[0].rsplit(".", 1)[-1] for row in rows} == linear
     assert len(files.read_tensors(tmp_path / "c1" / "blocks.safetensors")) > 2
 

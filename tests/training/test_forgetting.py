@@ -15,7 +15,6 @@ from vocabx_utils.models import with_extra_rows
 from vocabx_utils.training.forgetting import (
     Snapshot,
     TextSet,
-    bits_per_byte,
     forgetting_table,
     forgetting_texts,
 )
@@ -34,12 +33,17 @@ def naive_bits(model, tokenizer, strings, limit):
     return total / math.log(2) / sum(len(string.encode()) for string in strings)
 
 
+def bits_per_byte(model, tokenizer, strings, limit, budget=4096):
+    group = TextSet("domain", tuple(strings), "test")
+    return Snapshot(tokenizer, limit, range(0), (group,), tokens_per_batch=budget)("", model)["bits_per_byte"]["domain"]
+
+
 @pytest.mark.parametrize("rows", [None, 340])
 def test_bits_per_byte_against_plain_code(rows):
     base = chat_base(rows=rows)
     expected = naive_bits(base.model, base.tokenizer, TEXTS, 300)
     for budget in (64, 4096):
-        bits = bits_per_byte(base.model, base.tokenizer, TEXTS, limit=300, tokens_per_batch=budget)
+        bits = bits_per_byte(base.model, base.tokenizer, TEXTS, 300, budget)
         assert bits == pytest.approx(expected, rel=1e-5)
 
 
@@ -48,14 +52,14 @@ def test_bits_per_byte_counts_new_tokens_and_their_bytes():
     model = with_extra_rows(base, *new_rows(base, 3), 300).eval()
     tokenizer = with_words(base.tokenizer)
     strings = ["x groupby numpy", "numpy"]
-    bits = bits_per_byte(model, tokenizer, strings, limit=303)
+    bits = bits_per_byte(model, tokenizer, strings, 303)
     assert bits == pytest.approx(naive_bits(model, tokenizer, strings, 303), rel=1e-5)
 
 
 def test_no_text_is_refused():
     base = chat_base()
     with pytest.raises(ValueError, match="at least one text"):
-        bits_per_byte(base.model, base.tokenizer, ["", ""], limit=300)
+        bits_per_byte(base.model, base.tokenizer, ["", ""], 300)
 
 
 def test_mass_on_new_rows():
@@ -100,7 +104,7 @@ def test_sets_from_installed_packages(monkeypatch):
     monkeypatch.delenv("VOCABX_DATA", raising=False)
     sets = forgetting_texts([text.text for text in rendered_pairs(chat_base().tokenizer)], max_texts=6, max_chars=300)
     assert [s.name for s in sets] == ["domain", "other language", "English prose"]
-    assert all(1 <= len(s.texts) <= 6 and max(map(len, s.texts)) <= 300 and s.bytes > 500 for s in sets)
+    assert all(1 <= len(s.texts) <= 6 and max(map(len, s.texts)) <= 300 and sum(map(len, s.texts)) > 500 for s in sets)
     assert "numpy" in sets[1].source
     again = forgetting_texts([text.text for text in rendered_pairs(chat_base().tokenizer)], max_texts=6, max_chars=300)
     assert sets == again

@@ -13,7 +13,7 @@ from torch import Tensor
 from vocabx_utils.student import LogitTransform
 from vocabx_utils.training import goals as goals_module
 from vocabx_utils.training import losses as losses_module
-from vocabx_utils.training.goals import LIKELIEST, serve, sum_up
+from vocabx_utils.training.goals import LIKELIEST, old_sums, serve, sum_up
 from vocabx_utils.training.losses import LossTerms, phase1_loss
 from vocabx_utils.training.objectives import parse_objective
 
@@ -151,3 +151,29 @@ def test_a_common_shift_of_many_logits_leaves_the_divergence_where_it_is() -> No
     log_p, log_q = (torch.log_softmax(x.double() @ head.double().T, -1) for x in (theirs, states))
     expected = (log_p.exp() * (log_p - log_q)).sum(-1)
     assert (found.kl - expected).mean().abs() < 1e-4 < expected.mean()
+
+
+# --- what is kept of the original logits
+
+
+def naive(states: Tensor, targets: Tensor, head: Tensor, t: LogitTransform) -> tuple[Tensor, Tensor]:
+    z = t.scale * states.double() @ head.double().T
+    z = z if t.softcap is None else t.softcap * torch.tanh(z / t.softcap)
+    logits = [float(row[target]) if 0 <= target < V else 0.0 for row, target in zip(z, targets.tolist(), strict=True)]
+    return z.exp().sum(-1).log(), torch.tensor(logits, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("transform", [LogitTransform(), LogitTransform(0.5, 3.0)], ids=str)
+def test_sums_and_logits_equal_float64(transform: LogitTransform, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    states, head = (torch.randn(rows, D, generator=generator) for rows in (37, V))
+    targets = torch.randint(-1, V + 5, (37,), generator=generator)
+    monkeypatch.setattr(goals_module, "default_chunk", lambda *_: 8)
+    found = old_sums(states, targets, head, transform)
+    assert len(found) == 37 and len(found[3:9]) == 6
+    for one, other in zip((found.sums, found.logits), naive(states, targets, head, transform), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+
+
+def test_of_no_position_there_is_nothing() -> None:
+    assert len(old_sums(torch.zeros(0, D), torch.zeros(0, dtype=torch.long), torch.zeros(V, D), LogitTransform())) == 0

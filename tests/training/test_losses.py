@@ -15,8 +15,8 @@ from torch import Tensor
 from vocabx_utils.models import with_extra_rows
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training import losses
+from vocabx_utils.training.goals import old_sums
 from vocabx_utils.training.losses import LossTerms, phase1_loss
-from vocabx_utils.training.old_sums import old_sums
 
 V, N, D = 61, 7, 16
 

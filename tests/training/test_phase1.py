@@ -313,8 +313,8 @@ def test_validation_equals_a_plain_computation(tmp_path: Path) -> None:
         assert scores[ours] == pytest.approx(np.mean(sums[name]), rel=1e-4), ours
     nats = sum(sums["old"]) + sum(sums["new"])
     assert scores["bpb"] == pytest.approx(nats / math.log(2) / sum(e.n_bytes for e in examples.examples), rel=1e-4)
-    torch.testing.assert_close(tokens.kl, per_token, rtol=1e-4, atol=1e-6)
-    assert float(tokens.ce.sum()) == pytest.approx(sum(sums["new"]), rel=1e-4)
+    torch.testing.assert_close(tokens["kl"], per_token, rtol=1e-4, atol=1e-6)
+    assert float(tokens["ce"].sum()) == pytest.approx(sum(sums["new"]), rel=1e-4)
 
 
 @pytest.mark.parametrize(

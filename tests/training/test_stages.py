@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
@@ -34,16 +33,6 @@ def test_lora_pattern_that_does_not_fit(pattern, message):
     stage = stages.plan_stages(config)[1]
     with pytest.raises(ValueError, match=message):
         stages.open_stage(model, stage, config, new_ids=new_ids)
-
-
-def test_checksum_sees_one_bit_and_its_place():
-    tensor = torch.randn(5, 7)
-    other = tensor.clone()
-    other[2, 3] = torch.nextafter(other[2, 3], torch.tensor(math.inf))
-    swapped = tensor.flip(0)
-    sums = {stages._checksum(t) for t in (tensor, other, swapped)}
-    assert len(sums) == 3
-    assert stages._checksum(tensor) == stages._checksum(tensor.clone())
 
 
 def test_one_block_cannot_be_halved(tmp_path):

@@ -12,12 +12,7 @@ from torch import Tensor
 
 
 class Average:
-    """The mean of some parameters over the last steps of a training.
-
-    Args:
-        parameters: by name; read after each step, and replaced by their mean at the end.
-        first: number of the first step that counts, from 1.
-    """
+    """The mean of some parameters over the steps of a training from the number `first` on, counted from 1."""
 
     def __init__(self, parameters: Mapping[str, Tensor], first: int) -> None:
         self.parameters, self.first, self.count = parameters, first, 0

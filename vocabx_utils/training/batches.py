@@ -6,13 +6,14 @@ alone. What is padding is known from lengths, never from ids, so a text may hold
 
 Phase 1 draws steps of a number of examples (`epoch_batches`, `align_batch`), fine-tuning steps of a number of tokens
 (`plan_epoch`, `collate`).
+
+Shapes: B texts, T tokens, P positions or pairs, K of them compared; E examples, N new tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,43 +22,36 @@ from torch import Tensor
 
 from vocabx_utils.batching import like_length, move, pad
 from vocabx_utils.training.cross_entropy import IGNORE
-from vocabx_utils.training.emphasis import chosen_pairs, pair_weights
-from vocabx_utils.training.examples import AlignedSet, Example, ExampleSet, Ints
+from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, Ints
 from vocabx_utils.training.objectives import Anchor, Objective
+
+_BUCKETS = 8  # steps of phase 1 whose examples are sorted by length together
+_POOL, _MAX_PADDING = 64, 0.04  # steps of fine-tuning that are; share of padding above which a batch is cut in two
+_ROUNDS, _MOST = 200, 20.0  # of scaling; an example is drawn at most so many times as often as on average
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded student ids and flat positions into them.
+    """Padded student ids and flat positions into them, in the order that `phase1_loss` wants.
 
-    Positions are ordered as `phase1_loss` wants them: first the K that are compared with the teacher, last those
-    before an example's first divergence, whose states never change.
-
-    Attributes:
-        ids: (B, T) right-padded.
-        positions: (P,) flat positions of real tokens: the K compared ones, then the others that have a target.
-        targets: (P,) next ids, `IGNORE` after the last token of an example.
-        teacher_rows: (K,) rows of the teacher cache.
-        merged: (K,) True at pairs that stand for a divergent group.
-        new_at: flat positions of the new tokens.
-        weights: (K,) float32 weights of the compared positions; (0,) where all are 1.
-        before: how many of the positions lie before a first divergence; they are the last ones.
+    That is first the K compared ones, then the others that have a target, and last those of them before an example's
+    first divergence, whose states never change.
     """
 
-    ids: Tensor
-    positions: Tensor
-    targets: Tensor
-    teacher_rows: Tensor
-    merged: Tensor
-    new_at: Tensor
-    weights: Tensor
-    before: int
+    ids: Tensor  # (B, T) right-padded
+    positions: Tensor  # (P,)
+    targets: Tensor  # (P,) next ids, `IGNORE` after the last token of an example
+    teacher_rows: Tensor  # (K,) rows of the teacher cache
+    merged: Tensor  # (K,) True at pairs that stand for a divergent group
+    new_at: Tensor  # flat positions of the new tokens
+    weights: Tensor  # (K,) float32 weights of the compared positions; (0,) where all are 1
+    before: int  # how many of the positions lie before a first divergence
 
     def to(self, device: torch.device) -> Batch:
         """Move every tensor, asynchronously where the device allows it."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = dict(zip(tensors, move([*tensors.values()], device), strict=True))
-        return replace(self, **moved)
+        return replace(self, **dict(zip(tensors, move([*tensors.values()], device), strict=True)))  # type: ignore[arg-type]
 
 
 def align_batch(
@@ -72,7 +66,7 @@ def align_batch(
     Args:
         anchor: which pairs to compare, None for none at all.
         rows: per example of the set, the row of the teacher cache of each position in `Example.teacher_at`.
-        objective: of this anchor; says which of the pairs are compared and how much each weighs. Without it all are.
+        objective: of this anchor; see `choose_pairs`. Without it all pairs are compared alike.
     """
     chosen = [examples.examples[i] for i in indices]
     ids, real = (tensor.numpy() for tensor in pad([e.ids for e in chosen]))  # (B, T) each
@@ -86,12 +80,11 @@ def align_batch(
         targets[line, example.unmerged - 1] = IGNORE
         if anchor is None or rows is None:
             continue
-        kept = chosen_pairs(example, objective) if objective is not None else None
-        which = slice(None) if kept is None else kept
+        which, weighed = choose_pairs(example, objective or Objective(anchor=anchor))
         compared.append(example.pairs[anchor][which, 1] + line * ids.shape[1])
         teacher.append(rows[index][example.teacher_places(anchor)[which]])
         merged.append(example.merged[anchor][which])
-        if objective is not None and (weighed := pair_weights(example, objective)) is not None:
+        if weighed is not None:
             weights.append(weighed)
     first, flat = _joined(compared), targets.reshape(-1)
     other = flat >= 0
@@ -111,6 +104,34 @@ def align_batch(
     )
 
 
+def choose_pairs(example: AlignedExample, objective: Objective) -> tuple[slice | npt.NDArray[np.bool_], Floats | None]:
+    """Say which (P,) aligned pairs of its anchor an objective compares, and the (K,) weights of these; None for all 1.
+
+    A long span changes the student most right where it ends: an objective may weigh the pairs that end a divergent
+    group, and those at most `after` student tokens behind such an end, more than others, or compare nowhere else.
+    """
+    if not objective.by_place:
+        return slice(None), None
+    places, merged = example.pairs[objective.anchor][:, 1], example.merged[objective.anchor]
+    ends = np.concatenate([[-1 - objective.after], places[merged]])  # the first one is far from every place
+    near = places - ends[np.searchsorted(ends, places, side="right") - 1] <= objective.after  # (P,)
+    if objective.end_only:
+        return near, None
+    return slice(None), None if objective.end_weight == 1 else np.where(near, objective.end_weight, 1.0)
+
+
+def count_pairs(example: AlignedExample, objective: Objective) -> tuple[int, float, Ints]:
+    """Return how many pairs are compared, what all weigh together, and the (K,) student's positions of the compared.
+
+    The sum is what the loss divides by: with it the identical pairs before the divergence, of KL 0 and weight 1, unless
+    the objective compares at ends only.
+    """
+    which, weights = choose_pairs(example, objective)
+    places = example.pairs[objective.anchor][which, 1]
+    total = len(places) if weights is None else float(weights.sum())
+    return len(places), total + (0 if objective.end_only else example.prefix_pairs), places
+
+
 @dataclass(frozen=True)
 class Step:
     """One optimiser step: batches of example numbers, and how many tokens the step learns."""
@@ -125,17 +146,13 @@ def epoch_batches(
     *,
     seed: int,
     epoch: int,
-    buckets: int = 8,
-    shares: npt.NDArray[np.float64] | None = None,
+    shares: Floats | None = None,
 ) -> list[list[int]]:
-    """Split one epoch into steps of examples of like length.
+    """Split one epoch, counted from 1, into steps of `batch_size` examples of like length.
 
     The order depends on seed and epoch alone, so a resumed run meets the same batches.
 
     Args:
-        batch_size: examples in a step.
-        epoch: counted from 1.
-        buckets: steps whose examples are sorted by length together; 1 switches sorting off.
         shares: (E,) shares of the examples in as many draws as there are examples; each comes once unless given.
     """
     generator = np.random.default_rng([seed, epoch])
@@ -145,13 +162,39 @@ def epoch_batches(
         places = np.searchsorted(ends, generator.random() + np.arange(len(order)), side="right")
         order = generator.permutation(order[np.minimum(places, len(order) - 1)])
     lengths = np.array([len(e.ids) for e in examples.examples])
-    pool = batch_size * max(1, buckets)
+    pool = batch_size * _BUCKETS
     steps: list[list[int]] = []
     for start in range(0, len(order), pool):
         part = order[start : start + pool]
         part = part[np.argsort(lengths[part], kind="stable")]
         steps += [part[i : i + batch_size].tolist() for i in range(0, len(part), batch_size)]
     return [steps[i] for i in generator.permutation(len(steps))]
+
+
+def equal_shares(examples: AlignedSet) -> Floats:
+    """Return (E,) the probability of each example in a draw that shows all new tokens about equally often.
+
+    A corpus shows some new tokens a thousand times and others twenty times, and each row learns from its own places.
+    Found by iterative scaling. Tokens without an example are left out of account. Where the examples do not allow equal
+    counts, or only by drawing one of them again and again, what comes near is returned.
+    """
+    at = [example.new_at(examples.vocab_size) for example in examples.examples]
+    line = np.repeat(np.arange(len(examples)), [len(places) for places in at])  # of each occurrence of a new token
+    ids = [example.ids[places] for example, places in zip(examples.examples, at, strict=True)]
+    token = _joined(ids) - examples.vocab_size
+    held = np.bincount(line, minlength=len(examples))  # (E,) new tokens in each example
+    shares = np.full(len(examples), 1.0 / len(examples))
+    if not len(line):
+        return shares
+    for _ in range(_ROUNDS):
+        counts = np.bincount(token, shares[line], minlength=examples.n_new)  # (N,) expected in one draw
+        seen = counts > 0
+        wanted = np.zeros_like(counts)
+        wanted[seen] = np.sqrt(counts[seen].mean() / counts[seen])
+        factor = np.bincount(line, wanted[token], minlength=len(examples)) / np.maximum(held, 1)
+        shares = np.where(held > 0, shares * factor, shares)
+        shares = np.minimum(shares / shares.sum(), _MOST / len(examples))
+    return shares / shares.sum()
 
 
 def micro_batches(lengths: Sequence[int], indices: Iterable[int], token_budget: int) -> list[list[int]]:
@@ -165,21 +208,17 @@ def plan_epoch(
     tokens_per_step: int,
     tokens_per_batch: int,
     world: int = 1,
-    max_padding: float = 0.04,
-    pool_steps: int = 64,
     seed: int = 0,
 ) -> list[Step]:
     """Order one epoch: every example once, in steps of about equal size and batches of about equal length.
 
     Examples are shuffled, sorted by length within pools, and cut into steps; the steps are shuffled again. What a
-    step holds does not depend on `world` or `tokens_per_batch`, so that the loss curve does not either.
+    step holds does not depend on `world` or `tokens_per_batch`.
 
     Args:
         tokens_per_step: tokens behind one optimiser step, over all processes.
         tokens_per_batch: padded tokens that one process holds at once (this bounds memory).
         world: number of processes that share a batch.
-        max_padding: share of padding above which a batch is cut in two.
-        pool_steps: steps of one sorted pool.
 
     Raises:
         ValueError: when a single text is longer than `tokens_per_batch`.
@@ -192,12 +231,12 @@ def plan_epoch(
         )
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
-    pools = _cut(order, lengths, tokens_per_step * pool_steps)
+    pools = _cut(order, lengths, tokens_per_step * _POOL)
     by_length = (pool[np.argsort(-lengths[pool], kind="stable")] for pool in pools)
     steps = []
     for group in (group for pool in by_length for group in _cut(pool, lengths, tokens_per_step)):
         batches = like_length(
-            lengths, group, tokens=tokens_per_batch, world=world, max_padding=max_padding, longest_first=True
+            lengths, group, tokens=tokens_per_batch, world=world, max_padding=_MAX_PADDING, longest_first=True
         )
         steps.append(Step(tuple(map(tuple, batches)), sum(examples[number].targets for number in group)))
     return [steps[number] for number in generator.permutation(len(steps))]

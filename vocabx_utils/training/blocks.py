@@ -100,16 +100,13 @@ class Blocks:
         example = torch.zeros(*shape[:2], embedded.shape[2], dtype=embedded.dtype, device=embedded.device)
         try:
             self.recorded[shape] = self.record(self._run, example.requires_grad_(shape[2]))
-        except torch.OutOfMemoryError:
-            self.recorded.clear()
-            torch.cuda.empty_cache()
-            warnings.warn(
-                f"no memory to record blocks of {shape[0]} x {shape[1]} tokens; they run as they are", stacklevel=2
-            )
-            self.record = None
-            return None
         except RuntimeError as error:
-            warnings.warn(f"blocks cannot be recorded and run as they are: {str(error)[:200]}", stacklevel=2)
+            why = f"blocks cannot be recorded and run as they are: {str(error)[:200]}"
+            if isinstance(error, torch.OutOfMemoryError):
+                self.recorded.clear()
+                torch.cuda.empty_cache()
+                why = f"no memory to record blocks of {shape[0]} x {shape[1]} tokens; they run as they are"
+            warnings.warn(why, stacklevel=2)
             self.record = None
             return None
         if len(self.recorded) > _KEPT:

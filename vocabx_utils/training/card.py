@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,13 @@ def write_card(facts: Mapping[str, Any], folder: Path | None = None) -> str:
             "results": {stage: files.read_json(folder / stage / "result.json") for stage in stages},
             "bits": _bits_per_byte(folder, stages),
             "shared": _SHARED,
-            "spell": lambda names: _spell(key, names),
+            "spell": lambda names: ", ".join(f"{name} {key[name]}" for name in names),
         }
     # a local path says nothing to others, and hubs refuse it as the name of a base
     on_a_hub = base.count("/") == 1 and not base.startswith((".", "/"))
     source = Path(__file__).with_name("card.md.jinja").read_text(encoding="utf-8")
-    template = jinja2.Environment(
-        trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-    ).from_string(source)
+    jinja = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    template = jinja.from_string(source)
     return template.render({"key": None} | told, base=base, licence=licence_of(base), on_a_hub=on_a_hub, facts=facts)
 
 
@@ -71,10 +70,6 @@ def licence_of(base: str) -> str | None:
             named = re.search(r"^license: *[\"']?([^\"'\n]+)", header[1], re.MULTILINE)
             return named[1].strip() if named else None
     return None
-
-
-def _spell(settings: Mapping[str, Any], names: Iterable[str]) -> str:
-    return ", ".join(f"{name} {settings[name]}" for name in names)
 
 
 def _bits_per_byte(folder: Path, stages: list[str]) -> dict[str, tuple[float, float]]:

@@ -21,10 +21,7 @@ FILE = "checkpoint.safetensors"
 
 
 def gather_checkpoint(parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Collect trained tensors and optimiser state on the CPU, for `files.write_tensors`.
-
-    Every process has to call it: each gets the whole, also where the tensors are sharded.
-    """
+    """Collect trained tensors and optimiser state on the CPU; every process has to call it and gets the whole."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         tensors[f"weights/{name}"] = whole(parameter)
@@ -38,9 +35,7 @@ def load_checkpoint(
 ) -> dict[str, Tensor] | None:
     """Restore the state in place; return the counters, or None if there is no checkpoint.
 
-    Raises:
-        ValueError: the file does not hold these tensors.
-        vocabx_utils.files.DamagedFileError: its content is not what was written.
+    ValueError where the file does not hold these tensors, DamagedFileError where it is not what was written.
     """
     path = folder / FILE
     if not path.exists():

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vocabx_utils.config import Phase1Config
-from vocabx_utils.models import BaseModel
-from vocabx_utils.training.emphasis import count_pairs
+from vocabx_utils.training.batches import Floats, count_pairs
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints
 from vocabx_utils.training.loop import NonFiniteLossError
 from vocabx_utils.training.objectives import Objective, Recipe
@@ -31,25 +28,15 @@ class NotImprovedError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Counts per training example, so that a step's means need no communication; each (E,) over the examples.
+    """Counts per training example, so that a step's means need no communication; each (E,) over the examples."""
 
-    Attributes:
-        tokens: read by the student.
-        targets, new_targets: next tokens, and those that are new.
-        new_tokens: new tokens anywhere.
-        compared: pairs that the objective compares.
-        aligned: what they weigh together with the identical pairs before the divergence, over all of which the thesis's
-            mean runs.
-        matches: whether the objective compares at all.
-    """
-
-    tokens: Ints
-    targets: Ints
-    new_targets: Ints
-    new_tokens: Ints
-    compared: Ints
-    aligned: npt.NDArray[np.float64]
-    matches: bool
+    tokens: Ints  # read by the student
+    targets: Ints  # next tokens
+    new_targets: Ints  # and those of them that are new
+    new_tokens: Ints  # anywhere
+    compared: Ints  # pairs that the objective compares
+    aligned: Floats  # what they weigh, with the identical pairs before the divergence: the thesis's mean is over all
+    matches: bool  # whether the objective compares at all
 
     @classmethod
     def of(cls, examples: AlignedSet, objective: Objective | None) -> StepFacts:
@@ -65,11 +52,6 @@ class StepFacts:
         aligned = np.array(weights, np.float64)
         return cls(tokens, targets, new_targets, new_tokens, compared, aligned, matches)
 
-    @cached_property
-    def lengths(self) -> list[int]:
-        """Tokens of every example."""
-        return self.tokens.tolist()
-
     def is_empty(self, indices: Sequence[int]) -> bool:
         """True where a step has no new token, or nothing that its objective could compare."""
         return bool(self.new_tokens[indices].sum() == 0 or (self.matches and self.compared[indices].sum() == 0))
@@ -81,12 +63,10 @@ class StepFacts:
 
 
 def count_spans(examples: AlignedSet) -> dict[str, float | int]:
-    """Count what the examples hold: tokens, new ones, those without a partner, and how long the replaced spans are.
+    """Count tokens, new ones, and spans that phrase dropout left apart (`unmerged`).
 
-    Returns:
-        `examples`, `tokens`, `new_tokens` and `share_new`, `unmerged` (spans that phrase dropout left apart),
-        `share_unpaired` (tokens without a position to compare with), `subtokens_per_span` (original tokens of a
-        divergent group, on average).
+    `share_unpaired` are tokens without a position to compare with, `subtokens_per_span` original tokens of a divergent
+    group, on average.
     """
     tokens = sum(len(e.ids) for e in examples.examples)
     new, paired = int(examples.counts().sum()), 0
@@ -154,13 +134,6 @@ class LossLog:
         self.pending.clear()
 
 
-def check_layers(base: BaseModel, layers: Sequence[int]) -> None:
-    """Refuse layers that the model does not have."""
-    count = base.model.config.get_text_config().num_hidden_layers
-    if beyond := sorted(layer for layer in layers if layer > count):
-        raise ValueError(f"layers {beyond} of the variants' names do not exist: {base.name} has layers 0 to {count}")
-
-
 def check_judgeable(recipe: Recipe, validation: AlignedSet, config: Phase1Config) -> None:
     """Refuse, before the first step, a validation that could not show an improvement at the end."""
     if _must_improve(recipe, config) and not any(e.merged["last"].any() for e in validation.examples):
@@ -171,11 +144,7 @@ def check_judgeable(recipe: Recipe, validation: AlignedSet, config: Phase1Config
 
 
 def check_moved(recipe: Recipe, before: Tensor, after: Tensor, train: AlignedSet) -> list[int]:
-    """Raise if a row with examples did not move; return the ids without examples.
-
-    Args:
-        before, after: (N, D) input rows on the CPU.
-    """
+    """Raise if an input row with examples did not move, (N, D) on the CPU each; return the ids without examples."""
     missing: list[int] = (np.flatnonzero(train.counts() == 0) + train.vocab_size).tolist()
     if recipe.objective is None:
         return missing
@@ -219,14 +188,16 @@ def _learnable(example: AlignedExample, objective: Objective, vocab_size: int) -
     return example.ids[at[at <= end]]
 
 
-def rows_checksum(matrix: Tensor) -> int:
-    """Return a number that changes when any bit of a two-dimensional matrix changes place or value; not a digest."""
-    kinds: Mapping[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = matrix.detach().contiguous().view(kinds[matrix.element_size()])
+def bits_checksum(tensor: Tensor) -> int:
+    """Return a number that changes when any bit of a tensor changes value or place; not a digest."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    matrix = tensor.detach().flatten(0, -2) if tensor.ndim > 1 else tensor.detach().reshape(1, -1)
+    bits = matrix.contiguous().view(kinds[matrix.element_size()])
     rows = torch.arange(1, bits.shape[0] + 1, device=bits.device, dtype=torch.int64)
     columns = torch.arange(1, bits.shape[1] + 1, device=bits.device, dtype=torch.int64)
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for start in range(0, bits.shape[0], 4096):
-        part = bits[start : start + 4096].to(torch.int64)
-        total += ((part * columns).sum(1) * rows[start : start + 4096]).sum()
+    # a piece fits the cache of a core
+    piece = max(1, (1 << (17 if bits.device.type == "cpu" else 24)) // max(1, len(columns)))
+    for part, numbers in zip(bits.split(piece), rows.split(piece), strict=True):
+        total += ((part.to(torch.int64) * columns).sum(1) * numbers).sum()
     return int(total)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from vocabx_utils.batching import pad
 from vocabx_utils.healing import Healer
 from vocabx_utils.student import Student, logits
 from vocabx_utils.training.batches import align_batch, micro_batches
@@ -28,25 +29,15 @@ from vocabx_utils.vocabulary.initialization import SubtokenLike
 
 @dataclass(frozen=True)
 class Continuations:
-    """The most probable next token after each occurrence of a new token, (K,) each.
+    """The most probable next token after each occurrence of a new token, (K,) each."""
 
-    Attributes:
-        token: ids of the new tokens.
-        student, teacher: most probable next ids; the student's over V + N, the teacher's (after the token's last
-            subtoken) over V.
-        target: the next id in the text, -1 at an end.
-        second: the new token's second subtoken.
-        second_mass: the student's probability of that subtoken.
-        teacher_second_mass: the teacher's.
-    """
-
-    token: Tensor
-    student: Tensor
-    teacher: Tensor
-    target: Tensor
-    second: Tensor
-    second_mass: Tensor
-    teacher_second_mass: Tensor
+    token: Tensor  # ids of the new tokens
+    student: Tensor  # most probable next ids, over V + N
+    teacher: Tensor  # and after the token's last subtoken, over V
+    target: Tensor  # the next id in the text, -1 at an end
+    second: Tensor  # the new token's second subtoken
+    second_mass: Tensor  # the student's probability of that subtoken
+    teacher_second_mass: Tensor  # the teacher's
 
     def summary(self) -> dict[str, float]:
         """Return counts and shares over all occurrences.
@@ -76,14 +67,12 @@ def continuations(
     *,
     token_budget: int = 8192,
 ) -> Continuations:
-    """Predict one token after every new token of a split; the teacher's states are those of its last layer.
+    """Predict one token after every new token of a split, in passes of `token_budget` tokens, padding included.
 
-    Args:
-        tokens: the N new tokens in order of id.
-        token_budget: tokens of a forward pass, padding included.
+    `tokens` are the N new ones in order of id; the teacher's states are those of its last layer.
     """
     second = torch.tensor([t.subtokens[min(1, len(t.subtokens) - 1)] for t in tokens], device=model.device)
-    weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
+    weights = model.full_head()
     found: list[tuple[Tensor, ...]] = []
     for part in micro_batches([len(e.ids) for e in examples.examples], range(len(examples)), token_budget):
         batch = align_batch(examples, part, "last", teacher.rows).to(model.device)
@@ -120,7 +109,7 @@ def sample_after(
     """Continue some prefixes, such as those that end with a new token; return the added ids.
 
     Args:
-        greedy: take the most probable token; otherwise sample at temperature 1.
+        greedy: take the most probable token, else sample at temperature 1.
         heal: for prefixes that end anywhere: continue each from where `Healer.cut` takes it back to, and say again
             what was taken back; the added ids then begin there.
     """
@@ -129,13 +118,9 @@ def sample_after(
         cuts = [heal.cut(prefix.tolist()) for prefix in prefixes]
         prefixes, rests = [p[:kept] for p, (kept, _) in zip(prefixes, cuts, strict=True)], [rest for _, rest in cuts]
     generator = torch.Generator().manual_seed(seed)
-    width = max(len(p) for p in prefixes)
-    ids = torch.zeros(len(prefixes), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for line, prefix in enumerate(prefixes):
-        ids[line, width - len(prefix) :] = torch.as_tensor(np.asarray(prefix))
-        mask[line, width - len(prefix) :] = 1
-    weights = torch.cat([model.head, model.head_rows.to(model.head.dtype)])
+    ids, mask = pad(prefixes, left=True)
+    width = ids.shape[1]
+    weights = model.full_head()
     recurrent = getattr(model.model, "_is_stateful", False)  # keeps states of another kind: all is read again
     cache, unread = None if recurrent else DynamicCache(), ids
     for _ in range(length):
@@ -143,11 +128,9 @@ def sample_after(
         scores = logits(hidden[:, -1], weights, model.transform).cpu()
         if heal is not None:
             scores = heal.hold(scores, rests)
-        chosen = (
-            scores.argmax(-1, keepdim=True)
-            if greedy
-            else torch.multinomial(torch.softmax(scores, -1), 1, generator=generator)
-        )
+        chosen = scores.argmax(-1, keepdim=True)
+        if not greedy:
+            chosen = torch.multinomial(torch.softmax(scores, -1), 1, generator=generator)
         if heal is not None:
             rests = [heal.after(rest, token) for rest, token in zip(rests, chosen[:, 0].tolist(), strict=True)]
         ids = torch.cat([ids, chosen], 1)

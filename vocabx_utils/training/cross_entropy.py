@@ -22,7 +22,7 @@ IGNORE = -1
 def linear_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, learn_from: int = 0, chunk: int | None = None
 ) -> Tensor:
-    """Sum the cross-entropy of `hidden @ weight.T` against targets: what fine-tuning minimises.
+    """Sum the cross-entropy of `hidden @ weight.T` against targets.
 
     Args:
         hidden: (P, D) final hidden states, any float dtype; products run in this dtype.

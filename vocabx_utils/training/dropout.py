@@ -31,10 +31,7 @@ def drop_phrases(texts: Iterable[AlignedText], vocab_size: int, share: float, se
     windows and the teacher's states are made once and serve all epochs and variants. Each token is seen both ways
     all the same, in different texts. A larger share leaves apart what a smaller one does, and more.
 
-    Args:
-        texts: aligned texts; those in which nothing is left apart are returned as they are.
-        vocab_size: V, the first new id.
-        share: probability that an occurrence is left apart, 0 to 1.
+    `vocab_size` is V, the first new id; texts in which nothing is left apart are returned as they are.
     """
     return [_drop(text, vocab_size, share, seed) for text in texts]
 

@@ -29,15 +29,10 @@ LossOn = Literal["all", "answer"]
 
 @dataclass(frozen=True)
 class Example:
-    """One text as the model reads it.
+    """One text as the model reads it."""
 
-    Attributes:
-        ids: (T,) token ids.
-        first_target: position of the first token that is learned, at least 1 (nothing predicts the first token).
-    """
-
-    ids: Ints
-    first_target: int = 1
+    ids: Ints  # (T,)
+    first_target: int = 1  # place of the first token that is learned, at least 1 (nothing predicts the first token)
 
     @property
     def targets(self) -> int:
@@ -49,25 +44,18 @@ class Example:
 class AlignedExample(Example):
     """A stretch of one text under both tokenizers; `ids` are the student's.
 
-    Attributes:
-        original_ids: (To,) the teacher's.
-        pairs: per anchor, (P, 2) positions (original, extended) at or after the first divergence.
-        merged: per anchor, (P,) True at pairs that stand for a divergent group.
-        prefix_pairs: identical pairs before the first divergence.
-        n_bytes: UTF-8 bytes of the student's targets, that is of the stretch without its first token.
-        n_original_bytes: the same for the teacher, whose first token can be shorter.
-        source: index of the text it was cut from.
-        unmerged: (U,) first positions of spans that phrase dropout left as original tokens; none of them is a target,
-            since the extended tokenizer would have merged there (their bytes are counted in `n_bytes` all the same).
+    Where phrase dropout left a span as original tokens, the first one is no target, since the extended tokenizer would
+    have merged there; its bytes are counted in `n_bytes` all the same.
     """
 
-    original_ids: Ints
-    pairs: dict[Anchor, Ints]
-    merged: dict[Anchor, npt.NDArray[np.bool_]]
-    prefix_pairs: int
-    n_bytes: int
-    n_original_bytes: int
-    source: int
+    original_ids: Ints  # (To,) the teacher's
+    pairs: dict[Anchor, Ints]  # (P, 2) positions (original, extended) at or after the first divergence
+    merged: dict[Anchor, npt.NDArray[np.bool_]]  # (P,) True at pairs that stand for a divergent group
+    prefix_pairs: int  # identical pairs before the first divergence
+    n_bytes: int  # UTF-8 bytes of the student's targets, that is of the stretch without its first token
+    n_original_bytes: int  # the same for the teacher, whose first token can be shorter
+    source: int  # index of the text it was cut from
+    # (U,) first positions of spans that phrase dropout left apart
     unmerged: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
@@ -99,17 +87,11 @@ class AlignedExample(Example):
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """Examples of one split in a fixed order, and what was left out.
+    """Examples of one split in a fixed order, and what was left out."""
 
-    Attributes:
-        examples: those with at least one token to learn.
-        cut: texts longer than the limit, whose end was cut off.
-        skipped: texts with nothing to learn (empty, one token, or cut before the answer).
-    """
-
-    examples: tuple[Example, ...]
-    cut: int = 0
-    skipped: int = 0
+    examples: tuple[Example, ...]  # those with at least one token to learn
+    cut: int = 0  # texts longer than the limit, whose end was cut off
+    skipped: int = 0  # texts with nothing to learn (empty, one token, or cut before the answer)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -127,8 +109,7 @@ class ExampleSet:
     def occurrences(self, first_id: int, count: int, *, followed: bool = False) -> Ints:
         """Count each id of `first_id … first_id + count - 1` in all examples: (count,).
 
-        Args:
-            followed: only where another token follows; the last one of a text teaches its input row nothing.
+        `followed`: only where another token follows; the last one of a text teaches its input row nothing.
         """
         end = -1 if followed else None
         ids = np.concatenate([np.zeros(0, np.int64), *(example.ids[:end] for example in self.examples)])
@@ -210,15 +191,9 @@ def encode(
 class _Source:
     """One aligned text, ready to be cut into many stretches: each costs what it holds, not what the text does.
 
-    Args:
-        text: the aligned text.
-        number: its number.
-
-    Attributes:
-        cuts: (Te + 1,) for each cut before extended position j: the matching cut in the original, or -1. Special
-            tokens advance no bytes, so a cut is matched to the last original position with that byte end which an
-            aligned pair supports.
-        usable: places of the cuts that both sides share, rising.
+    `cuts` are, (Te + 1,), for each cut before extended position j: the matching cut in the original, or -1. Special
+    tokens advance no bytes, so a cut is matched to the last original position with that byte end which an aligned pair
+    supports. `usable` are the places of the cuts that both sides share, rising.
     """
 
     def __init__(self, text: AlignedText, number: int) -> None:
@@ -260,13 +235,9 @@ class _Source:
 
 
 def whole_texts(texts: Iterable[AlignedText], vocab_size: int, n_new: int, *, max_length: int = 1024) -> AlignedSet:
-    """Take every text from its beginning, cut at a common boundary if it is too long.
+    """Take every text of two tokens or more from its beginning.
 
-    Args:
-        max_length: longest example, in tokens of either tokenizer.
-
-    Returns:
-        One example per text that has at least two tokens.
+    It is cut at a common boundary where it has more than `max_length` tokens of either tokenizer.
     """
     examples: list[AlignedExample] = []
     cut = skipped = 0

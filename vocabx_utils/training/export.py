@@ -18,7 +18,7 @@ from vocabx_utils import files, folders
 from vocabx_utils.models import check_finite, quiet_transformers
 from vocabx_utils.portable import attention_for_release_4, check_portable, save_model, save_tokenizer
 from vocabx_utils.training.card import licence_of, write_card
-from vocabx_utils.training.stage_files import save_adapter
+from vocabx_utils.training.stage_files import merged, save_adapter
 from vocabx_utils.training.stages import matrices_of
 from vocabx_utils.training.starts import Start
 
@@ -83,8 +83,7 @@ def export_model(
             # in a folder of its own: transformers would load an adapter that lies beside the weights by itself
             save_adapter(model, scratch / "adapter", new_ids=variant.new_ids, base=str(out))
             model = model.unload()
-        elif hasattr(model, "peft_config"):
-            model = model.merge_and_unload()
+        model = merged(model)
         _check(model, variant.limit, out)
         rows = len(matrices_of(model)[1])
         plain = _pad_rows(model, variant.limit, pad_to) if pad_to else _with_config(model, rows)
@@ -100,11 +99,7 @@ def export_model(
 
 
 def read_facts(folder: str | Path) -> Mapping[str, Any]:
-    """Read what `export_model` noted about a folder (ids, rows, padding).
-
-    Raises:
-        ExportError: the folder was not exported by this package.
-    """
+    """Read what `export_model` noted about a folder (ids, rows, padding); ExportError where it did not write it."""
     path = Path(folder) / _FACTS
     if not path.exists():
         raise ExportError(f"{folder} has no {_FACTS}: it was not written by `vocabx export`")
@@ -151,17 +146,11 @@ def _describe(variant: Start, plain: PreTrainedModel, probe: str) -> dict[str, A
 
 @torch.no_grad()
 def _pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedModel:
-    """Round the rows of both matrices up to a multiple, with padding rows that never win.
+    """Round the rows of both matrices up to a multiple in a model that shares everything else with the given one.
 
     The mean of the real head rows gives, for any hidden state, the mean of the real logits: at most their largest.
     Engines that know nothing of padding can therefore never pick such a row greedily; those that read the
     generation configuration never pick it at all.
-
-    Returns:
-        A model that shares everything but the two matrices; the given one is left as it is.
-
-    Raises:
-        ValueError: `multiple` is under 1.
     """
     if multiple < 1:
         raise ValueError(f"pad_to is {multiple}; expected 1 or more, such as 64")
@@ -182,11 +171,7 @@ def _pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedMo
 
 
 def _probe_changed(original: PreTrainedTokenizerFast, extended: PreTrainedTokenizerFast, probe: str = _PROBE) -> bool:
-    """Tell whether a probe text gets other ids than before the extension.
-
-    llama.cpp's converter recognises a pre-tokenizer by a hash of the ids of its own probe text; where new merges
-    change them, it says "BPE pre-tokenizer was not recognized". Give its text as `probe` to know for sure.
-    """
+    """Tell whether a probe gets other ids than before: llama.cpp's converter then knows the pre-tokenizer no more."""
     ids = [t(probe, add_special_tokens=False)["input_ids"] for t in (original, extended)]
     return bool(ids[0] != ids[1])
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -25,56 +26,35 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.config import FineTuneConfig
 from vocabx_utils.training import stages
-from vocabx_utils.training.batches import Step, collate, plan_epoch
+from vocabx_utils.training.batches import Step, collate, padding_share, plan_epoch
 from vocabx_utils.training.examples import ExampleSet
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, Record, StepDone, learning_rate
-from vocabx_utils.training.loss_model import (
-    LossModel,
-    peak_bytes,
-    prepare,
-    reset_peak,
-    reshard,
-    undo_preparation,
-)
+from vocabx_utils.training.loss_model import LossModel, peak_bytes, prepare, reset_peak, reshard, undo_preparation
 from vocabx_utils.training.sharding import materialise, shard
 from vocabx_utils.training.stage_files import new_rows_of
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """What one stage did.
+    """What one stage did."""
 
-    Attributes:
-        stage: "a", "b", "c1" or "c2".
-        steps, tokens, texts: optimiser steps, and what they read.
-        seconds: time of the training steps alone, resumed parts included.
-        peak_bytes: peak device memory on CUDA (all of the process), else peak resident memory.
-        padding: share of padding in the batches.
-        trainable: parameters.
-        frozen_tensors: tensors whose bits were compared before and after, and were equal.
-        validation_loss: mean nats per learned token at the end.
-    """
-
-    stage: str
-    steps: int
+    stage: str  # "a", "b", "c1" or "c2"
+    steps: int  # of the optimiser; tokens and texts that they read
     tokens: int
     texts: int
-    seconds: float
-    peak_bytes: int
-    padding: float
-    trainable: int
-    frozen_tensors: int
-    validation_loss: float
+    seconds: float  # of the steps alone, resumed parts included
+    peak_bytes: int  # of device memory on CUDA (all of the process), else of resident memory
+    padding: float  # share of it in the batches
+    trainable: int  # parameters
+    frozen_tensors: int  # tensors whose bits were compared before and after, and were equal
+    validation_loss: float  # mean nats per learned token at the end
 
 
 class StageTraining:
     """One stage's training: `run` yields what each step and each validation gave (see `loop.Training`).
 
-    Nine arguments: model and texts, how they are trained, what the ids mean, and where its weights come from.
-
     Args:
         model: plain untied model; changed in place, wrapped by peft in stage "b" (then `trained` is the wrapper).
-        stage, config: what moves, for how long, how fast; batch sizes, clipping, precision, seed.
         limit: V + N.
         new_ids: ids of the new tokens.
         start_loss: validation loss of the model as it comes, measured here unless given.
@@ -114,30 +94,27 @@ class StageTraining:
             self.frozen = stages.checksums(self.tuned)  # now that each process holds its part only
         self.note = prepare(model, config, stage, tokens, shape)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.tuned.named_parameters() if p.requires_grad}
-        self.optimisers = [
+        self.optimisers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(
                 list(self.parameters.values()), lr=stage.learning_rate, weight_decay=config.weight_decay, fused=True
             )
         ]
         self.trainable = sum(parameter.numel() for parameter in self.parameters.values())
         self.module: Any = self.tuned if config.sharded else self.accelerator.prepare(self.tuned)
-        self.epochs = [self._plan(epoch) for epoch in range(stage.epochs)]
-        self.check = plan_epoch(
-            validation.examples,
-            tokens_per_step=config.tokens_per_batch,
-            tokens_per_batch=config.tokens_per_batch,
-            world=self.accelerator.num_processes,
-        )
+        self.epochs = [
+            self._plan(train, config.tokens_per_step, config.seed * 1_000_003 + epoch) for epoch in range(stage.epochs)
+        ]
+        self.check = self._plan(validation, config.tokens_per_batch)
         self.done = 0
         self.records: list[Record] = []
 
-    def _plan(self, epoch: int) -> list[Step]:
+    def _plan(self, texts: ExampleSet, tokens_per_step: int, seed: int = 0) -> list[Step]:
         return plan_epoch(
-            self.train.examples,
-            tokens_per_step=self.config.tokens_per_step,
+            texts.examples,
+            tokens_per_step=tokens_per_step,
             tokens_per_batch=self.config.tokens_per_batch,
             world=self.accelerator.num_processes,
-            seed=self.config.seed * 1_000_003 + epoch,
+            seed=seed,
         )
 
     @property
@@ -168,13 +145,8 @@ class StageTraining:
     def step(self, step: Step, number: int, epoch: int) -> Record:
         """Update what the stage frees once, over all batches of a step, each token weighing the same.
 
-        Steps and epochs are counted from 0.
-
-        Returns:
-            Mean loss (nats per token), tokens, rate and seconds, for the journal.
-
-        Raises:
-            NonFiniteLossError: names the texts.
+        Steps and epochs are counted from 0. Returns mean loss (nats per token), tokens, rate and seconds, for the
+        journal; NonFiniteLossError names the texts.
         """
         started = time.perf_counter()
         if self.config.lora_dropout:
@@ -254,26 +226,19 @@ class StageTraining:
         return list(self.records)
 
     def result(self) -> StageRun:
-        """What the stage did, once every step is done and nothing has moved that was frozen.
-
-        Raises:
-            RuntimeError: a frozen tensor moved; names some.
-        """
+        """What the stage did, once every step is done; RuntimeError where a tensor moved that was frozen."""
         changed = stages.moved(self.frozen, stages.checksums(self.tuned))
         if changed:
             raise RuntimeError(f"stage {self.stage.key} moved {len(changed)} frozen tensors, for example {changed[:3]}")
         steps = [record for record in self.records if record["kind"] == "step"]
-        lengths = [len(example.ids) for example in self.train.examples]
-        batches = [batch for plan in self.epochs for step in plan for batch in step.batches]
-        tokens = sum(record["tokens"] for record in steps)
         return StageRun(
             stage=self.stage.key,
             steps=len(steps),
-            tokens=tokens,
+            tokens=sum(record["tokens"] for record in steps),
             texts=len(self.train) * self.stage.epochs,
             seconds=sum(record["seconds"] for record in steps),
             peak_bytes=peak_bytes(),
-            padding=1.0 - tokens / sum(max(lengths[k] for k in batch) * len(batch) for batch in batches),
+            padding=padding_share((step for plan in self.epochs for step in plan), self.train.examples),
             trainable=self.trainable,
             frozen_tensors=len(self.frozen),
             validation_loss=next(r["validation_loss"] for r in reversed(self.records) if r["kind"] == "epoch"),
@@ -282,8 +247,7 @@ class StageTraining:
     def close(self) -> Any:
         """Back to the model's own dtype, frozen and in evaluation mode; rows beside the matrices go into them.
 
-        Raises:
-            RuntimeError: a new row that stands in the training texts did not move.
+        RuntimeError where a new row that stands in the training texts did not move.
         """
         undo_preparation(self.model)
         if self.stage.key != "b":
@@ -305,7 +269,8 @@ class StageTraining:
             return
         counts = self.train.occurrences(ids.start, len(ids), followed=True)
         for name, old, new in zip(("input", "head"), self.rows_before, new_rows_of(self.model, ids), strict=True):
-            if still := [ids.start + number for number in stages.unmoved_rows(old, new, counts)]:
+            stays = (old.float() == new.float()).all(dim=1).cpu().numpy()  # (N,)
+            if still := (np.flatnonzero(stays & (counts > 0)) + ids.start).tolist():
                 raise RuntimeError(
                     f"stage {key} left {len(still)} {name} rows as they were although their tokens stand in the "
                     f"training texts: ids {still[:10]}; is the learning rate 0, or too small for the dtype of the "
@@ -315,11 +280,9 @@ class StageTraining:
 
 @torch.no_grad()
 def validation_loss(module: nn.Module, steps: Sequence[Step], texts: ExampleSet, accelerator: Accelerator) -> float:
-    """Return the mean cross-entropy per learned token over all texts, in nats.
+    """Return the mean cross-entropy per learned token over a plan of texts, in nats.
 
-    Args:
-        module: a `LossModel`, possibly wrapped for several processes.
-        steps: plan over the texts; every batch is shared by the processes.
+    The module is a `LossModel`, possibly wrapped for several processes, which share every batch.
     """
     mode = module.training
     module.eval()

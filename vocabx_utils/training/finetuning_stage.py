@@ -6,8 +6,7 @@ Each stage has a folder with its tensors (see `stage_files`), `losses.jsonl` (on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from vocabx_utils.training.examples import ExampleSet
 from vocabx_utils.training.finetuning import StageRun, StageTraining, on_cpu
 from vocabx_utils.training.loop import Record, carry_out, claim
 from vocabx_utils.training.loss_model import check_shape
-from vocabx_utils.training.stage_files import load_stage, save_sharded, save_stage
+from vocabx_utils.training.stage_files import load_stage, merged, save_stage
 
 # Settings that bound memory or say where to compute: they do not change the result, so a run may continue with others.
 _NOT_IN_KEY = (
@@ -51,18 +50,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """A finished variant.
-
-    Attributes:
-        losses: one row per optimiser step (kind "step") and per epoch (kind "epoch").
-        stages: one row per stage, fields of `StageRun`.
-        observed: what `observe` returned, by stage key, "start" first.
-    """
+    """A finished variant."""
 
     folder: Path
-    losses: pd.DataFrame
-    stages: pd.DataFrame
-    observed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    losses: pd.DataFrame  # one row per optimiser step (kind "step") and per epoch (kind "epoch")
+    stages: pd.DataFrame  # one row per stage, fields of `StageRun`
+    observed: dict[str, dict[str, Any]] = field(default_factory=dict)  # by stage key, "start" first
 
     def measured(self, stage: str) -> Measured:
         """The model after a stage, or before the first ("start"), for variants that begin with the same one."""
@@ -95,12 +88,9 @@ def fine_tune(
 ) -> FineTuned:
     """Run the stages of a configuration one after the other, continuing whatever was done before.
 
-    Ten arguments: model, texts and settings, what its ids mean, and what is known or to be observed of it.
-
     Args:
         model: plain untied model with the rows of phase 1 in place (or the base model); changed in place.
         folder: `runs/<name>/04_fine_tuning/<variant>`.
-        config: stages, rates, precision.
         limit: V + N, the ids that count.
         new_ids: ids of the new tokens, `range(V, V + N)`; empty for the base model.
         origin: where the model comes from (base, extension, rows); export reads it again, and it is part of the key.
@@ -133,8 +123,8 @@ def fine_tune(
     current: Any = model  # wrapped by peft after stage b
     for stage in plan:
         place = folder / stage.key
-        if not finished and hasattr(current, "merge_and_unload"):
-            current, loss = current.merge_and_unload(), None  # merging rounds in the dtype of the weights
+        if not finished and (plain := merged(current)) is not current:
+            current, loss = plain, None  # merging rounds in the dtype of the weights
         if (place / "result.json").exists():
             current = current if finished else load_stage(current, place, new_ids=new_ids)
             result = StageRun(**files.read_json(place / "result.json"))
@@ -147,10 +137,9 @@ def fine_tune(
                 current, stage, train, validation, settings, limit=limit, new_ids=new_ids, start_loss=loss
             )
             result, records = run_stage(training, place)
+            _store(training, place)
             current = training.trained
             del training  # and with it the optimiser's memory
-            if processes.is_main_process and not config.sharded:
-                save_stage(current, stage, place, new_ids=new_ids, refreeze=config.c_refreeze)
             observed[stage.key] = _observed(stage.key, current, place, observe, processes)
             processes.wait_for_everyone()
             if processes.is_main_process:
@@ -205,11 +194,9 @@ def check_start(
 
 
 def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Record]]:
-    """Train one stage, from its checkpoint when there is one; `training.trained` is then frozen and in evaluation mode.
+    """Train a new stage, from its checkpoint when there is one; `training.trained` is then frozen, in evaluation mode.
 
-    Args:
-        training: new.
-        folder: the stage's own; checkpoint, losses and, where the model is sharded, its tensors go here.
+    Checkpoint and losses go to the folder.
 
     Raises:
         OutOfMemory: names the setting to lower; the checkpoint is kept.
@@ -226,25 +213,34 @@ def run_stage(training: StageTraining, folder: Path) -> tuple[StageRun, list[Rec
         if training.note:
             print(training.note)
     title = f"{folder.parent.name} {stage.key}: {stage.title}"
-    with _memory_advice(config, folder):
+    try:
         records = carry_out(
             training, folder, "losses.jsonl", title=title, every=config.checkpoint_every, processes=PartialState()
         )
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        kept = folder / FILE
+        further = "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
+        raise OutOfMemory(
+            f"out of memory with tokens_per_batch={config.tokens_per_batch}: halve it (tokens_per_step may stay, so "
+            f"the result stays the same){further}, and run again; "
+            + (f"it continues from {kept}" if kept.exists() else "no step was finished yet")
+        ) from error
     result = training.result()
-    if config.sharded:
-        _save_sharded(training, folder)
-    else:
+    if not config.sharded:
         training.close()
     return result, records
 
 
-def _save_sharded(training: StageTraining, folder: Path) -> None:
+def _store(training: StageTraining, folder: Path) -> None:
+    """Write what a stage moved; every process has to call it."""
     state, rows = {name: whole(p) for name, p in training.parameters.items()}, training.rows_before
     if training.tuned.new_input is not None:
         dtype = training.tuned.dtype
         rows = (state.pop("new_input").to(dtype), state.pop("new_head").to(dtype))
     if training.accelerator.is_main_process:
-        save_sharded(training.trained, training.stage, folder, state, new_ids=training.new_ids, rows=rows)
+        save_stage(training.trained, training.stage, folder, state, new_ids=training.new_ids, rows=rows)
 
 
 def _observed(
@@ -265,19 +261,3 @@ def _observed(
     seen = observe(name, model) if known is None else known
     files.write_json(path, seen)
     return seen
-
-
-@contextmanager
-def _memory_advice(config: FineTuneConfig, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
-            raise
-        kept = folder / FILE
-        further = "" if config.gradient_checkpointing == "always" else ", or set gradient_checkpointing='always'"
-        raise OutOfMemory(
-            f"out of memory with tokens_per_batch={config.tokens_per_batch}: halve it (tokens_per_step may stay, so "
-            f"the result stays the same){further}, and run again; "
-            + (f"it continues from {kept}" if kept.exists() else "no step was finished yet")
-        ) from error

@@ -35,11 +35,7 @@ class Texts:
 def choose_texts(run: runs.Run, extension: Extension, config: FineTuneConfig) -> Texts:
     """Take the texts of notebook 01's splits, those with most new tokens first where only some are wanted.
 
-    Args:
-        config: `train_texts` and `validation_texts` (0 for all), `max_length`.
-
-    Raises:
-        runs.MissingStageError: notebook 01 has not run.
+    MissingStageError where notebook 01 has not run.
     """
     train, validation = (
         _densest(run_texts(run, split, extension.extended), extension.extended, extension.V, count, config.max_length)
@@ -59,10 +55,7 @@ def tune_variants(
 ) -> dict[str, FineTuned]:
     """Tune variants one after the other, by name; a model that several of them start from is measured once.
 
-    Args:
-        plans: the variants; one that starts from another comes after it.
-        extension: the extension of notebook 01; None is enough for the base model.
-        options: text sets and prompt, see `tune_variant`.
+    A plan that starts from another comes after it; `options` are text sets and prompt, see `tune_variant`.
     """
     tuned: dict[str, FineTuned] = {}
     measured: dict[str, Measured] = {}
@@ -90,11 +83,9 @@ def tune_variant(
 ) -> FineTuned:
     """Tune one variant below `04_fine_tuning`, or read it back when it is finished.
 
-    Ten arguments: what all variants share, the plan of this one, and what is to be observed.
-
     Args:
-        extension: the extension of notebook 01; None is enough for the base model.
-        config: settings; its `stages`, and what else the plan sets, are replaced by the plan's.
+        extension: of notebook 01; None is enough for the base model.
+        config: its `stages`, and what else the plan sets, are replaced by the plan's.
         sets: text sets measured before and after each stage; none, no measurement.
         prompt: continued greedily after each stage.
         measured: the variant's start, where another variant has measured that model already.

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,29 +40,18 @@ class TextSet:
     texts: tuple[str, ...]
     source: str
 
-    @property
-    def bytes(self) -> int:
-        """UTF-8 bytes of all texts."""
-        return sum(len(text.encode()) for text in self.texts)
-
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Measure a model between stages; give it to `fine_tune` as `observe`.
-
-    Attributes:
-        limit: V + N.
-        sets: texts for bits per byte; the first four of the first set also for the probability of new rows.
-        prompt: continued greedily; empty for none.
-    """
+    """Measure a model between stages; give it to `fine_tune` as `observe`."""
 
     tokenizer: PreTrainedTokenizerFast
-    limit: int
+    limit: int  # V + N, the ids that count; padding rows take no probability
     new_ids: range
-    sets: tuple[TextSet, ...]
-    prompt: str = ""
+    sets: tuple[TextSet, ...]  # for bits per byte; the first four texts also for the probability of new rows
+    prompt: str = ""  # continued greedily; empty for none
     max_new_tokens: int = 48
-    tokens_per_batch: int = 4096
+    tokens_per_batch: int = 4096  # padded tokens of one forward pass; longer texts are refused
 
     def __call__(self, stage: str, model: PreTrainedModel) -> dict[str, Any]:
         """Return bits per byte by set, the mean probability of all new tokens together, and the continued prompt.
@@ -115,27 +105,6 @@ class Snapshot:
         return b"".join(b"[" + raw + b"]" if i in self.new_ids else raw for i, raw in raws).decode("utf-8", "replace")
 
 
-def bits_per_byte(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    texts: Sequence[str],
-    *,
-    limit: int,
-    tokens_per_batch: int = 4096,
-) -> float:
-    """Negative log2-likelihood of the texts over their UTF-8 bytes, each text from its first byte.
-
-    Args:
-        limit: V + N, the ids that count; padding rows take no probability.
-        tokens_per_batch: padded tokens of one forward pass; longer texts are refused.
-
-    Raises:
-        ValueError: no text, or one that does not fit `tokens_per_batch`.
-    """
-    bits = _read_once(model, tokenizer, texts, limit, tokens_per_batch).bits()
-    return float(bits.sum()) / sum(len(text.encode()) for text in texts)
-
-
 def forgetting_texts(
     domain: Iterable[str], *, max_texts: int = 24, max_chars: int = 600, language: str = "javascript"
 ) -> tuple[TextSet, ...]:
@@ -145,18 +114,16 @@ def forgetting_texts(
     are files of installed packages: C headers of numpy with scripts of matplotlib, and the data set descriptions of
     scikit-learn with licences.
 
-    Args:
-        max_texts: of one set, evenly spread over what there is.
-        max_chars: characters kept of one text, cut at a line end.
+    A set has at most `max_texts`, evenly spread over what there is, each cut at a line end to `max_chars` characters.
     """
     path = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if path is not None:
         code, code_source = _alpaca(path, language), f"Code Alpaca, {language}"
         prose, prose_source = _alpaca(path, "text"), "Code Alpaca, text"
     else:
-        code = _package_texts("numpy", ".h") + _package_texts("matplotlib", ".js")
+        code = [*_read("numpy", r"\.h$"), *_read("matplotlib", r"\.js$")]
         code_source = "numpy headers, matplotlib scripts"
-        prose = _package_texts("scikit-learn", ".rst") + _licences()
+        prose = [*_read("scikit-learn", r"\.rst$"), *_licences()]
         prose_source = "scikit-learn descriptions, licences"
     found = {
         "domain": (domain, "validation split"),
@@ -167,13 +134,9 @@ def forgetting_texts(
 
 
 def forgetting_table(observed: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """One row per variant and set: bits per byte before, after, and the difference.
+    """One row per variant and set: bits per byte at the start (before), at the last stage (after), and the change.
 
-    Args:
-        observed: `FineTuned.observed` by variant; `start` is before, the last stage after.
-
-    Returns:
-        Columns variant, stages, set, before, after, change.
+    `observed` are `FineTuned.observed` by variant.
     """
     rows = []
     for variant, stages in observed.items():
@@ -256,24 +219,20 @@ def _alpaca(path: Path, lang: str, shortest: int = 200) -> list[str]:
     return [row["answer"] for row in rows if row["lang"] == lang and len(row["answer"]) >= shortest]
 
 
-def _package_texts(distribution: str, suffix: str) -> list[str]:
-    return list(_read(distribution, lambda name: name.endswith(suffix)))
-
-
 def _licences() -> list[str]:
     """The different licence texts of the installed packages."""
     texts: list[str] = []
     for distribution in ("numpy", "pandas", "scipy", "scikit-learn", "transformers", "safetensors"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            texts += _read(distribution, lambda name: "LICEN" in Path(name).name.upper())
+            texts += _read(distribution, r"(?i)licen[^/]*$")
     return list(dict.fromkeys(texts))
 
 
-def _read(distribution: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+def _read(distribution: str, name: str) -> Iterator[str]:
     """Texts of an installed package's files that are neither short nor huge."""
     for file in sorted(importlib.metadata.files(distribution) or []):
         path = Path(str(file.locate()))
-        if wanted(str(file)) and path.is_file() and path.stat().st_size < 200_000:
+        if re.search(name, str(file)) and path.is_file() and path.stat().st_size < 200_000:
             text = path.read_text(encoding="utf-8", errors="ignore")
             if len(text) > 200:
                 yield text

@@ -29,10 +29,9 @@ FILE = "blocks.json"
 
 
 def fuse(model: PreTrainedModel) -> None:
-    """Let the compiler fuse the small operations of each block, in place, at its next call.
+    """Let the compiler fuse each block, in place, at its next call; ValueError where the family's blocks are not found.
 
-    Of a sharded block it gets the arithmetic alone: what gathers it hangs on the call. ValueError where the family's
-    blocks are not found.
+    Of a sharded block it gets the arithmetic alone: what gathers it hangs on the call.
     """
     sharded = is_sharded(model)
     for block in map(unwrapped, blocks_of(model)):
@@ -67,17 +66,13 @@ def _forget(model: PreTrainedModel) -> None:
         blocks.forget()
 
 
-def fuse_where_it_pays(
-    model: PreTrainedModel, choice: str, tokens: int, shape: tuple[int, int], seconds: Callable[[], float] | None = None
-) -> str:
-    """Fuse a model's blocks if the choice says so, or if a measured pass says that it pays.
+def fuse_where_it_pays(model: PreTrainedModel, choice: str, tokens: int, shape: tuple[int, int]) -> str:
+    """Fuse a model's blocks, in place, if the choice says so, or if a measured pass says that it pays.
 
     Args:
-        model: its blocks are changed in place.
         choice: "on", "off" or "auto".
         tokens: read by all passes to come.
         shape: (B, T) of a usual pass.
-        seconds: measures a pass, forward and backward; `pass_seconds` unless given.
 
     Returns:
         A line that says what was decided and why; empty where nothing was to be decided.
@@ -92,7 +87,7 @@ def fuse_where_it_pays(
         blocks_of(model)
     except ValueError as error:
         return f"blocks are not fused: {error}"
-    took = seconds() if seconds else pass_seconds(model, *shape)
+    took = pass_seconds(model, *shape)
     passes = tokens / (shape[0] * shape[1])
     saved = SAVED_SHARE * took * passes
     if saved > COMPILE_SECONDS:
@@ -111,21 +106,27 @@ def pass_seconds(model: PreTrainedModel, texts: int, tokens: int) -> float:
     dtype = min(dtypes, key=lambda kind: kind.itemsize)  # what is trained may have a float32 copy
     precision = torch.autocast(model.device.type, dtype) if len(dtypes) > 1 else contextlib.nullcontext()
     embedded = torch.zeros(texts, tokens, width, dtype=dtype, device=model.device, requires_grad=True)
-    took = []
-    for _ in range(3):
-        _wait(model)
-        began = time.perf_counter()
+
+    def once() -> None:
         with causal_only(), precision:
             final = model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
         torch.autograd.grad(final.sum(), embedded)
-        _wait(model)
-        took.append(time.perf_counter() - began)
-    return min(took[1:])
+
+    return min([seconds_of(once, model.device) for _ in range(3)][1:])
 
 
-def _wait(model: PreTrainedModel) -> None:
-    if model.device.type == "cuda":
-        torch.cuda.synchronize(model.device)
+def seconds_of(run: Callable[[], None], device: torch.device) -> float:
+    """Time a call, to the end of what it has started on a device."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    began = time.perf_counter()
+    run()
+    wait()
+    return time.perf_counter() - began
 
 
 # --- what a run decided, it keeps -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from torch import Tensor
 from vocabx_utils.student import LogitTransform, Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
-from vocabx_utils.training.old_sums import old_sums
+from vocabx_utils.training.goals import old_sums
 from vocabx_utils.training.teacher import TeacherStates
 
 _NEW_CHUNK = 65_536  # positions whose logits of new tokens are held at once
@@ -32,18 +32,11 @@ _NEW_CHUNK = 65_536  # positions whose logits of new tokens are held at once
 
 @dataclass(frozen=True)
 class HeadStates:
-    """What the cross-entropy of each position needs besides the new head rows.
+    """What the cross-entropy of each position needs besides the new head rows."""
 
-    Attributes:
-        states: (P, D) final states, in the model's dtype.
-        targets: (P,) next ids below V + N.
-        old_sum: (P,) float32 log-sum-exp of the logits of the V old ids.
-        old_logit: (P,) float32 logit of the target where that is an old id, else 0.
-    """
-
-    states: Tensor
-    targets: Tensor
-    old_sum: Tensor
+    states: Tensor  # (P, D) final states, in the model's dtype
+    targets: Tensor  # (P,) next ids below V + N
+    old_sum: Tensor  # (P,) see `goals.OldSums`
     old_logit: Tensor
 
 
@@ -74,16 +67,10 @@ def head_loss(rows: Tensor, known: HeadStates, vocab_size: int, transform: Logit
 
 
 def fit_head(student: Student, known: HeadStates, *, strength: float = 1.0, steps: int = 40) -> float:
-    """Move the new head rows to where the sum above is least, by L-BFGS from where they are.
+    """Move a student's head rows to where the sum above is least, by at most so many L-BFGS steps from where they are.
 
-    Args:
-        student: its head rows are changed in place, and are what they are pulled back to.
-        known: of the training examples.
-        strength: of the pull, in positions.
-        steps: of L-BFGS, at most.
-
-    Returns:
-        The mean cross-entropy of the positions afterwards, in nats.
+    They are changed in place, and pulled back to where they are now, with a strength in positions. Returns the mean
+    cross-entropy of the positions afterwards, in nats.
     """
     first = student.head_rows.detach().clone()
     rows = first.clone().requires_grad_()

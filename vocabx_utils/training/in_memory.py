@@ -25,6 +25,7 @@ from vocabx_utils.training.finetuning_stage import check_start
 from vocabx_utils.training.loop import Record, show
 from vocabx_utils.training.objectives import RECOMMENDED, parse_variant
 from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
+from vocabx_utils.training.stage_files import merged
 from vocabx_utils.training.stages import plan_stages
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -36,29 +37,19 @@ _ALL = 2**31  # windows: as many as the texts offer
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedRows(Start):
-    """The extended model, ready to generate, to be tuned or exported, and what was learned.
+    """The extended model, ready to generate, to be tuned or exported, and what was learned."""
 
-    Attributes:
-        extension: both tokenizers and the N new tokens.
-        input_rows, head_rows: (N, D) float32, on the CPU.
-        metrics: one mapping per epoch, epoch 0 (before training) first; see `validation.evaluate`.
-    """
-
-    extension: Extension
-    input_rows: Tensor
+    extension: Extension  # both tokenizers and the N new tokens
+    input_rows: Tensor  # (N, D) float32, on the CPU
     head_rows: Tensor
-    metrics: list[Record]
+    metrics: list[Record]  # one mapping per epoch, epoch 0 (before training) first; see `validation.evaluate`
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedModel(Start):
-    """The fine-tuned model, adapters merged into it, and its losses.
+    """The fine-tuned model, adapters merged into it, and its losses."""
 
-    Attributes:
-        losses: one mapping per optimiser step (kind "step") and per epoch (kind "epoch").
-    """
-
-    losses: list[Record]
+    losses: list[Record]  # one mapping per optimiser step (kind "step") and per epoch (kind "epoch")
 
 
 def learn_rows(
@@ -75,7 +66,7 @@ def learn_rows(
     validation_texts: Sequence[str] | None = None,
     **settings: Any,
 ) -> LearnedRows:
-    """Learn rows for new tokens (phase 1) in memory. Eleven arguments, of which the first four usually do.
+    """Learn rows for new tokens (phase 1) in memory.
 
     Args:
         model: a causal language model; it is left as it is.
@@ -167,9 +158,7 @@ def fine_tune(
         training = StageTraining(model, stage, train, validation, config, limit=start.limit, new_ids=start.new_ids)
         losses += [event.record for event in show(training, stage.title, delay=1) if event.record is not None]
         training.result()
-        model = training.close()
-        if hasattr(model, "merge_and_unload"):
-            model = model.merge_and_unload()
+        model = merged(training.close())
     return TunedModel(model, start.tokenizer, start.new_ids, start.base, start.origin, losses=losses)
 
 

@@ -8,7 +8,6 @@ to a journal, writes an epoch's tensors, and saves a checkpoint where the traini
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,33 +32,21 @@ class NonFiniteLossError(RuntimeError):
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimiser step.
+    """One optimiser step."""
 
-    Attributes:
-        steps: how many are done, over all epochs.
-        note: for the progress line.
-        checkpoint: whether a run may go on from here; not at an epoch's end, which is to be validated first.
-    """
-
-    steps: int
-    note: str
-    record: Record | None = None
-    checkpoint: bool = True
+    steps: int  # how many are done, over all epochs
+    note: str  # for the progress line
+    record: Record | None = None  # a line of the journal
+    checkpoint: bool = True  # whether a run may go on from here; not at an epoch's end, which is to be validated first
 
 
 @dataclass(frozen=True)
 class EpochDone:
-    """The end of an epoch, or the start (epoch 0).
-
-    Attributes:
-        record: a line of the journal: what validation found.
-        tensors: files of the epoch: tensors by folder.
-        checkpoint: whether a run may go on from here.
-    """
+    """The end of an epoch, or the start (epoch 0)."""
 
     epoch: int
-    record: Record
-    tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    record: Record  # a line of the journal: what validation found
+    tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # files of the epoch, by folder
     checkpoint: bool = True
 
 
@@ -67,18 +54,12 @@ class Training(Protocol):
     """What `carry_out` needs of a training: state to save, and events to write."""
 
     parameters: dict[str, Tensor]
-
-    @property
-    def optimisers(self) -> Sequence[Optimizer]:
-        """Those that move the parameters."""
+    optimisers: list[Optimizer]
+    done: int  # steps
 
     @property
     def total(self) -> int:
         """Steps in all."""
-
-    @property
-    def done(self) -> int:
-        """Steps that are done."""
 
     def counters(self) -> dict[str, Tensor]:
         """How far it has come, beyond weights and optimisers."""
@@ -129,7 +110,7 @@ def carry_out(
     wait(processes)  # all have read before one writes
     if writes:
         files.write_jsonl(path, records)
-    with _told_where(folder):
+    try:
         for event in show(training, title) if writes else training.run():
             if writes and isinstance(event, EpochDone):
                 for place, tensors in event.tensors.items():  # first: a record says that they are there
@@ -143,6 +124,8 @@ def carry_out(
                 tensors = gather_checkpoint(training.parameters, training.optimisers) | training.counters()
                 if writes:
                     files.write_tensors(folder / FILE, tensors)
+    except NonFiniteLossError as error:
+        raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
     return records
 
 
@@ -151,14 +134,6 @@ def claim(folder: Path, key: Mapping[str, Any], processes: PartialState | None) 
     state = runs.claim(folder, key) if leads(processes) else ""
     wait(processes)
     return state or runs.claim(folder, key, writes=False)
-
-
-@contextlib.contextmanager
-def _told_where(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except NonFiniteLossError as error:
-        raise NonFiniteLossError(f"{error}. The last good checkpoint in {paths.show_path(folder)} stands.") from error
 
 
 def learning_rate(
@@ -179,10 +154,7 @@ def learning_rate(
         after: what follows the warm-up.
 
     Returns:
-        A positive number: the first step of a cycle is already above 0, the last one still is.
-
-    Raises:
-        ValueError: the step lies outside the cycles.
+        A positive number: the first step of a cycle is already above 0, the last one still is. ValueError outside.
 
     Example:
         >>> [round(learning_rate(s, [10], 0.2), 2) for s in (0, 1, 2, 9)]

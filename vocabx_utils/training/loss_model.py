@@ -29,8 +29,7 @@ class LossModel(nn.Module):
     Args:
         model: plain untied causal model, possibly with LoRA layers inside.
         limit: V + N; matrix rows from here on are padding.
-        dtype: dtype of activations; under bf16 products run in autocast.
-        new_ids: ids of the new tokens.
+        dtype: of activations; under bf16 products run in autocast.
         train_rows: let the new rows move although the matrices are frozen (during LoRA).
     """
 
@@ -73,21 +72,15 @@ class LossModel(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Sum of the cross-entropy over the targets that count, float32, in nats."""
-        if not torch.is_grad_enabled():
-            return self.row_losses(ids, targets).sum()
         states, weight = self.states(ids)
+        if not torch.is_grad_enabled():
+            keep = targets >= 0
+            losses = torch.zeros(targets.shape, dtype=torch.float32, device=targets.device)  # (B, T)
+            losses[keep] = token_losses(states[keep], weight, targets[keep])
+            return losses.sum(dim=1).sum()
         learn_from = 0 if self.new_head is None else self.new_ids.start
         flat = states.flatten(0, 1).to(self.dtype)
         return linear_cross_entropy(flat, weight, targets.flatten(), learn_from=learn_from)
-
-    @torch.no_grad()
-    def row_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each row of a batch, summed over its targets that count: float32 (B,), in nats."""
-        states, weight = self.states(ids)
-        keep = targets >= 0
-        losses = torch.zeros(targets.shape, dtype=torch.float32, device=targets.device)
-        losses[keep] = token_losses(states[keep], weight, targets[keep])
-        return losses.sum(dim=1)
 
     def states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Final hidden states (B, T, D) and the head rows that count, under autocast where the model is bf16."""
@@ -97,11 +90,7 @@ class LossModel(nn.Module):
 
 
 def check_shape(model: PreTrainedModel) -> None:
-    """Refuse a family that does anything around its matrices: the loss reads them directly.
-
-    Raises:
-        ValueError: names what the family does.
-    """
+    """Refuse, with a ValueError, a family that does anything around its matrices: the loss reads them directly."""
     config = model.config
     scales = {getattr(config, name, None) for name in ("logit_scale", "logits_scaling")}
     features = {
@@ -122,8 +111,7 @@ def prepare(
 ) -> str:
     """Gradient checkpointing and compilation as configured; both are undone when the stage closes.
 
-    Args:
-        tokens, shape: see `fusing.fuse_where_it_pays`, whose line is returned.
+    `tokens` and `shape` are those of `fusing.fuse_where_it_pays`, whose line is returned.
     """
     wanted = config.gradient_checkpointing
     if wanted == "always" or (wanted == "auto" and stage.key.startswith("c")):

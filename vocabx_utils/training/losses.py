@@ -2,9 +2,9 @@
 
 One pass over the student's hidden states serves both sides. The loss of the *input rows* is `match + lambda * CE`,
 where match is the KL against the teacher (thesis eq. `kl_def`, averaged as in `kd_loss`) or a distance of hidden
-states, which `step_losses` adds; the
-loss of the *head rows* is always CE over V + N, whose gradient never reaches the hidden states. Logits are built in
-chunks, turned into gradients at once and dropped, so memory does not grow with T x V.
+states, which `step_losses` adds; the loss of the *head rows* is always CE over V + N, whose gradient never reaches the
+hidden states. Logits are built in chunks, turned into gradients at once and dropped, so memory does not grow with
+T x V.
 
 Shapes: V original ids, N new tokens, D width, P positions of a batch, K of them compared, c in a chunk.
 """
@@ -21,8 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from vocabx_utils.products import aligned_rows
 from vocabx_utils.student import LogitTransform
-from vocabx_utils.training.goals import Goals
-from vocabx_utils.training.old_sums import OldSums
+from vocabx_utils.training.goals import Goals, OldSums
 from vocabx_utils.training.softmax import (
     Scratch,
     blank_,
@@ -36,19 +35,12 @@ from vocabx_utils.training.softmax import (
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What one pass over the head returns.
+    """What one pass over the head returns."""
 
-    Attributes:
-        input_loss: scalar whose gradient reaches the hidden states only.
-        head_loss: scalar whose gradient reaches the new head rows only.
-        kl: (K,) float32 KL of each compared position, in nats, times tau squared; no gradient.
-        ce: (P,) float32 cross-entropy of each position, 0 where there is no target; no gradient.
-    """
-
-    input_loss: Tensor
-    head_loss: Tensor
-    kl: Tensor
-    ce: Tensor
+    input_loss: Tensor  # scalar whose gradient reaches the hidden states only
+    head_loss: Tensor  # scalar whose gradient reaches the new head rows only
+    kl: Tensor  # (K,) float32 KL of each compared position, in nats, times tau squared; no gradient
+    ce: Tensor  # (P,) float32 cross-entropy of each position, 0 where there is no target; no gradient
 
 
 def phase1_loss(
@@ -70,7 +62,7 @@ def phase1_loss(
     """Compute both losses of phase 1 and their gradients (thesis eq. `kl_def`, section on the head's cross-entropy).
 
     Softmax, logarithms and sums are float32 whatever the dtype of the inputs; the N new logits are sliced off
-    before the KL, never masked with minus infinity (0 * inf would be NaN). Many arguments, since it is one formula.
+    before the KL, never masked with minus infinity (0 * inf would be NaN).
 
     Args:
         hidden: (P, D) student hidden states; the first K rows are those compared with the teacher.
@@ -211,10 +203,7 @@ def _old_side(
     kl: Tensor,
     grad_hidden: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp of the old logits and the target's logit there, (c,) each; fill `kl` and `grad_hidden`.
-
-    Eight arguments: what `_chunk` knows of a piece of its positions, and the memory that it writes to.
-    """
+    """Return the log-sum-exp of the old logits and the target's logit there, (c,) each; fill `kl` and `grad_hidden`."""
     if s.known is not None and part.start >= s.unknown:
         known = s.known[part.start - s.unknown : part.stop - s.unknown]
         return known.sums, known.logits

@@ -86,17 +86,11 @@ class Objective:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a variant's name says.
-
-    Attributes:
-        name: as given.
-        init: first values of the input rows.
-        objective: None for an untrained variant.
-    """
+    """What a variant's name says."""
 
     name: str
-    init: str
-    objective: Objective | None
+    init: str  # first values of the input rows
+    objective: Objective | None  # None for an untrained variant
 
     def head_init(self, choice: str = "auto") -> str:
         """First values of the head rows: the thesis pairs random with random and mean with first."""
@@ -106,10 +100,7 @@ class Recipe:
 
 
 def parse_variant(name: str) -> Recipe:
-    """Read a variant's name, for example `mean_kl_last` or `random_untrained`.
-
-    Raises:
-        ValueError: unknown first values or objective.
+    """Read a variant's name, for example `mean_kl_last` or `random_untrained`; ValueError where it says something else.
 
     Example:
         >>> parse_variant("mean_kl_last").objective == Objective("kl", "last")

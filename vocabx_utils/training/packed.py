@@ -30,19 +30,12 @@ _LAYOUTS: list[Layout] = []  # of the pass in progress
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of a row belong.
+    """Where the tokens of a row belong."""
 
-    Attributes:
-        shape: B, T.
-        run: (S,) flat places in (B, T) of the tokens in the row, text by text.
-        known: (sum of P,) flat places of what is known.
-        keys_values: of each text, (L, 2, P, H, d) keys and values there.
-    """
-
-    shape: tuple[int, int]
-    run: Tensor
-    known: Tensor
-    keys_values: Sequence[Tensor]
+    shape: tuple[int, int]  # B, T
+    run: Tensor  # (S,) flat places in (B, T) of the tokens in the row, text by text
+    known: Tensor  # (sum of P,) flat places of what is known
+    keys_values: Sequence[Tensor]  # of each text, (L, 2, P, H, d) keys and values there
 
     @classmethod
     def of(cls, lengths: Sequence[int], width: int, keys_values: Sequence[Tensor], device: torch.device) -> Layout:
@@ -80,16 +73,9 @@ def packable(model: PreTrainedModel, longest: int) -> bool:
 
 
 def run_packed(body: nn.Module, embedded: Tensor, layout: Layout, *, layers: bool = False) -> Any:
-    """Run the blocks over one row.
+    """Run the blocks of a `packable` model over one row, (1, S, D) embeddings in the order of its layout.
 
-    Args:
-        body: the decoder below the head, of a model that is `packable`.
-        embedded: (1, S, D) embeddings in the order of the layout.
-        layout: of the row.
-        layers: whether all hidden states are wanted.
-
-    Returns:
-        What the decoder returns, its states (1, S, D).
+    Returns what the decoder returns, its states (1, S, D); with `layers` all hidden states.
     """
     with _attending(body, layout):
         places = (layout.run % layout.shape[1])[None]

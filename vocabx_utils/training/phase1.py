@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
 from vocabx_utils.training.averaging import Average
-from vocabx_utils.training.batches import align_batch, epoch_batches
+from vocabx_utils.training.batches import align_batch, epoch_batches, equal_shares
 from vocabx_utils.training.blocks import quick_blocks
-from vocabx_utils.training.checks import LossLog, StepFacts, check_layers
+from vocabx_utils.training.checks import LossLog, StepFacts
 from vocabx_utils.training.dropout import drop_phrases
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse_where_it_pays
@@ -38,18 +38,17 @@ from vocabx_utils.training.head_fit import fit_head, head_states
 from vocabx_utils.training.loop import EpochDone, NonFiniteLossError, StepDone, learning_rate
 from vocabx_utils.training.objectives import Objective, Recipe, parse_variant
 from vocabx_utils.training.processes import sum_over
-from vocabx_utils.training.sampling import equal_shares
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.step_losses import batch_losses
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
-from vocabx_utils.training.validation import TokenScores, base_bits_per_byte, evaluate
+from vocabx_utils.training.validation import base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
 from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
 from vocabx_utils.vocabulary.tokens import Extension
 
 _POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
 Teacher = Callable[[str, AlignedSet, int], TeacherStates]
-Scores = tuple[dict[str, float], TokenScores]
+Scores = tuple[dict[str, float], dict[str, Tensor]]
 
 
 # --- prepare ------------------------------------------------------------------------------------------------
@@ -57,21 +56,14 @@ Scores = tuple[dict[str, float], TokenScores]
 
 @dataclass(frozen=True)
 class Phase1Data:
-    """Examples and teachers, shared by all variants.
-
-    Attributes:
-        train, validation: the two splits.
-        train_teacher, validation_teacher: the teacher's states, last layer.
-        layers: its training states of other layers, for hidden-state objectives.
-        aligned: texts for the first values `align` and `focus`.
-    """
+    """Examples and teachers, shared by all variants."""
 
     train: AlignedSet
     validation: AlignedSet
-    train_teacher: TeacherStates
+    train_teacher: TeacherStates  # of the last layer
     validation_teacher: TeacherStates
-    layers: dict[int, TeacherStates] = field(default_factory=dict)
-    aligned: Sequence[AlignedText] = ()
+    layers: dict[int, TeacherStates] = field(default_factory=dict)  # of training, for objectives on hidden states
+    aligned: Sequence[AlignedText] = ()  # for the first values `align` and `focus`
 
 
 def prepare(
@@ -97,22 +89,20 @@ def prepare(
     """
     objectives = [parse_variant(name).objective for name in config.variants]
     layers = sorted({o.layer for o in objectives if o is not None and o.layer != -1})
-    check_layers(base, layers)
-    sets, aligned = {}, {}
-    for split, texts in (("train", train), ("validation", validation)):
-        aligned[split] = align_texts(extension, texts)
-        read = aligned[split]
-        if split == "train":
-            read = drop_phrases(read, extension.V, config.phrase_dropout, config.seed)
-        limit = config.train_windows if split == "train" else config.validation_windows
-        window, size = config.window, (extension.V, extension.N)
-        sets[split] = (
-            choose_windows(read, *size, window=window, limit=limit, seed=config.seed)
-            if window
-            else whole_texts(read, *size, max_length=config.max_length)
-        )
+    count = base.model.config.get_text_config().num_hidden_layers
+    if beyond := [layer for layer in layers if layer > count]:
+        raise ValueError(f"layers {beyond} of the variants' names do not exist: {base.name} has layers 0 to {count}")
 
-    if note := _fuse(base, sets["train"], config):
+    def cut(texts: Sequence[AlignedText], limit: int) -> AlignedSet:
+        size, window = (extension.V, extension.N), config.window
+        if window:
+            return choose_windows(texts, *size, window=window, limit=limit, seed=config.seed)
+        return whole_texts(texts, *size, max_length=config.max_length)
+
+    aligned, held = (align_texts(extension, texts) for texts in (train, validation))
+    learned = cut(drop_phrases(aligned, extension.V, config.phrase_dropout, config.seed), config.train_windows)
+    judged = cut(held, config.validation_windows)
+    if note := _fuse(base, learned, config):
         tell(note)
 
     def in_memory(split: str, examples: AlignedSet, layer: int) -> TeacherStates:
@@ -122,12 +112,12 @@ def prepare(
 
     ask = teacher or in_memory
     return Phase1Data(
-        sets["train"],
-        sets["validation"],
-        ask("train", sets["train"], -1),
-        ask("validation", sets["validation"], -1),
-        {layer: ask("train", sets["train"], layer) for layer in layers},
-        aligned["train"],
+        learned,
+        judged,
+        ask("train", learned, -1),
+        ask("validation", judged, -1),
+        {layer: ask("train", learned, layer) for layer in layers},
+        aligned,
     )
 
 
@@ -168,7 +158,7 @@ class Phase1Training:
     Without an objective the start is only measured.
 
     Args:
-        recipe, student, data, config: objective, rows (changed in place), examples, schedule and sizes.
+        student: its rows are changed in place.
         processes: those that share each step.
         start: validation of the first values, where another variant with the same ones has done it.
     """
@@ -190,11 +180,12 @@ class Phase1Training:
             rows.grad = torch.zeros_like(rows)  # also where a process has no part of a step
         fused = True if student.device.type == "cuda" else None
         self.rates = [config.learning_rate, config.head_learning_rate or config.learning_rate]
-        self.optimisers = [
+        self.optimisers: list[Optimizer] = [
             AdamW([rows], lr=rate, weight_decay=0.0, fused=fused)
             for rows, rate in zip(self.parameters.values(), self.rates, strict=True)
         ]
         self.facts = StepFacts.of(data.train, recipe.objective)
+        self.lengths = [len(example.ids) for example in data.train.examples]
         self.epochs = 0 if recipe.objective is None else config.epochs + config.restart_epochs
         per_epoch = math.ceil(len(data.train) / config.batch_size)
         self.cycles = [n * per_epoch for n in (config.epochs, config.restart_epochs) if n]
@@ -272,7 +263,7 @@ class Phase1Training:
         kl_scale, ce_scale = self.facts.scales(indices, objective.new_target_weight)
         losses = self._zeros()
         model, budget = self.student.model, self.config.token_budget
-        for part in even_parts(model, self.facts.lengths, indices, budget, self.processes):
+        for part in even_parts(model, self.lengths, indices, budget, self.processes):
             if part:
                 losses += self._backward(part, objective, kl_scale, ce_scale)
             else:
@@ -326,7 +317,7 @@ class Phase1Training:
         row["seconds"] = round(seconds, 3)
         # JSON has no NaN: a mean over no position is null
         record = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        tensors = {"rows": self.parameters, "tokens": per_token.tensors()}
+        tensors = {"rows": self.parameters, "tokens": per_token}
         self.epoch, self.step_of_epoch, self.totals = epoch + 1, 0, self._zeros()
         return EpochDone(epoch, record, tensors, checkpoint=epoch > 0)
 

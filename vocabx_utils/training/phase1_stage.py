@@ -26,11 +26,11 @@ from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training import fusing
 from vocabx_utils.training.checks import (
     RowsNotTrainedError,
+    bits_checksum,
     check_improved,
     check_judgeable,
     check_moved,
     count_spans,
-    rows_checksum,
     tell_spans,
 )
 from vocabx_utils.training.examples import AlignedSet
@@ -88,8 +88,7 @@ def prepare_phase1(
     """Read notebook 01's files, check what can be known, and prepare examples and the teacher's states.
 
     Args:
-        base: the base model, loaded from `config.model` unless given; with `gradient_checkpointing` its blocks are
-            wrapped in place.
+        base: loaded from `config.model` unless given; with `gradient_checkpointing` its blocks are wrapped in place.
         tell: receives the size of each teacher cache before it is written.
 
     Raises:
@@ -98,7 +97,10 @@ def prepare_phase1(
             not finite, or no text holds a new token.
     """
     extension = load_extension(run.require("01", "extension"))
-    base = base or _base_of(config, processes, tell)
+    if base is None and config.sharded:
+        base = load_sharded_base(config.model, processes, dtype=config.dtype, tell=tell)
+    elif base is None:
+        base = load_base_model(config.model, device=config.device, dtype=config.dtype, quantization=config.quantization)
     if base.vocab_size != extension.V:
         raise ValueError(
             f"the extension of run {run.name!r} starts at id {extension.V}, the model {config.model!r} has "
@@ -127,13 +129,6 @@ def prepare_phase1(
     fusing.settle(base.model, folder)
     tell(tell_spans(data.train))
     return Phase1Stage(folder, base, extension, data)
-
-
-def _base_of(config: Phase1Config, processes: PartialState | None, tell: Callable[[str], None]) -> BaseModel:
-    """Load the base that a configuration names, on each device whole or spread over them."""
-    if config.sharded:
-        return load_sharded_base(config.model, processes, dtype=config.dtype, tell=tell)
-    return load_base_model(config.model, device=config.device, dtype=config.dtype, quantization=config.quantization)
 
 
 def train_stage(
@@ -165,10 +160,10 @@ def train_variant(
     """Train one variant, or go on with a killed one, or return a finished one.
 
     A resumed run ends with bit-identical rows on the CPU: order and schedule depend on seed and step alone, and
-    the checkpoint holds both optimisers. Nine arguments: six of `phase1`, and where it is written and by whom.
+    the checkpoint holds both optimisers.
 
     Args:
-        name: variant, see `parse_variant`.
+        name: see `parse_variant`.
         base, tokens, data, config, spell: see `phase1.new_student` and `phase1.Phase1Training`.
         starts: validations of first values by their checksums, for one set of examples and one model; read, and added
             to, so that variants with the same first values share one.
@@ -195,9 +190,9 @@ def train_variant(
     check_judgeable(recipe, data.validation, config)
     student = new_student(recipe, base, tokens, config, data.aligned, spell)
     before = student.input_rows.detach().cpu().clone()
-    frozen = (rows_checksum(base.input_rows), rows_checksum(base.head_rows))
+    frozen = (bits_checksum(base.input_rows), bits_checksum(base.head_rows))
     starts = {} if starts is None else starts
-    first = (rows_checksum(student.input_rows), rows_checksum(student.head_rows))
+    first = (bits_checksum(student.input_rows), bits_checksum(student.head_rows))
     training = Phase1Training(recipe, student, data, config, processes, starts.get(first))
     metrics = carry_out(
         training, folder, "metrics.jsonl", title=name, every=config.checkpoint_steps, processes=processes
@@ -207,7 +202,7 @@ def train_variant(
         files.write_jsonl(folder / "steps.jsonl", ({"input_loss": a, "head_loss": b} for a, b in pairs))
     if training.start is not None:
         starts[first] = training.start
-    if (rows_checksum(base.input_rows), rows_checksum(base.head_rows)) != frozen:
+    if (bits_checksum(base.input_rows), bits_checksum(base.head_rows)) != frozen:
         raise RowsNotTrainedError(f"{name}: rows of the original vocabulary changed; they must stay bit-identical")
     missing = check_moved(recipe, before, student.input_rows.detach().cpu(), data.train)
     check_improved(recipe, metrics, config)

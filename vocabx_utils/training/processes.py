@@ -20,9 +20,6 @@ def joined(*, cpu: bool) -> Iterator[PartialState]:
     """Join the processes that the launcher's environment describes (gloo on CPU, NCCL on GPUs), and leave them.
 
     A process that ends without leaving may be ended by the library's own threads with an error.
-
-    Raises:
-        RuntimeError: a launcher was asked for several processes and started one; says how to start several.
     """
     require_processes()
     processes = PartialState(cpu=cpu)
@@ -55,11 +52,6 @@ def wait(processes: PartialState | None) -> None:
     """Wait for every process."""
     if processes is not None:
         processes.wait_for_everyone()
-
-
-def share_of(items: Sequence[int], processes: PartialState | None) -> Sequence[int]:
-    """Return every world-th item, from this process's rank on."""
-    return items if processes is None else items[processes.process_index :: processes.num_processes]
 
 
 def sum_over(tensors: Sequence[Tensor], processes: PartialState | None) -> None:

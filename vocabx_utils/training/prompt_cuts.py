@@ -9,7 +9,7 @@ Shapes: V original ids, N new tokens, D width, C cuts of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,28 +35,19 @@ PLACES: tuple[Place, ...] = ("inside", "end", "outside")
 
 @dataclass(frozen=True)
 class Cut:
-    """A prompt made by cutting a text.
+    """A prompt made by cutting a text."""
 
-    Attributes:
-        text: number of the text.
-        prompt: what is left of it, from a border that both tokenizers share on.
-        place: `inside` a new token, at its `end`, or `outside` of any.
-        token: id of that new token, -1 outside.
-        depth: bytes of the new token that the prompt holds.
-    """
-
-    text: int
-    prompt: str
-    place: Place
-    token: int = -1
-    depth: int = 0
+    text: int  # its number
+    prompt: str  # what is left of it, from a border that both tokenizers share on
+    place: Place  # `inside` a new token, at its `end`, or `outside` of any
+    token: int = -1  # id of that new token
+    depth: int = 0  # bytes of it that the prompt holds
 
 
 def list_cuts(extension: Extension, texts: Iterable[str], *, context: int = 1024) -> list[Cut]:
     """List every place between two characters of some texts, in order: inside new tokens, at their ends, outside.
 
     Args:
-        extension: both tokenizers.
         texts: read as the tokenizer's normaliser leaves them.
         context: most bytes of a prompt; longer ones begin later, at a border that both tokenizers share (and end
             inside a token all the same; where there is no such border, at the text's beginning).
@@ -110,10 +101,7 @@ def measure_cuts(
 ) -> pd.DataFrame:
     """Predict one token behind each cut: the teacher from the original tokens of the prompt, the student from its own.
 
-    Args:
-        base, student: the teacher, and a student with the rows of this extension.
-        cuts: what `list_cuts` or `choose_cuts` returned.
-        token_budget: tokens of a forward pass, padding included.
+    The teacher is the base, the student has the rows of this extension; a pass has `token_budget` tokens with padding.
 
     Returns:
         A line a cut: `text`, `place`, `token`, `depth`, `kl` (nats, over V), `new_mass` (the student's probability of
@@ -127,9 +115,10 @@ def measure_cuts(
     for part in micro_batches(longest, range(len(cuts)), token_budget):
         goal = _last_states(teacher, [theirs[i] for i in part])  # (C, D)
         state = _last_states(student, [mine[i] for i in part])  # (C, D)
-        found = [values for few in _chunks(goal, state, student) for values in _compare(teacher, student, *few)]
-        kl[part] = torch.cat(found[::2]).cpu().numpy()
-        mass[part] = torch.cat(found[1::2]).cpu().numpy()
+        size = default_chunk(student.vocab_size + student.n_new, student.device)
+        pairs = zip(goal.split(size), state.split(size), strict=True)
+        found = zip(*(_compare(teacher, student, *few) for few in pairs), strict=True)
+        kl[part], mass[part] = (torch.cat(values).cpu().numpy() for values in found)
     columns = {name: [getattr(cut, name) for cut in cuts] for name in ("text", "place", "token", "depth")}
     return pd.DataFrame({**columns, "kl": kl, "new_mass": mass})
 
@@ -156,11 +145,6 @@ def _last_states(model: Student, texts: Sequence[Sequence[int]]) -> Tensor:
     """Final states behind texts, (C, D)."""
     hidden, _ = model.hidden(pad(texts)[0].to(model.device))
     return hidden[torch.arange(len(texts)), torch.tensor([len(text) - 1 for text in texts])]
-
-
-def _chunks(goal: Tensor, state: Tensor, model: Student) -> Iterator[tuple[Tensor, Tensor]]:
-    size = default_chunk(model.vocab_size + model.n_new, model.device)
-    return zip(goal.split(size), state.split(size), strict=True)
 
 
 def _compare(teacher: Student, student: Student, goal: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

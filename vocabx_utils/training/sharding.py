@@ -37,7 +37,6 @@ from vocabx_utils.models import (
 )
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import micro_batches
-from vocabx_utils.training.processes import share_of
 from vocabx_utils.training.stages import block_prefix, blocks_of
 
 _READERS = 4  # files that a process reads at once
@@ -45,15 +44,11 @@ GIB = 1 << 30
 
 
 def shard(root: nn.Module, blocks: Iterable[nn.Module], processes: Any, *, whole: Iterable[nn.Parameter] = ()) -> None:
-    """Spread every block, and the rest of `root` as one unit, over the processes (fully sharded data parallel).
+    """Spread blocks, and the rest of `root` as one unit, over the processes (fully sharded data parallel), in place.
 
     Args:
-        root: holds the blocks; changed in place.
-        processes: accelerate's `PartialState` or `Accelerator`.
+        processes: accelerate's `PartialState` or `Accelerator`, of several; ValueError where there is one only.
         whole: parameters outside the blocks that every process keeps as they are.
-
-    Raises:
-        ValueError: there is one process only.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -79,17 +74,13 @@ def load_sharded_base(
     processes: PartialState | None,
     *,
     dtype: str = "auto",
-    revision: str | None = None,
     tell: Callable[[str], None] = print,
 ) -> BaseModel:
     """Load a frozen base whose blocks are spread over the processes; every process has to call it.
 
     Its fingerprint, states and losses are those of `models.load_base_model`, so run folders and teacher caches are
-    shared with runs that are not sharded.
-
-    Args:
-        source, dtype, revision: see there. The files have to be safetensors whose tensors bear the model's own names.
-        tell: receives the line that says what lies on each device.
+    shared with runs that are not sharded. Its arguments are the same; `tell` receives the line that says what lies on
+    each device. The files have to be safetensors whose tensors bear the model's own names.
 
     Raises:
         ModelError: the source is missing or of another kind, or a part does not fit its device.
@@ -97,9 +88,9 @@ def load_sharded_base(
     """
     processes = _several(processes)
     kind = pick_dtype(dtype, processes.device)
-    tokenizer = load_tokenizer(source, revision=revision)
+    tokenizer = load_tokenizer(source)
     with processes.local_main_process_first():  # one of each host fetches what is not there
-        folder = _folder_of(source, revision)
+        folder = _folder_of(source)
     try:
         model = empty_model(AutoConfig.from_pretrained(folder), kind)
     except (OSError, ValueError, KeyError) as error:
@@ -130,13 +121,10 @@ def materialise(module: nn.Module, device: torch.device) -> None:
 
 
 @torch.no_grad()
-def read_weights(model: nn.Module, folder: Path, rename: Callable[[str], str] = str) -> None:
-    """Fill a model from the safetensors of a folder; each process reads the slices of its own parts.
+def read_weights(model: nn.Module, folder: Path) -> None:
+    """Fill a model that has memory from `*.safetensors` in a folder; each process reads the slices of its own parts.
 
-    Args:
-        model: with memory; sharded or not.
-        folder: holds `*.safetensors`, in one file or many. A head that is missing there is that of a tied model.
-        rename: what a tensor of the model is called in the files.
+    A head that is missing there is that of a tied model.
 
     Raises:
         ModelError: tensors are missing, or have other shapes than the model's.
@@ -145,7 +133,7 @@ def read_weights(model: nn.Module, folder: Path, rename: Callable[[str], str] = 
 
     reader = checkpoint.HuggingFaceStorageReader(str(folder), thread_count=_READERS)
     found = reader.read_metadata().state_dict_metadata
-    wanted = {rename(name): tensor for name, tensor in model.state_dict().items()}
+    wanted = dict(model.state_dict())
     tied = _tied_head(model, wanted, found)
     if missing := sorted(wanted.keys() - found.keys()):
         raise ModelError(
@@ -174,7 +162,7 @@ def _tied_head(model: Any, wanted: dict[str, Tensor], found: Any) -> tuple[Tenso
     return head, table
 
 
-def _folder_of(source: str | Path, revision: str | None) -> Path:
+def _folder_of(source: str | Path) -> Path:
     """The folder of a source; that of a hub id is fetched, its safetensors and configuration only."""
     path = Path(resolve_source(source))
     if path.is_dir():
@@ -182,7 +170,7 @@ def _folder_of(source: str | Path, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(source), revision=revision, allow_patterns=["*.safetensors", "*.json"]))
+        return Path(snapshot_download(str(source), allow_patterns=["*.safetensors", "*.json"]))
     except (OSError, ValueError) as error:
         raise ModelError(f"Could not fetch the files of {str(source)!r}: {error}") from error
 
@@ -198,17 +186,11 @@ def _outside(model: PreTrainedModel) -> list[nn.Parameter]:
 
 @dataclass(frozen=True)
 class CardBytes:
-    """What the weights of a sharded base take on one of some devices, in bytes.
+    """What the weights of a sharded base take on one of some devices, in bytes."""
 
-    Attributes:
-        blocks: its part of all blocks.
-        gathered: two whole blocks, the one that runs and the next.
-        whole: both matrices, and the rest that stands in no block.
-    """
-
-    blocks: int
-    gathered: int
-    whole: int
+    blocks: int  # its part of all blocks
+    gathered: int  # two whole blocks, the one that runs and the next
+    whole: int  # both matrices, and the rest that stands in no block
 
     @property
     def total(self) -> int:
@@ -262,7 +244,7 @@ def recompute_blocks(model: PreTrainedModel) -> None:
 
 
 def recomputes(model: nn.Module) -> bool:
-    """Whether `recompute_blocks` has changed a model."""
+    """Tell whether `recompute_blocks` has changed a model."""
     return any(type(module).__name__ == "CheckpointWrapper" for module in model.modules())
 
 
@@ -283,13 +265,11 @@ def even_parts(
 
     Where the model is sharded there are as many as in the process with most, the last ones empty: see `idle_pass`.
     """
-    parts = micro_batches(lengths, share_of(indices, processes), token_budget)
-    if processes is None or processes.num_processes == 1:
-        return parts
-    shares = [indices[rank :: processes.num_processes] for rank in range(processes.num_processes)]
-    missing = max(len(micro_batches(lengths, share, token_budget)) for share in shares) - len(parts)
+    world, rank = (1, 0) if processes is None else (processes.num_processes, processes.process_index)
+    shares = [micro_batches(lengths, indices[first::world], token_budget) for first in range(world)]
+    missing = max(map(len, shares)) - len(shares[rank])
     # asked last, and only where it matters: a step has no time to look at every parameter
-    return parts + [[] for _ in range(missing)] if missing and is_sharded(model) else parts
+    return shares[rank] + ([[] for _ in range(missing)] if missing and is_sharded(model) else [])
 
 
 def idle_pass(student: Student) -> None:

@@ -23,7 +23,7 @@ from vocabx_utils.student import Student, cache_argument, logit_transform
 from vocabx_utils.training.batches import Batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.fusing import is_fused
-from vocabx_utils.training.old_sums import OldSums, old_sums
+from vocabx_utils.training.goals import OldSums, old_sums
 from vocabx_utils.training.packed import Layout, packable, run_packed
 
 _CPU_BYTES = 2 << 30
@@ -39,10 +39,9 @@ class SharedBeginnings:
         examples: the split.
         token_budget: tokens of one pass, padding included.
         limit: bytes that may be kept; a split that needs more is run from its first token, like a model that keeps
-            no keys. 0 keeps nothing: blocks that a compiler has fused run faster whole than with keys beside them.
-            2 GiB on a CPU unless given, and 0 on a GPU: short texts leave a GPU waiting for its next kernel anyway, and
-            several smaller passes instead of one would let it wait more. 0 on sharded blocks, since each process
-            has to make as many passes as the others.
+            no keys. 2 GiB on a CPU unless given. Nothing is kept of blocks that a compiler has fused, since they run
+            faster whole than with keys beside them, on a GPU, which short texts leave waiting for its next kernel
+            anyway, and of sharded blocks, since each process has to make as many passes as the others.
     """
 
     def __init__(
@@ -66,18 +65,11 @@ class SharedBeginnings:
         layer: int = -1,
         new_at: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the blocks over a batch, each example from its first divergence on, all in one row (`packed`).
+        """Run the blocks over a batch, (B, T) ids, each example from its first divergence on, in one row (`packed`).
 
-        Args:
-            model: a student. What is kept is the base model's, so a student with blocks of its own (after LoRA, say, or
-                loaded again) is run from the first token.
-            ids: (B, T) right-padded ids of the examples.
-            indices: which examples.
-            layer: see `Student.hidden`.
-            new_at: see `Student.embed`; used where nothing is kept.
-
-        Returns:
-            What `Student.hidden` returns; 0 at padding and, of another layer than the last, at positions that are kept.
+        What is kept is the base model's, so a student with blocks of its own (after LoRA, say, or loaded again) is run
+        from the first token. Arguments and results are those of `Student.hidden`; the states are 0 at padding and, of
+        another layer than the last, at positions that are kept.
         """
         if model.model is not self.base.model:
             return model.hidden(ids, layer=layer, new_at=new_at)
@@ -90,13 +82,7 @@ class SharedBeginnings:
     def sums(self, model: Student, batch: Batch, indices: Sequence[int]) -> OldSums | None:
         """Return what the original head makes of those positions of a batch that lie in a beginning, its last U ones.
 
-        Args:
-            model: a student, after `hidden`.
-            batch: of the examples.
-            indices: which examples.
-
-        Returns:
-            The sums at the last U positions, or None where nothing is kept.
+        It is called after `hidden`, with the same examples, and returns None where nothing is kept.
         """
         if model.model is not self.base.model or self.old is None:
             return None

@@ -88,6 +88,12 @@ class Compiled:
         return self.plain(*arguments)
 
 
+@lru_cache
+def compiled(fused: Callable[..., Any], plain: Callable[..., Any] | None = None) -> Compiled:
+    """Return the one `Compiled` of a function, made on first use; it is its own plain way unless another is given."""
+    return Compiled(fused, plain or fused)
+
+
 class Scratch:
     """Memory for the blocks of one pass, allocated once: on a CPU fresh pages cost more than the arithmetic."""
 
@@ -115,7 +121,7 @@ def softmax_step(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Turn logits into losses and the gradient of the old logits; nothing is changed in place.
 
-    Eight arguments, since a compiler fuses what one function sees, and a tensor or None for each part of the objective.
+    A compiler fuses what one function sees, hence a tensor or None for each part of the objective.
 
     Args:
         old: (r, V) the student's logits of the original ids.
@@ -207,12 +213,6 @@ def softmax_step_in_place(
     return lse, kl, old.to(dtype) if wanted else None
 
 
-@lru_cache(maxsize=1)
-def fused_softmax_step() -> Compiled:
-    """The steps that a compiler has fused, made on first use."""
-    return Compiled(softmax_step, softmax_step_in_place)
-
-
 def softmax_chunk(
     old: Tensor,
     teacher: Tensor | None,
@@ -227,7 +227,9 @@ def softmax_chunk(
     """Run `softmax_step`, whose arguments these are: fused on CUDA, elsewhere on blocks of rows that fit the cache."""
     if old.is_cuda:
         found: tuple[Tensor, Tensor | None, Tensor | None]
-        found = fused_softmax_step()(old, teacher, lse_new, targets, ce_factor, kl_factor, tau, dtype)
+        found = compiled(softmax_step, softmax_step_in_place)(
+            old, teacher, lse_new, targets, ce_factor, kl_factor, tau, dtype
+        )
         return found
     size = max(1, CACHE_BYTES // (4 * old.shape[1]))
     parts = []
@@ -257,7 +259,7 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
         dtype: of the weights.
     """
     if logits.is_cuda:
-        found: tuple[Tensor, Tensor] = fused_exponentials()(logits, near, dtype)
+        found: tuple[Tensor, Tensor] = compiled(_exponentials)(logits, near, dtype)
         total, weights = found
         return near + total.log(), weights, 1.0 / total
     size, lse = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
@@ -272,7 +274,7 @@ def softmax_rows(logits: Tensor, near: Tensor, dtype: torch.dtype, scratch: Scra
 def log_sum_exp_(logits: Tensor) -> Tensor:
     """Return the log-sum-exp (r,) of float32 logits (r, V), which are overwritten except on CUDA."""
     if logits.is_cuda:
-        fused: Tensor = fused_log_sum_exp()(logits)
+        fused: Tensor = compiled(_log_sum_exp)(logits)
         return fused
     size, found = max(1, CACHE_BYTES // (4 * logits.shape[1])), []
     for block in logits.split(size):
@@ -287,18 +289,6 @@ def _exponentials(logits: Tensor, near: Tensor, dtype: torch.dtype) -> tuple[Ten
     return weights.sum(-1), weights.to(dtype)
 
 
-@lru_cache(maxsize=1)
-def fused_exponentials() -> Compiled:
-    """Exponentials and their sums that a compiler has fused, made on first use."""
-    return Compiled(_exponentials, _exponentials)
-
-
 def _log_sum_exp(logits: Tensor) -> Tensor:
     """Log-sum-exp (r,); PyTorch's own reads the logits several times."""
     return _normaliser(logits)[0]
-
-
-@lru_cache(maxsize=1)
-def fused_log_sum_exp() -> Compiled:
-    """The log-sum-exp that a compiler has fused, made on first use."""
-    return Compiled(_log_sum_exp, _log_sum_exp)

@@ -23,6 +23,11 @@ from vocabx_utils import files
 from vocabx_utils.training.stages import Stage, check_extended, freed_by, matrices_of
 
 
+def merged(model: Any) -> Any:
+    """Return the plain model: one that peft has wrapped with its adapters added into the weights."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
 def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]:
     """Copy the new rows of input embedding and head, both (N, D); N is 0 for the base model."""
     rows = slice(new_ids.start, new_ids.stop)
@@ -30,13 +35,13 @@ def new_rows_of(model: PreTrainedModel, new_ids: range) -> tuple[Tensor, Tensor]
     return input_rows, head_rows
 
 
-def save_sharded(
+def save_stage(
     model: Any, stage: Stage, folder: Path, state: dict[str, Tensor], *, new_ids: range, rows: tuple[Tensor, Tensor]
 ) -> None:
-    """Write the tensors that a sharded stage moved, from their gathered copies.
+    """Write the tensors that a stage moved, from whole copies; the model's own may be sharded.
 
     Args:
-        model: its own tensors sharded; for stage b the peft model.
+        model: for stage b the peft model.
         state: trainable tensors by name within the module that trained.
         rows: new input and head rows, both (N, D), at the end of the stage.
     """
@@ -52,26 +57,10 @@ def save_sharded(
         files.write_tensors(folder / "blocks.safetensors", named)
 
 
-def save_stage(model: Any, stage: Stage, folder: Path, *, new_ids: range, refreeze: bool = True) -> None:
-    """Write the tensors that a stage moved.
-
-    Args:
-        model: for stage b the peft model.
-        refreeze: whether the first half was frozen again in stage c2.
-    """
-    if stage.key == "b":
-        save_adapter(model, folder / "adapter", new_ids=new_ids)
-        return
-    name = "embeddings" if stage.key == "a" else "blocks"
-    files.write_tensors(folder / f"{name}.safetensors", freed_by(model, stage, refreeze=refreeze))
-
-
 def load_stage(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Any:
     """Put a finished stage's tensors into the model that it started from, in place; after "b" peft wraps it.
 
-    Raises:
-        ValueError: the stored tensors have other shapes than the model's.
-        FileNotFoundError: the folder holds no stage.
+    ValueError where the stored tensors have other shapes than the model's, FileNotFoundError where there is no stage.
     """
     if (folder / "adapter").is_dir():
         return load_adapter(model, folder / "adapter", new_ids=new_ids)
@@ -102,11 +91,9 @@ def save_adapter(
     state: dict[str, Tensor] | None = None,
     rows: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """Write a LoRA adapter with the new rows beside it.
+    """Write the LoRA adapter `default` of a peft model, with the new rows beside it.
 
     Args:
-        model: peft model with the adapter `default`.
-        folder: made when missing.
         base: name or folder of the base to write into the adapter's configuration.
         state: gathered adapter weights, where the model's own are sharded.
         rows: new rows of both matrices, likewise.
@@ -132,9 +119,7 @@ def save_adapter(
 def load_adapter(model: PreTrainedModel, folder: Path, *, new_ids: range) -> Any:
     """Put an adapter and its new rows on an extended base, in place: active and frozen.
 
-    Args:
-        model: plain untied model whose matrices already have the new rows.
-        folder: what `save_adapter` wrote.
+    The model is plain and untied, and its matrices already have the new rows; the folder is of `save_adapter`.
 
     Raises:
         ValueError: the base was not extended, or is another model than the adapter was trained on.

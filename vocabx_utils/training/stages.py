@@ -14,37 +14,26 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from vocabx_utils.config import FineTuneConfig
-
-Schedule = Literal["linear", "constant"]
+from vocabx_utils.training.checks import bits_checksum
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: what moves, for how long, how fast.
+    """One stage: what moves, for how long, how fast."""
 
-    Attributes:
-        key: `a`, `b`, `c1` or `c2`.
-        title: for tables and progress.
-        epochs: passes over the training texts.
-        learning_rate: peak rate of AdamW.
-        warmup: share of the steps that the rate takes to climb linearly from 0.
-        schedule: what follows: linear to 0, or constant.
-    """
-
-    key: str
-    title: str
+    key: str  # `a`, `b`, `c1` or `c2`
+    title: str  # for tables and progress
     epochs: int
-    learning_rate: float
-    warmup: float
-    schedule: Schedule
+    learning_rate: float  # peak rate of AdamW
+    warmup: float  # share of the steps that the rate takes to climb linearly from 0
+    schedule: Literal["linear", "constant"]  # what follows: linear to 0, or constant
 
 
 def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
@@ -62,11 +51,8 @@ def plan_stages(config: FineTuneConfig) -> tuple[Stage, ...]:
 def open_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, new_ids: range = range(0)) -> Any:
     """Free exactly the tensors of a stage, in float32, freeze the rest, and return the model to train.
 
-    Args:
-        model: plain untied model; for stage b it is wrapped by peft in place.
-
-    Raises:
-        ValueError: the matrices do not reach the new ids or are tied, or the LoRA pattern matches nothing.
+    The model is plain and untied; for stage b peft wraps it in place. ValueError where the matrices do not reach the
+    new ids or are tied, or the LoRA pattern matches nothing.
     """
     check_extended(model, new_ids)
     model.requires_grad_(False)
@@ -82,11 +68,7 @@ def open_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, *, 
 
 
 def check_extended(model: PreTrainedModel, new_ids: range) -> None:
-    """Refuse a model whose matrices cannot hold the new ids, or whose head is tied.
-
-    Raises:
-        ValueError: says how many rows there are, how many are needed, and how to make them.
-    """
+    """Refuse, with a ValueError, a model whose matrices cannot hold the new ids, or whose head is tied."""
     embedding, head = matrices_of(model)
     needed = new_ids.stop if len(new_ids) else 0
     if min(len(embedding), len(head)) < needed:
@@ -106,10 +88,7 @@ def matrices_of(model: Any) -> tuple[nn.Parameter, nn.Parameter]:
 def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
     """Return the blocks of a decoder, in order: its one list of as many modules as the configuration has layers.
 
-    Families name that list differently (`layers`, `h`, `blocks`), so it is found by its length.
-
-    Raises:
-        ValueError: there is no such list, or more than one.
+    Families name that list differently (`layers`, `h`, `blocks`). ValueError where there is none, or more than one.
     """
     return _block_list(model)[1]
 
@@ -119,20 +98,10 @@ def block_prefix(model: PreTrainedModel) -> str:
     return _block_list(model)[0]
 
 
-def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Name the linear layers inside the blocks, GPT-2's `Conv1D` included."""
-    inside = f"{block_prefix(model)}."
-    kinds = (nn.Linear, Conv1D)
-    return [name for name, module in model.named_modules() if isinstance(module, kinds) and name.startswith(inside)]
-
-
 def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[str, nn.Parameter]:
-    """Return the tensors that stage a, c1 or c2 frees, by the names under which they are stored.
+    """Return the tensors of a plain model that stage a, c1 or c2 frees, by the names under which they are stored.
 
-    Args:
-        model: plain.
-        stage: not b, whose tensors are adapters.
-        refreeze: whether c2 leaves the first half frozen.
+    With `refreeze`, c2 leaves the first half frozen.
     """
     if stage.key == "a":
         return dict(zip(("input", "head"), matrices_of(model), strict=True))
@@ -143,11 +112,9 @@ def freed_by(model: PreTrainedModel, stage: Stage, *, refreeze: bool) -> dict[st
 
 
 def check_stage(model: PreTrainedModel, stage: Stage, config: FineTuneConfig, new_ids: range) -> None:
-    """Refuse what would stop a stage at its start or end, before anything is trained.
+    """Refuse, with a ValueError, what would stop a stage at its start or end.
 
-    Raises:
-        ValueError: no blocks, or too few to halve, no linear layer that the LoRA pattern matches, tied or too small
-            matrices.
+    That is no blocks, or too few to halve, no linear layer that the LoRA pattern matches, tied or too small matrices.
     """
     check_extended(model, new_ids)
     if len(blocks_of(model)) < 2 and stage.key.startswith("c"):
@@ -190,27 +157,16 @@ def trainable_table(model: nn.Module) -> pd.DataFrame:
 
 
 @torch.no_grad()
-def checksums(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Fingerprint the bits of each frozen tensor, buffers included, where the tensor lies: name to `_checksum`."""
-    frozen: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-    return {name: _checksum(tensor) for name, tensor in [*frozen, *model.named_buffers()]}
+def checksums(model: nn.Module) -> dict[str, int]:
+    """Fingerprint each frozen tensor, buffers included, where it lies; each process vouches for its part of a shard."""
+    frozen: list[tuple[str, Any]] = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+    tensors = [*frozen, *model.named_buffers()]
+    return {name: bits_checksum(t.to_local() if hasattr(t, "to_local") else t) for name, t in tensors}
 
 
-def moved(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
+def moved(before: dict[str, int], after: dict[str, int]) -> list[str]:
     """Name the tensors whose bits differ, or that exist on one side only."""
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-
-
-def unmoved_rows(before: Tensor, after: Tensor, occurrences: np.ndarray) -> list[int]:
-    """Return the numbers of new rows (0 … N-1) that had training examples and did not change.
-
-    Args:
-        before: (N, D) at the start of a stage that trains them.
-        after: (N, D) at its end.
-        occurrences: how often each new token stands in the training texts, int64 (N,).
-    """
-    still = (before.float() == after.float()).all(dim=1).cpu().numpy()  # (N,)
-    return [int(number) for number in np.flatnonzero(still & (occurrences > 0))]
 
 
 def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
@@ -238,10 +194,10 @@ def _add_lora(model: PreTrainedModel, config: FineTuneConfig) -> Any:
 def _lora_pattern(model: PreTrainedModel, config: FineTuneConfig) -> tuple[str, list[str]]:
     """The pattern of names that get an adapter, and the names that it matches."""
     prefix = block_prefix(model)
-    inside = linear_layers(model)
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]  # of GPT-2 too
+    inside = [name for name in linear if name.startswith(f"{prefix}.")]
     leaves = "|".join(sorted({name.rsplit(".", 1)[-1] for name in inside}))
     pattern = config.lora_target or rf".*\.{prefix.rsplit('.', 1)[-1]}\.\d+\.(.*\.)?({leaves})"
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     hits = [name for name in linear if re.fullmatch(pattern, name)]
     if not hits:
         raise ValueError(
@@ -268,20 +224,3 @@ def _assert_trainable(trained: nn.Module, model: PreTrainedModel, stage: Stage, 
             f"stage {stage.key} would train {sorted(free ^ expected)[:5]} against its description"
             f"{f', or in low precision {wrong_dtype[:3]}' if wrong_dtype else ''}"
         )
-
-
-def _checksum(tensor: Tensor) -> tuple[int, int]:
-    """A plain and a position-weighted sum of the bit patterns, modulo 2^64."""
-    if hasattr(tensor, "to_local"):  # sharded: each process vouches for its own part
-        tensor = tensor.to_local()
-    bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    width = 4 if len(bits) % 4 == 0 else 1
-    words = bits.view(torch.int32) if width == 4 else bits
-    piece = 1 << (17 if tensor.device.type == "cpu" else 24)  # fits the cache of a core; on a GPU each piece waits
-    places = torch.arange(1, min(piece, len(words)) + 1, device=words.device)
-    plain = weighted = 0
-    for start in range(0, len(words), piece):
-        part = words[start : start + piece].to(torch.int64)
-        plain = (plain + int(part.sum())) % 2**64
-        weighted = (weighted * 31 + int(part.mul_(places[: len(part)]).sum())) % 2**64
-    return plain, weighted

@@ -22,7 +22,7 @@ from vocabx_utils.fetch import DEFAULT_MODEL
 from vocabx_utils.models import BaseModel, freeze, load_base_model, with_extra_rows
 from vocabx_utils.rows import read_history
 from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
-from vocabx_utils.training.stage_files import load_stage
+from vocabx_utils.training.stage_files import load_stage, merged
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STAGE = "04"
@@ -30,23 +30,14 @@ STAGE = "04"
 
 @dataclass(frozen=True)
 class Start:
-    """A plain untied model with its tokenizer: ready to be tuned, or to be exported.
+    """A plain untied model with its tokenizer: ready to be tuned, or to be exported."""
 
-    Attributes:
-        model: tuning and exporting change it in place; wrapped by peft where stage "b" came last.
-        tokenizer: the extended one, or the original one where there are no new tokens.
-        new_ids: V to V + N - 1; empty, but at V, where there are no new tokens.
-        base: the original model, where it is known.
-        origin: JSON-ready description, part of the variant's key.
-        folder: of the finished variant that was loaded.
-    """
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    new_ids: range
-    base: BaseModel | None = None
-    origin: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
+    model: PreTrainedModel  # tuning and exporting change it in place; wrapped by peft where stage "b" came last
+    tokenizer: PreTrainedTokenizerFast  # the extended one, or the original one where there are no new tokens
+    new_ids: range  # V to V + N - 1; empty, but at V, where there are no new tokens
+    base: BaseModel | None = None  # the original model, where it is known
+    origin: dict[str, Any] = field(default_factory=dict)  # JSON-ready description, part of the variant's key
+    folder: Path | None = None  # of the finished variant that was loaded
 
     @property
     def limit(self) -> int:
@@ -61,16 +52,14 @@ def open_start(run: runs.Run, start: str, base: BaseModel, extension: Extension 
         ValueError: another form, new tokens without an extension, or files that do not belong together.
         runs.MissingStageError: an earlier notebook's files are missing.
     """
-    if start == "base":
-        return _from_base(base)
     place, _, name = start.partition(":")
-    if not name:
+    if start != "base" and not name:
         raise ValueError(f"start is {start!r}; expected 'base', 'phase1:VARIANT' or 'VARIANT:STAGE'")
-    if place != "phase1":
-        return _from_branch(run, place, name, base, extension)
-    if extension is None:
-        raise ValueError(f"start {start!r} needs the extension of notebook 01")
-    return _from_phase1(run, name, base, extension)
+    if start == "base":
+        return _start_of(run, {"kind": "base"}, base, extension)
+    if place == "phase1":
+        return _start_of(run, {"kind": "phase1", "phase1": name}, base, extension)
+    return _start_of(run, {"kind": "branch", "variant": place, "stage": name}, base, extension)
 
 
 def from_rows(
@@ -105,8 +94,7 @@ def load_variant(
     """Rebuild a variant of notebook 04 from the run folder, in evaluation mode and frozen.
 
     Args:
-        base: the original model; loaded by the name in the variant's key when left out.
-        extension: of notebook 01; loaded from the run when left out.
+        base, extension: loaded from what the variant's key names, and from the run, when left out.
         upto: last stage to load, which has to be finished; by default the whole variant has to be, and all are.
 
     Raises:
@@ -127,7 +115,7 @@ def load_variant(
     start = _start_of(run, origin, base, extension)
     model: Any = start.model
     for stage in _stages_upto(folder, upto):
-        model = load_stage(_merged(model), folder / stage, new_ids=start.new_ids)
+        model = load_stage(merged(model), folder / stage, new_ids=start.new_ids)
     model.eval().requires_grad_(False)
     return replace(start, model=model, origin=origin, folder=folder if upto is None else None)
 
@@ -167,22 +155,12 @@ def run_texts(
 ) -> list[corpus.Rendered]:
     """Render a split (`train` or `validation`) of notebook 01 with the template that it chose.
 
-    Args:
-        limit: keep at most this many, evenly spread.
-
-    Raises:
-        runs.MissingStageError: notebook 01 has not run.
+    At most `limit` pairs are kept, evenly spread. MissingStageError where notebook 01 has not run.
     """
     pairs = corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"), limit)
     facts = run.folder / "01_tokenizer_extension" / "corpus.json"
     template: Any = files.read_json(facts).get("template", "thesis") if facts.exists() else "thesis"
     return [corpus.render(pair, template, tokenizer) for pair in pairs]
-
-
-def _from_base(base: BaseModel) -> Start:
-    """The control: no new token, nothing trained yet."""
-    none = range(base.vocab_size, base.vocab_size)
-    return Start(copy.deepcopy(base.model), base.tokenizer, none, base, _origin(base, kind="base"))
 
 
 def _from_phase1(
@@ -200,22 +178,20 @@ def _from_phase1(
     return from_rows(base, extension, rows["input_rows"], rows["head_rows"], made=extension_name(run), **origin)
 
 
-def _from_branch(run: runs.Run, variant: str, stage: str, base: BaseModel, extension: Extension | None) -> Start:
-    """The model after a finished stage of another variant of notebook 04."""
-    loaded = load_variant(run, variant, base, extension, upto=stage)
-    digest = files.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
-    origin = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
-    return replace(loaded, model=_merged(loaded.model), origin=origin)
-
-
 def _start_of(run: runs.Run, origin: dict[str, Any], base: BaseModel, extension: Extension | None) -> Start:
+    """Open the control, rows of phase 1 (of the last epoch unless told), or another variant after a finished stage."""
     if origin["kind"] == "base":
-        return _from_base(base)
+        none = range(base.vocab_size, base.vocab_size)
+        return Start(copy.deepcopy(base.model), base.tokenizer, none, base, _origin(base, kind="base"))
     if origin["kind"] == "branch":
-        return _from_branch(run, origin["variant"], origin["stage"], base, extension)
+        variant, stage = origin["variant"], origin["stage"]
+        loaded = load_variant(run, variant, base, extension, upto=stage)
+        digest = files.file_digest(run.require(STAGE, f"{variant}/{stage}/result.json"))[:16]
+        made = _origin(base, kind="branch", variant=variant, stage=stage, digest=digest)
+        return replace(loaded, model=merged(loaded.model), origin=made)
     if extension is None:
-        raise ValueError("this variant has new tokens: give the extension of notebook 01")
-    epoch = int(origin["rows"].removeprefix("epoch_").removesuffix(".safetensors"))
+        raise ValueError(f"the rows of {origin['phase1']} are those of new tokens: give the extension of notebook 01")
+    epoch = int(Path(origin["rows"]).stem.removeprefix("epoch_")) if "rows" in origin else None
     return _from_phase1(run, origin["phase1"], base, extension, epoch=epoch)
 
 
@@ -230,10 +206,6 @@ def _stages_upto(folder: Path, upto: str | None) -> list[str]:
             "run notebook 04 with it first"
         )
     return done[: done.index(upto) + 1]
-
-
-def _merged(model: Any) -> Any:
-    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
 def _origin(base: BaseModel, **more: Any) -> dict[str, Any]:

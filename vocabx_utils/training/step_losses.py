@@ -13,38 +13,27 @@ from torch.nn import functional
 
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import Batch
-from vocabx_utils.training.goals import Goals
+from vocabx_utils.training.goals import Goals, OldSums
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.objectives import Objective
-from vocabx_utils.training.old_sums import OldSums
 
 
 def hidden_distance(
-    student: Tensor,
-    teacher: Tensor,
-    kind: Literal["hidden", "cosine"],
-    coefficient: float,
-    weights: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Compare hidden states of paired positions (AweDist, now Token Distillation; the thesis suggests the cosine).
+    student: Tensor, teacher: Tensor, kind: Literal["kl", "hidden", "cosine"] | None, weights: Tensor | None = None
+) -> Tensor:
+    """Sum the distances of paired hidden states (AweDist, now Token Distillation; the thesis suggests the cosine).
 
     Args:
-        student: (K, D) with gradient.
-        teacher: (K, D).
-        kind: `hidden` for the squared error averaged over D, `cosine` for one minus the cosine.
-        coefficient: factor of each position in the loss.
-        weights: (K,) further factors, all 1 unless given.
-
-    Returns:
-        The loss (scalar, float32) and the (K,) distances without gradient.
+        student, teacher: (K, D).
+        kind: `cosine` for one minus the cosine, else the squared error averaged over D.
+        weights: (K,) factors, all 1 unless given.
     """
     mine, theirs = student.float(), teacher.float()
-    if kind == "hidden":
-        distance = (mine - theirs).square().mean(-1)  # (K,)
-    else:
+    if kind == "cosine":
         distance = 1.0 - functional.cosine_similarity(mine, theirs, dim=-1)  # (K,)
-    total = distance.sum() if weights is None else (distance * weights).sum()
-    return coefficient * total, distance.detach()
+    else:
+        distance = (mine - theirs).square().mean(-1)  # (K,)
+    return distance.sum() if weights is None else (distance * weights).sum()
 
 
 def batch_losses(
@@ -60,16 +49,11 @@ def batch_losses(
     """Return the losses of a micro-batch: of the input side, of the head side, and the summed KL without gradient.
 
     Args:
-        student: gives head and head rows.
-        batch: positions, targets and pairs.
         final: (B, T, D) last hidden states of the student.
-        layer: (B, T, D) those of the objective's layer.
+        layer: (B, T, D) those of the objective's layer, the last one beside a KL.
         teacher: (K, D) states to compare with, or what they come to, or None.
-        objective: what the input side minimises.
         scales: factors of each compared position and of each target: 1 / what they weigh in the whole step.
         known: see `phase1_loss`.
-
-    Eight arguments: one micro-batch, and everything that is known of it.
     """
     kl_scale, ce_scale = scales
     weights = batch.weights if objective.end_weight != 1 and teacher is not None else None
@@ -92,13 +76,9 @@ def batch_losses(
         temperature=objective.temperature,
         transform=student.transform,
     )
-    input_loss = terms.input_loss
-    if isinstance(teacher, Tensor) and objective.match in ("hidden", "cosine"):
+    input_loss, by_states = terms.input_loss, objective.match in ("hidden", "cosine")
+    if isinstance(teacher, Tensor) and (by_states or objective.hidden_weight):
         mine = layer.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
-        distance, _ = hidden_distance(mine, teacher, objective.match, kl_scale, weights)
-        input_loss = input_loss + distance
-    elif isinstance(teacher, Tensor) and objective.hidden_weight:
-        mine = final.flatten(0, 1).index_select(0, batch.positions[: len(teacher)])  # (K, D)
-        distance, _ = hidden_distance(mine, teacher, "hidden", kl_scale * objective.hidden_weight, weights)
-        input_loss = input_loss + distance
+        factor = kl_scale if by_states else kl_scale * objective.hidden_weight
+        input_loss = input_loss + factor * hidden_distance(mine, teacher, objective.match, weights)
     return input_loss, terms.head_loss, terms.kl.sum()

@@ -28,10 +28,9 @@ from vocabx_utils.models import BaseModel, gathered
 from vocabx_utils.progress import progress
 from vocabx_utils.student import Student
 from vocabx_utils.training.blocks import quick_blocks
-from vocabx_utils.training.checks import rows_checksum
+from vocabx_utils.training.checks import bits_checksum
 from vocabx_utils.training.examples import AlignedSet, Ints
-from vocabx_utils.training.goals import Goals, sum_up
-from vocabx_utils.training.old_sums import old_sums
+from vocabx_utils.training.goals import Goals, old_sums, sum_up
 from vocabx_utils.training.processes import leads, sum_over, wait
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
@@ -44,20 +43,12 @@ _LARGER = 4  # times the tokens of a training pass on a GPU: no gradients are ke
 
 @dataclass(frozen=True)
 class TeacherStates:
-    """Hidden states of the teacher and where each example's are.
+    """Hidden states of the teacher and where each example's are."""
 
-    Attributes:
-        rows: per example, (k,) rows of `states` for the positions in `AlignedExample.teacher_at`.
-        states: (R, D), memory-mapped on the host, in its memory or on the device; in the dtype of the storage.
-        base_nats: summed cross-entropy of the teacher over all targets of all examples, in nats, for bits per byte;
-            None unless its likelihood was asked for.
-        beginnings: what the blocks make of the tokens before each first divergence, the same for teacher and students.
-    """
-
-    rows: tuple[Ints, ...]
-    states: Tensor
-    base_nats: float | None
-    beginnings: SharedBeginnings
+    rows: tuple[Ints, ...]  # per example, (k,) rows of `states` for the positions in `AlignedExample.teacher_at`
+    states: Tensor  # (R, D), memory-mapped on the host, in its memory or on the device; in the dtype of the storage
+    base_nats: float | None  # summed cross-entropy over all targets of all examples; None unless it was asked for
+    beginnings: SharedBeginnings  # of each example, the same for teacher and students
 
     @cached_property
     def goals(self) -> Goals:
@@ -120,11 +111,10 @@ def teacher_cache(
 ) -> TeacherStates:
     """Memory-map the file of these examples' states, running the teacher if there is none for exactly this input.
 
-    Nine arguments: those of `ask_teacher`, and how, where, by whom and with which word the file is written.
-
     Args:
-        folder: of the cache; made anew if it holds something else. Unless given, it lies beside the runs under a name
-            derived from model, texts and settings, so that they share it.
+        layer, token_budget, likelihood: see `ask_teacher`.
+        folder: of the cache; made anew if it holds something else. Unless given, it lies beside the runs, which share
+            it, under a name derived from model, texts and settings.
         storage: dtype of the file, the model's unless given; `torch.float8_e4m3fn` takes half of bfloat16.
         tell: receives the announcement of the size, before anything is written, and what a smaller storage changes.
         processes: each runs the teacher on its share and writes its rows of the one file.
@@ -182,17 +172,13 @@ def tokens_of_a_pass(device: torch.device, token_budget: int) -> int:
 
 
 def _layout(base: BaseModel, examples: AlignedSet) -> tuple[list[Ints], int]:
-    """Rows of each example in the matrix of states, and how many there are; refuses what cannot be compared."""
+    """Rows of each example in the matrix of states, and how many there are; refuses what cannot be compared.
+
+    So are ids that the teacher has no trained row for: padding rows would give finite and wrong states.
+    """
     ends = np.cumsum([0, *(len(example.teacher_at()) for example in examples.examples)])
-    rows, total = [np.arange(start, stop) for start, stop in pairwise(ends)], int(ends[-1])
-    if total == 0:
+    if not ends[-1]:
         raise ValueError("no example has an aligned position at or after a divergence: is the text free of new tokens?")
-    _check_ids(base, examples)
-    return rows, total
-
-
-def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
-    """Refuse ids that the teacher has no trained row for: padding rows would give finite and wrong states."""
     for example in examples.examples:
         for ids, limit, whose in (
             (example.original_ids, base.vocab_size, "original"),
@@ -203,6 +189,7 @@ def _check_ids(base: BaseModel, examples: AlignedSet) -> None:
                     f"text {example.source} holds id {odd[0]} under the {whose} tokenizer, expected ids from 0 to "
                     f"{limit - 1} ({base.name} has V = {base.vocab_size}): its tokenizer is not this model's"
                 )
+    return [np.arange(start, stop) for start, stop in pairwise(ends)], int(ends[-1])
 
 
 @torch.no_grad()
@@ -262,9 +249,11 @@ def _key(
     base: BaseModel, examples: AlignedSet, layer: int, token_budget: int, likelihood: bool, dtype: torch.dtype
 ) -> dict[str, Any]:
     """What the states follow from, down to their last bits."""
+    state = base.model.state_dict()
+    sums = [bits_checksum(gathered(state[name])) for name in sorted(state)]
     return {
         "model": base.fingerprint,
-        "weights": _weights_checksum(base),  # the fingerprint samples the weights, and a cache must not be wrong
+        "weights": files.hash_bytes([repr(sums).encode()])[:16],  # the fingerprint only samples them
         "examples": examples.fingerprint(),  # ids and pairs, so the tokenizers and the text
         "dtype": str(base.dtype),
         "stored": str(dtype),
@@ -274,15 +263,6 @@ def _key(
         "device": base.device.type,
         "torch": torch.__version__,
     }
-
-
-def _weights_checksum(base: BaseModel) -> str:
-    state = base.model.state_dict()
-    sums = [
-        rows_checksum(gathered(state[name]).reshape(-1, state[name].shape[-1] if state[name].ndim else 1))
-        for name in sorted(state)
-    ]
-    return files.hash_bytes([repr(sums).encode()])[:16]
 
 
 def _drop_damaged(folder: Path, key: dict[str, Any], tell: Callable[[str], None]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
 from vocabx_utils.training.cross_entropy import IGNORE
+from vocabx_utils.training.fusing import seconds_of
 from vocabx_utils.training.goals import is_plain
 from vocabx_utils.training.losses import LossTerms, phase1_loss
 from vocabx_utils.training.phase1 import Phase1Data
@@ -19,15 +17,10 @@ from vocabx_utils.training.phase1 import Phase1Data
 def time_schemes(
     model: Student, data: Phase1Data, indices: list[int], repeats: int = 6
 ) -> tuple[list[float], list[float]]:
-    """Time a step with one student forward for both sides, and with one for each side.
+    """Return the seconds of steps with one student forward for both sides, and of steps with one for each side.
 
-    In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state.
-
-    Args:
-        repeats: measured steps of each scheme, taken in turns after one that does not count.
-
-    Returns:
-        Seconds of each step of the first and of the second scheme, in pairs.
+    In the second scheme the head's own pass goes forward only: its loss stops at the detached hidden state. Steps are
+    taken in turns, `repeats` of each after one that does not count.
     """
     batch = align_batch(data.train, indices, "last", data.train_teacher.rows).to(model.device)
     beginnings = data.train_teacher.beginnings
@@ -64,16 +57,6 @@ def time_schemes(
 
     for run in (one, two):  # the first step of each allocates
         run()
-    pairs = [(_seconds(one, model.device), _seconds(two, model.device)) for _ in range(repeats)]
+    pairs = [(seconds_of(one, model.device), seconds_of(two, model.device)) for _ in range(repeats)]
     model.zero_grad()
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def _seconds(run: Callable[[], None], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began

@@ -16,16 +16,12 @@ from vocabx_utils.config import FineTuneConfig
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """One variant: its folder, where it starts (see `starts.open_start`) and the stages it goes through.
+    """One variant of fine-tuning."""
 
-    Attributes:
-        settings: what it has otherwise than the configuration says, by the names of `FineTuneConfig`.
-    """
-
-    name: str
-    start: str
+    name: str  # of its folder
+    start: str  # see `starts.open_start`
     stages: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of `FineTuneConfig` that it has otherwise
 
 
 def plan_variants(config: FineTuneConfig) -> tuple[TuningPlan, ...]:

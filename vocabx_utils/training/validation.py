@@ -10,52 +10,24 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from accelerate import PartialState
 from torch import Tensor
 
 from vocabx_utils.student import Student
-from vocabx_utils.training.batches import Batch, align_batch, micro_batches
+from vocabx_utils.training.batches import Batch, Floats, align_batch, micro_batches
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.goals import is_plain
 from vocabx_utils.training.losses import phase1_loss
 from vocabx_utils.training.objectives import Anchor
-from vocabx_utils.training.old_sums import OldSums
 from vocabx_utils.training.processes import sum_over
 from vocabx_utils.training.sharding import even_parts, idle_pass
 from vocabx_utils.training.teacher import TeacherStates
 
 _PLACES = ("old", "new", "identical", "last", "first")
+_SUMS = ("kl", "kl_count", "ce", "ce_count")
 _ANCHORS: tuple[Anchor, Anchor] = ("last", "first")
-FloatArray = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """Sums per new token, each (N,) float64.
-
-    Attributes:
-        kl: KL at the last subtoken, nats.
-        kl_count: places that were compared.
-        ce: CE where the token is the target, nats.
-        ce_count: those places.
-    """
-
-    kl: Tensor
-    kl_count: Tensor
-    ce: Tensor
-    ce_count: Tensor
-
-    @classmethod
-    def zeros(cls, n_new: int, device: torch.device) -> TokenScores:
-        """Return sums over nothing."""
-        return cls(*(torch.zeros(n_new, dtype=torch.float64, device=device) for _ in range(4)))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the sums by name, for a file."""
-        return dict(vars(self))
 
 
 @torch.no_grad()
@@ -66,17 +38,19 @@ def evaluate(
     *,
     token_budget: int = 8192,
     processes: PartialState | None = None,
-) -> tuple[dict[str, float], TokenScores]:
+) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Measure a model on a split; the teacher's states are those of its last layer.
 
     Args:
         token_budget: tokens of a forward pass, padding included.
 
     Returns:
-        Means (CE and KL in nats per position, `bpb` in bits per UTF-8 byte) and sums per new token. A mean over no
-        position is NaN.
+        Means (CE and KL in nats per position, `bpb` in bits per UTF-8 byte), NaN over no position, and sums per new
+        token, (N,) float64 each: `kl` at its last subtoken and `ce` where it is the target, in nats, and how many such
+        places there are, `kl_count` and `ce_count`.
     """
-    device, scores = model.device, TokenScores.zeros(model.n_new, model.device)
+    device = model.device
+    per_token = {name: torch.zeros(model.n_new, dtype=torch.float64, device=device) for name in _SUMS}
     sums = {name: torch.zeros(2, dtype=torch.float64, device=device) for name in _PLACES}  # nats, places
     lengths = [len(e.ids) for e in examples.examples]
     for part in even_parts(model.model, lengths, range(len(lengths)), token_budget, processes):
@@ -91,35 +65,25 @@ def evaluate(
             sums[name][1] += len(values)
         token = last.ids.reshape(-1)[last.positions[: len(kl)]]  # (K,) what the student has read there
         own = last.merged & (token >= model.vocab_size)
-        for total, count, tokens, values in (
-            (scores.kl, scores.kl_count, token[own], kl[own]),
-            (scores.ce, scores.ce_count, last.targets[new], ce[new]),
-        ):
-            total.index_add_(0, tokens - model.vocab_size, values)
-            count.index_add_(0, tokens - model.vocab_size, torch.ones_like(values))
-    sum_over([*sums.values(), *scores.tensors().values()], processes)
+        for name, tokens, values in (("kl", token[own], kl[own]), ("ce", last.targets[new], ce[new])):
+            per_token[name].index_add_(0, tokens - model.vocab_size, values)
+            per_token[f"{name}_count"].index_add_(0, tokens - model.vocab_size, torch.ones_like(values))
+    sum_over([*sums.values(), *per_token.values()], processes)
     prefix = sum(e.prefix_pairs for e in examples.examples)
     n_bytes = sum(e.n_bytes for e in examples.examples)
-    return _means({name: tuple(values.tolist()) for name, values in sums.items()}, prefix, n_bytes), scores
+    return _means({name: tuple(values.tolist()) for name, values in sums.items()}, prefix, n_bytes), per_token
 
 
 @dataclass(frozen=True)
 class TextScores:
-    """Sums of each example of a split, each (E,) float64, for intervals over texts.
+    """Sums of each example of a split, each (E,) float64, for intervals over texts."""
 
-    Attributes:
-        nats: summed CE of all targets.
-        kl_identical, kl_last: summed KL at identical places after the first divergence and at merged spans, in nats.
-        n_identical, n_last: how many such places there are.
-        n_bytes: UTF-8 bytes of the targets.
-    """
-
-    nats: FloatArray
-    kl_identical: FloatArray
-    kl_last: FloatArray
-    n_identical: FloatArray
-    n_last: FloatArray
-    n_bytes: FloatArray
+    nats: Floats  # summed CE of all targets
+    kl_identical: Floats  # nats, at identical places after the first divergence
+    kl_last: Floats  # nats, at merged spans
+    n_identical: Floats  # how many such places there are
+    n_last: Floats
+    n_bytes: Floats  # UTF-8 bytes of the targets
 
 
 @torch.no_grad()
@@ -146,23 +110,19 @@ def evaluate_texts(
 def _read(
     model: Student, examples: AlignedSet, teacher: TeacherStates, part: list[int]
 ) -> tuple[Batch, tuple[Tensor, Tensor, Tensor]]:
-    """Run a model over some examples: their batch with the anchor `last`, and what `_losses` gives."""
+    """Run a model over some examples: their batch with the anchor `last`, and float64 losses.
+
+    These are (P,) CE and (K,) KL at the positions of that batch, and KL at the merged pairs of the anchor `first`.
+    """
     last, first = (align_batch(examples, part, anchor, teacher.rows).to(model.device) for anchor in _ANCHORS)
     hidden, _ = teacher.beginnings.hidden(model, last.ids, part, new_at=last.new_at)  # (B, T, D)
-    old = teacher.beginnings.sums(model, last, part)
-    return last, _losses(model, teacher, hidden.flatten(0, 1), last, first, old)
-
-
-def _losses(
-    model: Student, teacher: TeacherStates, flat: Tensor, last: Batch, first: Batch, old: OldSums | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(P,) CE and (K,) KL at the positions of `last`, and KL at the merged pairs of `first`, float64."""
-    ones = torch.ones(len(last.targets), device=flat.device)
+    flat, ones = hidden.flatten(0, 1), torch.ones(len(last.targets), device=model.device)
     # in fewer bits the goals' rounding would show in a small KL; in float32 it does not
     known = teacher.goals if model.head.dtype == torch.float32 and is_plain(model.transform) else teacher
     terms = phase1_loss(
         flat[last.positions], model.head, model.head_rows, last.targets,
-        ce_coefficient=ones, teacher=known.take(last.teacher_rows, flat.device), known=old, transform=model.transform,
+        ce_coefficient=ones, teacher=known.take(last.teacher_rows, flat.device),
+        known=teacher.beginnings.sums(model, last, part), transform=model.transform,
     )  # fmt: skip
     at_first = first.positions[: len(first.merged)][first.merged]
     none = torch.full_like(at_first, IGNORE)
@@ -171,7 +131,7 @@ def _losses(
         ce_coefficient=ones[:1].expand(len(none)),
         teacher=known.take(first.teacher_rows[first.merged], flat.device), transform=model.transform,
     )  # fmt: skip
-    return terms.ce.double(), terms.kl.double(), at_merged.kl.double()
+    return last, (terms.ce.double(), terms.kl.double(), at_merged.kl.double())
 
 
 def _means(sums: dict[str, tuple[float, float]], prefix: int, n_bytes: int) -> dict[str, float]:
@@ -204,8 +164,7 @@ def _means(sums: dict[str, tuple[float, float]], prefix: int, n_bytes: int) -> d
 def base_bits_per_byte(teacher: TeacherStates, examples: AlignedSet) -> float:
     """Return the base model's bits per byte on the same stretches, under the original tokenizer.
 
-    Raises:
-        ValueError: the teacher's likelihood was not asked for.
+    ValueError where the teacher's likelihood was not asked for.
     """
     if teacher.base_nats is None:
         raise ValueError("the teacher of validation texts holds no likelihood: ask it with `likelihood=True`")
