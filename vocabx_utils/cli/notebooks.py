@@ -7,6 +7,7 @@ never written. Thread settings of the environment reach the kernel untouched.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -71,8 +72,9 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
     begin = time.monotonic()
     # `python3` is the kernel of this environment, whatever a user has registered under that name
     native = mock.patch.dict(os.environ, JUPYTER_PREFER_ENV_PATH="1")
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it complains of is in our error
     try:
-        with native, _forwarded_lines(say), _peak_memory() as peak:
+        with native, _peak_memory() as peak:
             papermill.execute_notebook(
                 str(source),
                 str(output),
@@ -82,7 +84,7 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
                 language="python",
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
                 progress_bar=False,
-                log_output=True,
+                stderr_file=_Lines(say),  # progress lines and warnings, not tables and prose
                 autosave_cell_every=0,
                 start_timeout=KERNEL_START_S,
             )
@@ -128,34 +130,17 @@ def _failing_cell(output: Path) -> str:
     return f" at code cell {started[-1] + 1} of {len(code)} (`{first.strip()}`)"
 
 
-class _Forwarder(logging.Handler):
-    """Pass on what the kernel writes to standard error: progress lines and warnings, not tables and prose."""
+class _Lines(io.TextIOBase):
+    """Say what is written, line by line."""
 
     def __init__(self, say: Say) -> None:
-        super().__init__(logging.WARNING)
         self.say = say
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno != logging.WARNING:
-            return
-        for line in re.split(r"[\r\n]+", record.getMessage()):
+    def write(self, text: str) -> int:
+        for line in re.split(r"[\r\n]+", text):
             if line.strip():
                 self.say(f"    {line.rstrip()}")
-
-
-@contextlib.contextmanager
-def _forwarded_lines(say: Say) -> Iterator[None]:
-    logger = logging.getLogger("papermill")
-    handler, propagate, level = _Forwarder(say), logger.propagate, logger.level
-    logger.addHandler(handler)
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
-        logger.setLevel(level)
+        return len(text)
 
 
 def _resident(process: Any) -> int:

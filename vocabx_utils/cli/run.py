@@ -86,10 +86,7 @@ def _means_a_path(text: str) -> bool:
 
 
 def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
-    """Build the settings of every stage from all its parameters, and compare those that must fit together.
-
-    All that is out of range or does not fit stands in one ConfigError.
-    """
+    """Build the settings of every stage; all that is out of range or does not fit stands in one ConfigError."""
     problems = []
     for stage, values in parameters.items():
         try:
@@ -103,16 +100,26 @@ def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
 
 def _variants_that_nothing_makes(parameters: dict[str, dict[str, Any]]) -> list[str]:
     """Variants that a notebook asks for although the notebook that makes them will run without them."""
+    from vocabx_utils.training.objectives import parse_variant
+    from vocabx_utils.training.tuning_plans import plan_variants
+
     phase1 = parameters.get("03_phase1_training", {}).get("variants")
     tuning = parameters.get("04_fine_tuning", {})
     evaluated = parameters.get("05_benchmark_evaluation", {}).get("variants", [])
-    problems = _bad_variant_names(phase1 or [])
+    problems = []
+    for name in phase1 or []:
+        try:
+            parse_variant(name)
+        except ValueError as error:
+            problems.append(f"03_phase1_training: {error}.")
     if phase1 is not None:
         for stage, wanted in (("04_fine_tuning", tuning.get("variants", [])), ("05_benchmark_evaluation", evaluated)):
             trained = [name for name in wanted if name != "base" and not name.startswith("tuned_")]
             problems += _lacking(stage, "variants", trained, phase1, "variants of 03_phase1_training")
     if "variants" in tuning:
-        tuned = _tuned_names(tuning)
+        names = FineTuneConfig.field_names()
+        config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})
+        tuned = [plan.name for plan in plan_variants(config)]
         exported = tuning.get("exported", [])
         problems += _lacking("04_fine_tuning", "exported", exported, tuned, "variants that it tunes")
         wanted = [name.removeprefix("tuned_") for name in evaluated if name.startswith("tuned_")]
@@ -120,31 +127,10 @@ def _variants_that_nothing_makes(parameters: dict[str, dict[str, Any]]) -> list[
     return problems
 
 
-def _bad_variant_names(names: Sequence[str]) -> list[str]:
-    from vocabx_utils.training.objectives import parse_variant
-
-    problems = []
-    for name in names:
-        try:
-            parse_variant(name)
-        except ValueError as error:
-            problems.append(f"03_phase1_training: {error}.")
-    return problems
-
-
-def _tuned_names(tuning: dict[str, Any]) -> list[str]:
-    from vocabx_utils.training.tuning_plans import plan_variants
-
-    names = FineTuneConfig.field_names()
-    config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})
-    return [plan.name for plan in plan_variants(config)]
-
-
 def _lacking(stage: str, parameter: str, wanted: Sequence[str], made: Sequence[str], maker: str) -> list[str]:
-    missing = [name for name in wanted if name not in made]
-    if not missing:
-        return []
-    return [f"{stage}: {parameter} names {', '.join(missing)}; expected names among {maker}: {', '.join(made)}."]
+    missing = ", ".join(name for name in wanted if name not in made)
+    expected = f"expected names among {maker}: {', '.join(made)}."
+    return [f"{stage}: {parameter} names {missing}; {expected}"] if missing else []
 
 
 def _run_name(
@@ -206,28 +192,16 @@ def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequenc
     click.echo(f"Read next: {show_path(last)}; `make lab` opens the series.")
 
 
-_shared_options = [
-    click.option("--profile", default="quick", show_default=True, help="quick, gpu, thesis, or a YAML file."),
-    click.option("--run-name", help="Folder below runs/; by default the name of the profile."),
-    click.option(
-        "-p",
-        "typed",
-        type=(str, str),
-        multiple=True,
-        metavar="NAME VALUE",
-        help="Set a parameter in every chosen notebook that declares it, or as 03.NAME in one. Repeatable.",
-    ),
-]
-
-
-def _with_shared_options(command: Any) -> Any:
-    for option in reversed(_shared_options):
-        command = option(command)
-    return command
+def _shared_options(command: Any) -> Any:
+    profile = click.option("--profile", default="quick", show_default=True, help="quick, gpu, thesis, or a YAML file.")
+    run_name = click.option("--run-name", help="Folder below runs/; by default the name of the profile.")
+    told = "Set a parameter in every chosen notebook that declares it, or as 03.NAME in one. Repeatable."
+    typed = click.option("-p", "typed", type=(str, str), multiple=True, metavar="NAME VALUE", help=told)
+    return profile(run_name(typed(command)))
 
 
 @click.command()
-@_with_shared_options
+@_shared_options
 @click.option("--only", multiple=True, metavar="NN", help="Run this notebook only. Repeatable.")
 def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]) -> None:
     """Execute the notebooks of the series in order.
@@ -241,7 +215,7 @@ def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], 
 
 @click.command("run-notebook")
 @click.argument("notebook", metavar="NN")
-@_with_shared_options
+@_shared_options
 @click.option("--replace", is_flag=True, help="Do work again that was done with other settings.")
 @click.option("--minutes", type=click.FloatRange(0), default=0, help="Stop a notebook that takes longer.")
 @click.option("--gpus", type=click.IntRange(0), help="Let it see so many free cards only; 0 for none. Default: all.")
