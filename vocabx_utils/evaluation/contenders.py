@@ -71,8 +71,7 @@ def extended_tokenizer(run: runs.Run) -> Path:
 
 def read_pairs(run: runs.Run, split: str) -> list[corpus.Pair]:
     """Return the pairs of a split of notebook 01: `tokenizer`, `train` or `validation`."""
-    rows = files.read_jsonl(run.require("01", f"splits/{split}.jsonl"))
-    return [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
+    return corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"))
 
 
 def held_out_spans(

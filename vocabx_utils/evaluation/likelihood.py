@@ -18,6 +18,7 @@ from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import reference_text
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
+from vocabx_utils.tokenizer_files import original_vocab_size
 
 
 def bits_per_byte(
@@ -149,7 +150,7 @@ def score_spans(
     items = [_scored(tokenizer, span, max_tokens) for span in spans]
     texts, starts = [ids for ids, _ in items], [first for _, first in items]
     rows = cast(Any, model.get_input_embeddings()).weight.shape[0]
-    reader = Student(model, min(rows, max(tokenizer.get_vocab().values()) + 1))
+    reader = Student(model, min(rows, original_vocab_size(tokenizer)))
     nats = reader.negative_log_likelihood(texts, starts, batch_tokens=batch_tokens)
     return [
         SpanScore(span.task_id, value / math.log(2), span.size, len(ids) - first)

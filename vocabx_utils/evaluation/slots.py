@@ -59,7 +59,7 @@ class SlotDecoder:
         self, model: PreTrainedModel, *, slots: int, length: int, ids: int, graphs: bool | None = None
     ) -> None:
         self.model, self.ids, self.slots = model, ids, slots
-        self.device, self.dtype = placement(model)
+        self.device, self.dtype = model.device, model.dtype
         self.graphs = self.device.type == "cuda" if graphs is None else graphs
         self.length = _rounded(length + _CHUNK, _GRAPH_BLOCK if self.graphs else _BLOCK)
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, self.length)
@@ -246,21 +246,13 @@ def cache_bytes(model: PreTrainedModel, length: int) -> int:
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * width * placement(model)[1].itemsize * length
-
-
-def placement(model: PreTrainedModel) -> tuple[torch.device, torch.dtype]:
-    """Return device and dtype of the input embedding."""
-    weight = cast(Tensor, model.get_input_embeddings().weight)
-    return weight.device, weight.dtype
+    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize * length
 
 
 def supports(model: PreTrainedModel) -> bool:
     """Tell whether the model lets its attention be replaced and attends to all earlier tokens."""
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    backend = getattr(type(model), "_supports_attention_backend", False)
-    return bool(backend) and kinds == {"full_attention"}
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"]
+    return getattr(type(model), "_supports_attention_backend", False) and set(kinds) == {"full_attention"}
 
 
 def _rounded(value: int, step: int) -> int:
