@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompt_parts import FENCE, TEMPLATE_STOPS
-from vocabx_utils.evaluation.prompts import Prompt
+from vocabx_utils.evaluation.prompts import FENCE, TEMPLATE_STOPS, Prompt
 from vocabx_utils.evaluation.statements import defines, global_names, parse_error, parses, reachable
 
 # The text of a special token that a model spelt out, whole or begun: "<|endoftext|>", "<|endof", "</s>", "<".
