@@ -27,7 +27,7 @@ COMMANDS = {
     "collect": Entry("collect", "collect", "Collect parameters and metrics of many runs in one table."),
     "lab": Entry("lab", "lab", "Open JupyterLab on the checkout, with working copies of the notebooks."),
     "models": Entry("models", "models", "Fetch the models that the series uses."),
-    "info": Entry("info", "info", "Show versions, devices, memory, and which data and models are reachable."),
+    "info": Entry("models", "info", "Show versions, devices, memory, and which data and models are reachable."),
     "tokens": Entry("tokens", "tokens", "Propose new tokens, and audit an extended tokenizer."),
     "export": Entry("export", "export", "Write a checkpoint as a plain Hugging Face folder."),
     "eval-env": Entry("evaluation", "eval_env", "Build the pinned environments in which answers run."),

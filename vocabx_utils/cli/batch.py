@@ -15,7 +15,7 @@ import click
 
 from vocabx_utils.cli import UserPath
 from vocabx_utils.cli.grid import Cell, Grid, read_grid
-from vocabx_utils.cli.limits import stoppable
+from vocabx_utils.cli.notebooks import stoppable
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.layers import layered_environment
 from vocabx_utils.locks import writing

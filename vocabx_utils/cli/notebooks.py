@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,10 @@ KERNEL_START_S = 600  # a busy machine or a cold network disk takes minutes to i
 
 class NotebookFailed(RuntimeError):
     """A notebook stopped before its end; the message names the cell, the error and the partial output."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A notebook has to stop, for the reason in the message; whoever starts kernels ends them as on Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
 def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
     """Execute a notebook into `output`, which is written after each cell, so a failure leaves the part that was done.
 
-    NotebookFailed where a cell raised, the kernel died, or the notebook was stopped (Ctrl-C, `limits.stoppable`).
+    NotebookFailed where a cell raised, the kernel died, or the notebook was stopped (Ctrl-C, `stoppable`).
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -106,6 +111,32 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
             "programs if the machine is busy, and run the same command again."
         ) from error
     return Timing(source.stem, time.monotonic() - begin, peak())
+
+
+@contextlib.contextmanager
+def stoppable(minutes: float = 0) -> Iterator[None]:
+    """Raise `Stopped` inside the block on SIGTERM, and after a number of minutes (0 for no limit).
+
+    Schedulers end jobs by SIGTERM, which would leave a kernel behind. Call it from the main thread.
+    """
+    reasons = {"SIGTERM": "it was told to end (SIGTERM)", "SIGALRM": f"it took longer than {minutes:g} min"}
+    held: dict[int, Any] = {}
+
+    def stop(number: int, _frame: Any) -> None:
+        raise Stopped(reasons[signal.Signals(number).name])
+
+    for name in reasons:
+        if hasattr(signal, name):  # Windows has no alarms
+            held[getattr(signal, name)] = signal.signal(getattr(signal, name), stop)
+    try:
+        if minutes and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+        yield
+    finally:
+        if minutes and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in held.items():
+            signal.signal(number, handler)
 
 
 def _describe(output: Path, problem: str) -> str:

@@ -16,8 +16,7 @@ from unittest import mock
 import click
 
 from vocabx_utils.cli.cards import VISIBLE, own_cards
-from vocabx_utils.cli.limits import stoppable
-from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
+from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks, stoppable
 from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
 from vocabx_utils.config import FineTuneConfig, check_params
 from vocabx_utils.files import read_json, write_json
