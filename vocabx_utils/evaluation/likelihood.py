@@ -15,7 +15,7 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompts import reference_text
+from vocabx_utils.evaluation.prompts import begin_text, reference_text
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
 from vocabx_utils.tokenizer_files import original_vocab_size
@@ -93,8 +93,7 @@ def whole_spans(
     Returns:
         Spans that have something to score, from the first place where all tokenizers have a boundary.
     """
-    begun = tokenizers[0]("")["input_ids"][:1] == [tokenizers[0].bos_token_id]
-    begin = str(tokenizers[0].bos_token) if begun else ""
+    begin = begin_text(tokenizers[0])
     spans = []
     for name, part in ((name, part) for name, text in texts if text for part in _parts(text, tokenizers, most)):
         given = begin + part

@@ -181,8 +181,13 @@ def _prompt_text(tokenizer: PreTrainedTokenizerBase, style: str, query: str, hea
     """Return query and head in the template of the style, or behind the BOS token that the tokenizer itself puts."""
     if style != "completion":
         return corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    return begin_text(tokenizer) + query + head
+
+
+def begin_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the begin token that the tokenizer itself puts before a text, as text; nothing where it puts none."""
     begun = tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
-    return (str(tokenizer.bos_token) if begun else "") + query + head
+    return str(tokenizer.bos_token) if begun else ""
 
 
 def _probes(head: str) -> tuple[str, ...]:

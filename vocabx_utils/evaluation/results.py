@@ -48,10 +48,6 @@ class Result:
         """Whether the answer is right."""
         return self.status == "pass"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the line of the results file."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, row: Mapping[str, Any], place: str) -> Result:
         """Read a line; `place` names it in the `ValueError` about a missing field."""
@@ -95,7 +91,7 @@ class ResultsFile:
         """Write one result and sync it; an `OSError` (full disk) says what is kept."""
         if self.path is not None:
             try:
-                append_jsonl(self.path, result.to_dict())
+                append_jsonl(self.path, dataclasses.asdict(result))
             except OSError as error:
                 raise OSError(
                     error.errno,
