@@ -55,8 +55,7 @@ def build(name: str, added: tuple[str, ...], bare: bool, python: Path | None) ->
     groups = (() if bare else RECIPES[name].default) + added
     environment = build_environment(name, groups=groups, python=python, say=click.echo)
     click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-    missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
-    if missing:
+    if missing := sorted(set(DATA_FOLDERS) - set(environment.view.data)):
         click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
 
@@ -232,7 +231,6 @@ def _report(results: Sequence[Result]) -> None:
     click.echo(f"{passed} of {len(results)} answers pass ({passed / max(len(results), 1):.1%})")
     for reason, count in Counter(row.reason or row.status for row in results if not row.passed).most_common():
         click.echo(f"  {reason}: {count}")
-    flagged = [row.task_id for row in results if row.flags]
-    if flagged:
+    if flagged := [row.task_id for row in results if row.flags]:
         more = " ..." if len(flagged) > 10 else ""
         click.echo(f"  {len(flagged)} answers mention what a cheating one would: {', '.join(flagged[:10])}{more}")

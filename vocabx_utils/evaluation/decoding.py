@@ -47,8 +47,6 @@ def generate(
 ) -> list[Completion]:
     """Answer prompts, of at least one token each, greedily; the replies are in the order of the prompts.
 
-    Eight arguments: three that say what, and the rest how.
-
     Args:
         max_new_tokens: longest reply, in tokens, 1 or more.
         batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
@@ -119,10 +117,9 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], ids: Sequence[int]) -> str:
-    """Decode a reply together with the end of its prompt and cut by text; special tokens are left out.
+    """Decode a reply, without special tokens, together with the end of its prompt, and cut by text.
 
-    Decoded alone, a reply loses its leading space with SentencePiece tokenizers, and with it the indentation
-    of a function body.
+    Decoded alone, a reply loses its leading space with SentencePiece tokenizers: the indentation of a function body.
     """
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     context = list(prompt_ids[-8:])
@@ -137,8 +134,7 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int
 class Healing:
     """Prompts whose ends were taken back and said again, greedily and with the rest of the token that they cut apart.
 
-    Attributes:
-        prompts: the prompts with what was said in place of their ends.
+    `prompts` are the prompts with what was said in place of their ends.
     """
 
     def __init__(

@@ -87,11 +87,7 @@ def whole_spans(
 ) -> list[Span]:
     """Lay out whole texts, each with its name, to be scored with several tokenizers as `bits_per_byte` does.
 
-    Args:
-        most: tokens of the longest part; longer texts become several spans of one name.
-
-    Returns:
-        Spans that have something to score, from the first place where all tokenizers have a boundary.
+    A text of more than `most` tokens becomes several spans of one name; one with nothing to score, none.
     """
     begin = begin_text(tokenizers[0])
     spans = []
@@ -202,20 +198,20 @@ def new_token_counts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
 ) -> list[tuple[int, int]]:
     """Count new tokens (from `first_new_id` on) and all tokens of prompt and reference solution of each problem."""
-    return _counts((problem.complete_prompt + problem.reference for problem in problems), tokenizer, first_new_id)
-
-
-def _counts(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, first_new_id: int) -> list[tuple[int, int]]:
-    encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
-    return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
+    return _counts([row.complete_prompt + row.reference for row in problems], tokenizer, first_new_id)
 
 
 def part_counts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
 ) -> dict[str, list[tuple[int, int]]]:
-    """Count new tokens and all tokens of each problem, apart in what is asked (`prompts`) and in `solutions`."""
+    """Count them as `new_token_counts`, apart in what is asked (`prompts`) and in `solutions`."""
     texts = {"prompts": [row.prompt for row in problems], "solutions": [row.reference for row in problems]}
     return {part: _counts(some, tokenizer, first_new_id) for part, some in texts.items()}
+
+
+def _counts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, first_new_id: int) -> list[tuple[int, int]]:
+    encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
 
 
 def _scored(tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> tuple[list[int], int]:

@@ -138,16 +138,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def _stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequence[str]) -> tuple[str, list[int]]:
     """Cut a text back to where the tokenization no longer depends on what follows.
 
-    A prompt that ends in a line break is one token sequence alone and another one inside the full text if
-    the tokenizer joins the break with the indentation after it. The model has then never seen the prompt's
-    last token in this place. What follows is taken to be code; a blank line may still join.
-
-    Args:
-        probes: usual continuations, such as `"    x"`.
-
-    Returns:
-        The longest prefix of `text` whose last tokens stay the same before every probe, and its ids. The
-        whole text is returned where that would cost more than the last line.
+    A tokenizer may join the line break at the end of a prompt with the indentation after it: the model has then never
+    seen the prompt's last token in this place. Probes are usual continuations, such as `"    x"`; a blank line may
+    still join. The whole text is returned where the cut would cost more than the last line.
     """
     kept, tail = text, _TAIL
     for _ in range(8):

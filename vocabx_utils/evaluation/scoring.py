@@ -59,9 +59,9 @@ def passes(results: Iterable[Result]) -> dict[str, bool]:
 
 
 def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | None = None) -> dict[str, Count]:
-    """Count passed, kept and all problems by benchmark, in the order of the thesis's table, then HumanEval and MBPP.
+    """Count passed, kept and all problems by benchmark, with one answer each, in the order of the thesis's table.
 
-    There is one answer to a problem; a benchmark without ids in `kept` keeps all its problems.
+    A benchmark without ids in `kept` keeps all its problems.
     """
     found = passes(results)
     valid = _kept_passes(found, kept)
