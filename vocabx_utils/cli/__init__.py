@@ -91,6 +91,19 @@ class UserPath(click.Path):
         return super().convert(Path(value).expanduser(), param, ctx)
 
 
+glob_option = click.option(
+    "--glob",
+    default="*",
+    show_default=True,
+    help="Files to read, as in a .gitignore file: '*.c', 'src/**/*.py', '!tests/'; several separated by commas.",
+)
+all_files_option = click.option(
+    "--all-files",
+    is_flag=True,
+    help="Read what .gitignore names, and usual clutter (lock files, SVG, notebooks, node_modules, …), too.",
+)
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="vocabx-utils", prog_name="vocabx")
 def main() -> None:

@@ -31,12 +31,12 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run, checked."""
+    """What will run, checked; notebooks go by their full names, in order."""
 
     profile: str  # `quick`, the name of a shipped profile, or a YAML file
     run_name: str  # folder below `runs/`
-    sources: dict[str, Path]  # source notebooks by full name, in order
-    parameters: dict[str, dict[str, Any]]  # values to inject, by full name
+    sources: dict[str, Path]
+    parameters: dict[str, dict[str, Any]]  # values to inject
     settings: dict[str, dict[str, Any]]  # those and the defaults of all others
 
 
@@ -55,7 +55,7 @@ def make_plan(
     selected = select_notebooks(available, tuple(only))
     declared = {stage: declared_parameters(path) for stage, path in available.items()}
     values = assign_parameters(declared, load_profile(profile, as_text=True), typed, selected)
-    name = run_name or _run_name(profile, selected, declared, values)
+    name = run_name or _run_name(profile, values)
     if not RUN_NAME.fullmatch(name):
         raise ConfigError(f"run name is {name!r}; expected letters, digits, '.', '_' and '-' only.")
     for stage in selected:
@@ -132,21 +132,11 @@ def _lacking(stage: str, parameter: str, wanted: Sequence[str], made: Sequence[s
     return [f"{stage}: {parameter} names {missing}; {expected}"] if missing else []
 
 
-def _run_name(
-    profile: str,
-    selected: list[str],
-    declared: dict[str, dict[str, Parameter]],
-    values: dict[str, dict[str, Any]],
-) -> str:
-    given = {values[stage]["run_name"] for stage in selected if "run_name" in values[stage]}
+def _run_name(profile: str, values: dict[str, dict[str, Any]]) -> str:
+    given = {given["run_name"] for given in values.values() if "run_name" in given}
     if len(given) > 1:
         raise ConfigError(f"run_name differs between notebooks ({', '.join(sorted(given))}); they share one folder.")
-    if given:
-        return str(given.pop())
-    if profile != "quick":
-        return Path(profile).stem
-    defaults = [declared[stage]["run_name"].default for stage in selected if "run_name" in declared[stage]]
-    return str(defaults[0]) if defaults else "quick"
+    return str(given.pop()) if given else Path(profile).stem
 
 
 def _execute(plan: Plan, folder: Path) -> list[Timing]:

@@ -93,34 +93,35 @@ class SlotDecoder:
                 f"a prompt of {longest} tokens and a reply of {max_new_tokens} do not fit into slots of "
                 f"{self.length - _CHUNK}: make the decoder with a larger `length`"
             )
+
+        def extend(row: Row, new: list[int]) -> bool:
+            """Add ids to a row, and tell whether it is done."""
+            new = new[: max_new_tokens - len(row.ids)]
+            row.ids.extend(new)
+            return is_done(row, len(new)) or len(row.ids) >= max_new_tokens
+
         waiting = list(reversed(order))
         active: list[Row | None] = [None] * self.slots
         self.cache.rows = self.slots
         with slot_attention(self.model):
             while waiting or any(active):
-                yield from self._refill(prompts, waiting, active, is_done, max_new_tokens)
+                yield from self._refill(prompts, waiting, active, extend)
                 if not waiting:
                     active = self._compact(active)
                 if not any(active):
                     continue
                 new = self._chunk(active)
                 for slot, row in enumerate(active):
-                    if row is not None and self._extend(row, new[slot], is_done, max_new_tokens):
+                    if row is not None and extend(row, new[slot]):
                         yield row
                         active[slot] = None
-
-    def _extend(self, row: Row, new: list[int], is_done: IsDone, max_new_tokens: int) -> bool:
-        new = new[: max_new_tokens - len(row.ids)]
-        row.ids.extend(new)
-        return is_done(row, len(new)) or len(row.ids) >= max_new_tokens
 
     def _refill(
         self,
         prompts: Sequence[Sequence[int]],
         waiting: list[int],
         active: list[Row | None],
-        is_done: IsDone,
-        max_new_tokens: int,
+        extend: Callable[[Row, list[int]], bool],
     ) -> Iterator[Row]:
         """Run waiting prompts into free slots, a bounded number of tokens a pass."""
         free = [slot for slot, row in enumerate(active) if row is None]
@@ -129,18 +130,17 @@ class SlotDecoder:
             return
         while free and waiting:
             batch: list[Row] = []
-            widest = 0
-            while free[len(batch) :] and waiting:
-                width = max(widest, len(prompts[waiting[-1]]))
+            width = 0
+            while len(batch) < len(free) and waiting:
+                width = max(width, len(prompts[waiting[-1]]))
                 if batch and width * (len(batch) + 1) > _PROMPT_TOKENS:
                     break
-                widest = width
                 index = waiting.pop()
                 batch.append(Row(index, len(prompts[index])))
             slots, free = free[: len(batch)], free[len(batch) :]
             first = self._prompt_pass([prompts[row.index] for row in batch], slots)
             for row, slot, token in zip(batch, slots, first, strict=True):
-                if self._extend(row, [token], is_done, max_new_tokens):
+                if extend(row, [token]):
                     free.append(slot)
                     yield row
                 else:
