@@ -166,8 +166,8 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
-def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequence[tuple[str, str]]) -> None:
-    plan = make_plan(profile, run_name, only, typed)
+def _run(**asked: Any) -> None:
+    plan = make_plan(**asked)
     folder, begin = runs_root() / plan.run_name, time.monotonic()
     try:
         timings = _execute(plan, folder)
@@ -192,14 +192,14 @@ def _shared_options(command: Any) -> Any:
 @click.command()
 @_shared_options
 @click.option("--only", multiple=True, metavar="NN", help="Run this notebook only. Repeatable.")
-def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]) -> None:
+def run(**asked: Any) -> None:
     """Execute the notebooks of the series in order.
 
     Unknown profiles, notebooks and parameters, and values of the wrong type or out of range, are refused before
     anything runs. Relative paths are below the folder where the command is typed.
     Finished stages of a run with the same settings are skipped; a stopped run continues where it stood.
     """
-    _run(profile, run_name, only, typed)
+    _run(**asked)
 
 
 @click.command("run-notebook")
@@ -209,16 +209,7 @@ def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], 
 @click.option("--minutes", type=click.FloatRange(0), default=0, help="Stop a notebook that takes longer.")
 @click.option("--gpus", type=click.IntRange(0), help="Let it see so many free cards only; 0 for none. Default: all.")
 @click.option("--jobs-per-gpu", type=click.IntRange(1), default=1, help="Runs that may share a card with it.")
-def run_one(
-    notebook: str,
-    profile: str,
-    run_name: str | None,
-    typed: tuple[tuple[str, str], ...],
-    replace: bool,
-    minutes: float,
-    gpus: int | None,
-    jobs_per_gpu: int,
-) -> None:
+def run_one(notebook: str, replace: bool, minutes: float, gpus: int | None, jobs_per_gpu: int, **asked: Any) -> None:
     """Execute one notebook of the series.
 
     NN is its number or name, such as 03. Earlier notebooks must have written their part of the same run.
@@ -228,4 +219,4 @@ def run_one(
         values = ({REPLACE: "1"} if replace else {}) | ({VISIBLE: seen} if seen is not None else {})
         stack.enter_context(mock.patch.dict(os.environ, values))
         stack.enter_context(stoppable(minutes))
-        _run(profile, run_name, [notebook], typed)
+        _run(only=[notebook], **asked)

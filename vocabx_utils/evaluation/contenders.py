@@ -156,7 +156,7 @@ def answered(run: runs.Run) -> dict[str, list[dict[str, Any]]]:
 def execute_answered(
     run: runs.Run, answers: Mapping[str, Sequence[Mapping[str, Any]]], *, workers: int = 2, strict: bool = True
 ) -> dict[str, list[Result]]:
-    """Execute the `answered` rows of a run on a machine without its models, where those were written without a sandbox.
+    """Execute the rows of `answered`, written elsewhere, such as on a machine without a sandbox; no model is needed.
 
     Results go where notebook 05 puts them, so that what is there already is not executed again; those of the reference
     solutions, the control, come first. A `ValueError` where the contenders answered different problems; for other
