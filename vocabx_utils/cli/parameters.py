@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,15 +155,16 @@ def assign_parameters(
     for stage in declared:
         for name, value in notebook_params(profile, stage, declared[stage]).items():
             if name in declared[stage]:
-                checked = _attempt(problems, f"profile, {stage}: ", _read_value, declared[stage][name], value)
-                values.get(stage, {})[name] = checked
+                with noting(problems, f"profile, {stage}: "):
+                    values.get(stage, {})[name] = _read_value(declared[stage][name], value)
     for spelled, text in typed:
         aimed, name = _aim(spelled, chosen)
         takers = [stage for stage in aimed if name in declared[stage]]
         if not takers:
             problems.append(_explain_unknown(name, {n for stage in aimed for n in declared[stage]}, aimed))
         for stage in takers:
-            values[stage][name] = _attempt(problems, f"-p, {stage}: ", parse_text, declared[stage][name], text)
+            with noting(problems, f"-p, {stage}: "):
+                values[stage][name] = parse_text(declared[stage][name], text)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return values
@@ -183,12 +184,13 @@ def _aim(spelled: str, chosen: list[str]) -> tuple[list[str], str]:
     return [stage], name
 
 
-def _attempt(problems: list[str], where: str, check: Any, parameter: Parameter, value: Any) -> Any:
+@contextlib.contextmanager
+def noting(problems: list[str], where: str) -> Iterator[None]:
+    """Add the text of a ConfigError in the block to the problems, behind words that say where it was."""
     try:
-        return check(parameter, value)
+        yield
     except ConfigError as error:
         problems.append(f"{where}{error}")
-    return None
 
 
 def _unknown_names(declared: Mapping[str, Mapping[str, Parameter]], profile: Mapping[str, Any]) -> list[str]:

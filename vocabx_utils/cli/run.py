@@ -17,7 +17,7 @@ import click
 
 from vocabx_utils.cli.cards import VISIBLE, own_cards
 from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks, stoppable
-from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
+from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters, noting
 from vocabx_utils.config import FineTuneConfig, check_params
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.locks import writing
@@ -86,12 +86,10 @@ def _means_a_path(text: str) -> bool:
 
 def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
     """Build the settings of every stage; all that is out of range or does not fit stands in one ConfigError."""
-    problems = []
+    problems: list[str] = []
     for stage, values in parameters.items():
-        try:
+        with noting(problems, f"{stage}: "):
             check_params(stage, values)
-        except ConfigError as error:
-            problems.append(f"{stage}: {error}")
     problems = problems or _variants_that_nothing_makes(parameters)
     if problems:
         raise ConfigError("\n".join(problems))
