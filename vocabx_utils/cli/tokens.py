@@ -121,10 +121,9 @@ def audit(
     extension_folder: Path | None,
     run_name: str | None,
     folder: Path | None,
-    glob: str,
-    all_files: bool,
     check_text: Path | None,
     words: int,
+    **chosen: Any,
 ) -> None:
     """Audit an extension: dead tokens, changed words, round trips, gains. Exit status 1 when one is broken."""
     from vocabx_utils.vocabulary.audit import CHECK_TEXT, audit_extension, texts_by_type
@@ -133,7 +132,7 @@ def audit(
     where, texts, training = _audit_inputs(extension_folder, run_name)
     extension = load_extension(where)
     if folder is not None:
-        tree = read_source_tree(folder, glob, all_files=all_files)
+        tree = read_source_tree(folder, **chosen)
         _print_tree(tree)
         texts = texts_by_type(tree.documents)
     text = check_text.read_text(encoding="utf-8") if check_text else CHECK_TEXT

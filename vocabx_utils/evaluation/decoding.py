@@ -250,8 +250,7 @@ def _by_slots(
             finishes[row.index] = finish
         return finish is not None
 
-    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index].ids))
-    for row in decoder.decode([prompt.ids for prompt in prompts], order, is_done, max_new_tokens):
+    for row in decoder.decode([prompt.ids for prompt in prompts], is_done, max_new_tokens):
         yield row.index, reader.completion(row.ids, finishes.get(row.index, "length"), prompts[row.index])
 
 

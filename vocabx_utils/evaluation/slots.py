@@ -41,9 +41,6 @@ class Row:
         return self.prompt_length + len(self.ids) - 1
 
 
-IsDone = Callable[[Row, int], bool]  # (row, number of new ids) -> the row is done
-
-
 class SlotDecoder:
     """Decodes many prompts greedily in a fixed number of slots.
 
@@ -74,18 +71,15 @@ class SlotDecoder:
 
     @torch.inference_mode()
     def decode(
-        self, prompts: Sequence[Sequence[int]], order: Sequence[int], is_done: IsDone, max_new_tokens: int
+        self, prompts: Sequence[Sequence[int]], is_done: Callable[[Row, int], bool], max_new_tokens: int
     ) -> Iterator[Row]:
-        """Yield the rows as they finish, with the reply in `row.ids`.
+        """Yield the rows as they finish, with the reply, of `max_new_tokens` ids at most, in `row.ids`.
+
+        A `ValueError` where a prompt and its reply are longer than the slots.
 
         Args:
             prompts: token ids of each prompt.
-            order: indices of the prompts in the order in which they enter; longest first is fastest.
             is_done: called with a row and the number of its new ids; may shorten `row.ids`.
-            max_new_tokens: rows end at this many ids.
-
-        Raises:
-            ValueError: a prompt and its reply are longer than the slots.
         """
         longest = max(map(len, prompts), default=0)
         if longest + max_new_tokens + _CHUNK > self.length:
@@ -100,7 +94,8 @@ class SlotDecoder:
             row.ids.extend(new)
             return is_done(row, len(new)) or len(row.ids) >= max_new_tokens
 
-        waiting = list(reversed(order))
+        # The longest enter first, from the end of the list; prompts of one length in their order.
+        waiting = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))[::-1]
         active: list[Row | None] = [None] * self.slots
         self.cache.rows = self.slots
         with slot_attention(self.model):
