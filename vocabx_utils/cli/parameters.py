@@ -98,14 +98,14 @@ def parse_text(parameter: Parameter, text: str) -> Any:
         return text
     if isinstance(parameter.default, list | tuple):
         return _read_value(parameter, _split_items(parameter, text))
-    return parameter.check(_plain_value(text), text)
+    return parameter.check(_plain_value(text, whole=not isinstance(parameter.default, float)), text)
 
 
-def _plain_value(text: str) -> Any:
+def _plain_value(text: str, *, whole: bool) -> Any:
     word = text.strip().lower()
     if word in _WORDS:
         return _WORDS[word]
-    for kind in (int, float):
+    for kind in (int, float) if whole else (float,):
         with contextlib.suppress(ValueError):
             return kind(word)
     return text
