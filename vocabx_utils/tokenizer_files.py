@@ -21,7 +21,7 @@ from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
     from vocabx_utils.models import BaseModel
 
@@ -139,7 +139,7 @@ def _check_rebuilt(source: str, built: Any) -> None:
         )
 
 
-def original_vocab_size(tokenizer: PreTrainedTokenizerFast) -> int:
+def original_vocab_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return `V`: one more than the largest id that the tokenizer can produce.
 
     `tokenizer.vocab_size` leaves added tokens out, and `len` counts entries, which may have gaps.

@@ -24,22 +24,23 @@ def test_short_texts_are_one_ngram() -> None:
 
 def test_a_copied_problem_is_found_by_text_and_by_name() -> None:
     problems = [mbpp_problem()]
-    by_text = overlap([CLEAN, COPIED], problems, n=6, names=False)
+    by_text = overlap([CLEAN, COPIED], problems, n=6)
     assert by_text.touched_pairs == {1} and by_text.hits[0].ngrams > 0
     renamed = Pair("Another.", "def twice(values): ...")
     by_name = overlap([CLEAN, renamed], problems)
-    assert by_name.hits[0].name == "twice" and by_name.named_problems == {"Mbpp/11"}
+    assert (by_name.hits[0].name, by_name.hits[0].ngrams, by_name.row()["by function name"]) == ("twice", 0, 1)
 
 
 def test_a_problem_quoted_in_a_query_is_found() -> None:
     quoted = Pair("Please solve: write a FUNCTION that doubles a number.\nassert twice(2) == 4", "no")
-    assert overlap([quoted], [mbpp_problem()], n=8, names=False).touched_problems == {"Mbpp/11"}
+    report = overlap([quoted], [mbpp_problem()], n=8)
+    assert {hit.task_id for hit in report.hits} == {"Mbpp/11"} and report.row()["touched"] == 1
 
 
 def test_text_shared_by_problems_does_not_count() -> None:
     problems = [humaneval_problem(0), humaneval_problem(1)]
     pair = Pair(problems[0].prompt, problems[0].reference)
-    assert overlap([pair], problems, names=False).hits == ()
+    assert overlap([pair], problems).hits == ()
 
 
 def test_everyday_names_do_not_count() -> None:
@@ -52,14 +53,6 @@ def test_filter_keeps_order_and_reports() -> None:
     assert [report.row()["pairs touched"] for report in reports] == [1, 0]
 
 
-def test_share_is_a_threshold() -> None:
-    half = Pair("q", "Write a function that doubles")
-    assert overlap([half], [mbpp_problem()], n=3, names=False).hits
-    assert not overlap([half], [mbpp_problem()], n=3, share=0.9, names=False).hits
-
-
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="n=1"):
         overlap([CLEAN], [mbpp_problem()], n=1)
-    with pytest.raises(ValueError, match="share"):
-        overlap([CLEAN], [mbpp_problem()], share=2.0)

@@ -8,8 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.evaluation.answers import extract_answer, find_stop
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompt_parts import ds1000_context
-from vocabx_utils.evaluation.prompts import build_prompt, encode, reference_text
+from vocabx_utils.evaluation.prompts import build_prompt, ds1000_context, encode, reference_text
 
 PROBLEMS = [humaneval_problem(), mbpp_problem(), bigcodebench_problem(), ds1000_problem(), ds1000_problem(inside=True)]
 STYLES = ["thesis", "chat", "completion"]

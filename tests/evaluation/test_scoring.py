@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_mean_pass_at_k_averages_over_problems() -> None:
 def test_stored_evaluations_become_one_table(tmp_path: Path) -> None:
     assert measured_table(tmp_path / "nothing").empty
     for variant, passed in (("base", True), ("mean_ce", False)):
-        rows = [result("HumanEval/0", passed).to_dict(), result("HumanEval/1").to_dict()]
+        rows = [asdict(result("HumanEval/0", passed)), asdict(result("HumanEval/1"))]
         files.write_jsonl(tmp_path / "Model-1B" / variant / "results_humaneval.jsonl", rows)
     table = measured_table(tmp_path).loc["Model-1B"].set_index("model")
     assert table["HumanEval passed"].to_dict() == {"base": "1/2", "mean_ce": "0/2"}

@@ -27,7 +27,7 @@ COMMANDS = {
     "collect": Entry("collect", "collect", "Collect parameters and metrics of many runs in one table."),
     "lab": Entry("lab", "lab", "Open JupyterLab on the checkout, with working copies of the notebooks."),
     "models": Entry("models", "models", "Fetch the models that the series uses."),
-    "info": Entry("info", "info", "Show versions, devices, memory, and which data and models are reachable."),
+    "info": Entry("models", "info", "Show versions, devices, memory, and which data and models are reachable."),
     "tokens": Entry("tokens", "tokens", "Propose new tokens, and audit an extended tokenizer."),
     "export": Entry("export", "export", "Write a checkpoint as a plain Hugging Face folder."),
     "eval-env": Entry("evaluation", "eval_env", "Build the pinned environments in which answers run."),
@@ -89,6 +89,19 @@ class UserPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path after the checks of `click.Path`."""
         return super().convert(Path(value).expanduser(), param, ctx)
+
+
+glob_option = click.option(
+    "--glob",
+    default="*",
+    show_default=True,
+    help="Files to read, as in a .gitignore file: '*.c', 'src/**/*.py', '!tests/'; several separated by commas.",
+)
+all_files_option = click.option(
+    "--all-files",
+    is_flag=True,
+    help="Read what .gitignore names, and usual clutter (lock files, SVG, notebooks, node_modules, …), too.",
+)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

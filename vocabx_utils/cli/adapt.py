@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vocabx_utils.cli import UserPath
+from vocabx_utils.cli import UserPath, all_files_option, glob_option
 
 _STRATEGY = "Cut words as before, let tokens cross words, or take what saves more on the validation files."
 _RATE = "Peak rate of phase 1; turns the sweep off. Default: chosen by a short sweep."
@@ -23,8 +23,8 @@ _RATE = "Peak rate of phase 1; turns the sweep off. Default: chosen by a short s
 @click.option("--objective", default="kl_last_ce0.03", show_default=True, help="What the new input rows minimise.")
 @click.option("--fine-tune", default="none", show_default=True, type=click.Choice(["none", "lora"]),
               help="What follows on the new rows.")  # fmt: skip
-@click.option("--glob", default="*", show_default=True, help="Files to read, as in a .gitignore file: '*.c,!tests/'.")
-@click.option("--all-files", is_flag=True, help="Read what .gitignore names, and usual clutter, too.")
+@glob_option
+@all_files_option
 @click.option("--learning-rate", default=0.0, show_default=False, help=_RATE)
 @click.option("--epochs", default=0, help="Passes over the training windows. Default: chosen by the sweep.")
 @click.option("--windows-per-token", default=0, help="Training windows a new token. Default: 8 on a CPU, 32 on a GPU.")

@@ -27,13 +27,8 @@ Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 def execute_run(run_name: str, reference: str, *, workers: int, strict: bool, say: Callable[[str], object]) -> None:
     """Execute the answers of a run, write `table.csv` and the verdicts that rest on them, and say what was found.
 
-    Args:
-        run_name: folder below `runs_root()`.
-        reference: contender that the others are compared with.
-
-    Raises:
-        ConfigError: the reference has no answers.
-        vocabx_utils.runs.MissingStageError: no contender has any. For other errors see `execute_answered`.
+    A ConfigError where the `reference`, with which the others are compared, has no answers; a MissingStageError where
+    no contender has any. For other errors see `execute_answered`.
     """
     run = runs.Run(run_name, runs_root() / run_name)
     samples = answered(run)

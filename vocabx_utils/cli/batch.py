@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 
 from vocabx_utils.cli import UserPath
-from vocabx_utils.cli.grid import Cell, Grid, read_grid
-from vocabx_utils.cli.limits import stoppable
+from vocabx_utils.cli.grid import Grid, read_grid
+from vocabx_utils.cli.notebooks import stoppable
 from vocabx_utils.cli.run import make_plan
 from vocabx_utils.layers import layered_environment
 from vocabx_utils.locks import writing
@@ -113,7 +113,7 @@ def _call(words: Sequence[str]) -> int:
 
 def _logs(grid: Grid, root: Path) -> dict[Path, int]:
     """When the logs that are there were written; a log of this batch has another stamp than before, on any clock."""
-    logs = (root / cell.run / "logs" / f"{cell.stage}.log" for cell in grid.cells)
+    logs = (root / cell.log for cell in grid.cells)
     return {log: log.stat().st_mtime_ns for log in logs if log.exists()}
 
 
@@ -123,14 +123,15 @@ def _tell(grid: Grid, root: Path, before: Mapping[Path, int]) -> Iterator[str]:
     now = _logs(grid, root)
     yield f"{len(done)} of {len(grid.cells)} cells are done, in {show_path(root)} ({root})."
     for cell in grid.cells:
-        log = root / cell.run / "logs" / f"{cell.stage}.log"
+        log = root / cell.log
         if (cell.run, cell.stage) in done:
             continue
         if log in now and now[log] != before.get(log):
             yield f"{cell.run}, {cell.stage} failed; its log is {show_path(log)}"
             yield from (f"    {line}" for line in _reason(log))
         else:
-            yield f"{cell.run}, {cell.stage} was not started{_waits_for(cell, done)}"
+            missing = ", ".join(need for need in cell.needs if (cell.run, need) not in done)
+            yield f"{cell.run}, {cell.stage} was not started{f': it needs {missing}' if missing else ''}"
 
 
 def _reason(log: Path) -> list[str]:
@@ -138,8 +139,3 @@ def _reason(log: Path) -> list[str]:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     last = max((at for at, line in enumerate(lines) if line.startswith("Error: ")), default=len(lines) - 3)
     return lines[max(last, 0) :][:3]
-
-
-def _waits_for(cell: Cell, done: set[tuple[str, str]]) -> str:
-    missing = [need for need in cell.needs if (cell.run, need) not in done]
-    return f": it needs {', '.join(missing)}" if missing else ""

@@ -76,12 +76,7 @@ def _take(card: str, jobs_per_card: int) -> Path | None:
         place = folder / f"{card.replace('/', '-')}-{job}"
         with contextlib.suppress(BusyError):
             if hold(place):
-                _open_to_all(folder)
+                with contextlib.suppress(PermissionError):  # another user of the machine made the folder, for all
+                    folder.chmod(0o1777)
                 return place
     return None
-
-
-def _open_to_all(folder: Path) -> None:
-    """Let other users of the machine take cards, too."""
-    with contextlib.suppress(PermissionError):  # the folder is theirs
-        folder.chmod(0o1777)

@@ -35,7 +35,7 @@ def collect(runs: tuple[str, ...], out: Path | None) -> None:
 
 def find_runs(words: tuple[str, ...]) -> list[Path]:
     """Return the folders that words name, each once, in order; ConfigError for a word that names none."""
-    found: dict[Path, None] = {}
+    found: list[Path] = []
     for word in words:
         typed = Path(word).expanduser()
         places = [typed] if typed.is_dir() and "/" in word else sorted(runs_root().glob(word))
@@ -43,5 +43,5 @@ def find_runs(words: tuple[str, ...]) -> list[Path]:
         if not places:
             known = ", ".join(sorted(path.parent.name for path in runs_root().glob("*/timings.json"))) or "none"
             raise ConfigError(f"{word!r} names no run that `vocabx run` has made in {runs_root()}. There: {known}.")
-        found |= dict.fromkeys(place.absolute() for place in places)
-    return list(found)
+        found += [place.absolute() for place in places]
+    return list(dict.fromkeys(found))

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -55,8 +56,7 @@ def build(name: str, added: tuple[str, ...], bare: bool, python: Path | None) ->
     groups = (() if bare else RECIPES[name].default) + added
     environment = build_environment(name, groups=groups, python=python, say=click.echo)
     click.echo(f"{name}: {len(environment.packages)} packages, hash {environment.hash}")
-    missing = sorted(set(DATA_FOLDERS) - set(environment.view.data))
-    if missing:
+    if missing := sorted(set(DATA_FOLDERS) - set(environment.view.data)):
         click.echo(f"note: no folder for {', '.join(missing)} under $VOCABX_DATA; some problems need it")
 
 
@@ -174,9 +174,7 @@ def run(
     kept: bool,
     without_library: tuple[str, ...],
     official: bool,
-    workers: int,
-    fast: bool,
-    strict: bool,
+    **how: Any,
 ) -> None:
     """Execute the answers in SAMPLES (JSON Lines with task_id and solution); continue a run that was stopped."""
     rows = read_samples(samples)
@@ -187,7 +185,7 @@ def run(
     left_out = {problem.task_id for problem in every} - {problem.task_id for problem in problems}
     rows = [row for row in rows if row.task_id not in left_out]
     target = out or samples.with_name("results.jsonl")
-    results = execute(rows, problems, target, workers=workers, strict=strict, fast=fast)
+    results = execute(rows, problems, target, **how)
     _report(results)
     _note_environment(name)
     click.echo(f"results: {show_path(target)}")
@@ -200,7 +198,7 @@ def run(
 @click.option("--reference", default="base", show_default=True, help="The others are compared with it.")
 @_workers
 @_strict
-def answers(run_name: str, reference: str, workers: int, strict: bool) -> None:
+def answers(run_name: str, reference: str, **how: Any) -> None:
     """Execute what notebook 05 of a run wrote on a machine without a sandbox; continue where it was stopped.
 
     RUN is its folder below runs/; of it only 05_benchmark_evaluation is needed, and no model. Results, the table and
@@ -208,7 +206,7 @@ def answers(run_name: str, reference: str, workers: int, strict: bool) -> None:
     """
     from vocabx_utils.cli.answers import execute_run  # loads torch, which the other commands do without
 
-    execute_run(run_name, reference, workers=workers, strict=strict, say=click.echo)
+    execute_run(run_name, reference, say=click.echo, **how)
 
 
 def _benchmark_of(ids: Sequence[str], path: Path) -> str:
@@ -232,7 +230,6 @@ def _report(results: Sequence[Result]) -> None:
     click.echo(f"{passed} of {len(results)} answers pass ({passed / max(len(results), 1):.1%})")
     for reason, count in Counter(row.reason or row.status for row in results if not row.passed).most_common():
         click.echo(f"  {reason}: {count}")
-    flagged = [row.task_id for row in results if row.flags]
-    if flagged:
+    if flagged := [row.task_id for row in results if row.flags]:
         more = " ..." if len(flagged) > 10 else ""
         click.echo(f"  {len(flagged)} answers mention what a cheating one would: {', '.join(flagged[:10])}{more}")

@@ -29,16 +29,7 @@ def _size(_context: click.Context, _option: click.Parameter, text: str) -> str:
 @click.option("--probe", type=UserPath(exists=True, dir_okay=False),
               help="Text whose ids are compared before and after (llama.cpp's own probe, for example).")  # fmt: skip
 @click.option("--no-verify", is_flag=True, help="Do not load the written folder again to compare logits.")
-def export(
-    variant: Path,
-    out: Path,
-    adapter: str,
-    pad_to: int | None,
-    shard_size: str,
-    model: str,
-    probe: Path | None,
-    no_verify: bool,
-) -> None:
+def export(variant: Path, out: Path, model: str, probe: Path | None, no_verify: bool, **options: Any) -> None:
     """Write a checkpoint as a plain Hugging Face folder.
 
     VARIANT is a folder such as runs/quick/04_fine_tuning/mean_kl_last_ce0.1, OUT the folder to make. A variant of
@@ -47,11 +38,10 @@ def export(
     from vocabx_utils.training.export import export_model, refuse_existing
     from vocabx_utils.training.starts import load_folder
 
-    options: dict[str, Any] = {"adapter": adapter, "pad_to": pad_to, "shard_size": shard_size, "verify": not no_verify}
     if probe is not None:
         options["probe"] = probe.read_text(encoding="utf-8")
     refuse_existing(out)
-    facts = export_model(load_folder(variant, model), out, **options)
+    facts = export_model(load_folder(variant, model), out, verify=not no_verify, **options)
     click.echo(f"{out}: {facts['rows']} rows, {facts['new_tokens']} new tokens, {facts['padding_rows']} padding rows")
     if facts["probe_changed"]:
         click.echo(

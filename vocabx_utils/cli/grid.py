@@ -31,8 +31,6 @@ NEEDS = {
 }
 """The notebooks of a run, and those whose files each of them reads."""
 
-Typed = tuple[tuple[str, str], ...]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GridSettings(Settings):
@@ -65,30 +63,28 @@ class RunPlan:
 
     name: str
     profile: str
-    typed: Typed
+    typed: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One notebook of one run.
-
-    Attributes:
-        stage: full name of the notebook.
-        needs: notebooks of the same run that come before.
-        words: of the command line, behind `vocabx run-notebook`.
-        values: what the notebook gets, by parameter: another value makes the cell again.
-    """
+    """One notebook of one run."""
 
     run: str
-    stage: str
-    needs: tuple[str, ...]
-    words: tuple[str, ...]
-    values: Mapping[str, Any]
+    stage: str  # full name of the notebook
+    needs: tuple[str, ...]  # notebooks of the same run that come before
+    words: tuple[str, ...]  # of the command line, behind `vocabx run-notebook`
+    values: Mapping[str, Any]  # what the notebook gets, by parameter: another value makes the cell again
 
     @property
     def place(self) -> str:
         """Path below the folder of all runs, without an ending."""
         return f"{self.run}/{self.stage}"
+
+    @property
+    def log(self) -> str:
+        """Path of its log below the folder of all runs."""
+        return f"{self.run}/logs/{self.stage}.log"
 
 
 @dataclass(frozen=True)
@@ -104,9 +100,8 @@ class Grid:
 def read_grid(path: Path) -> Grid:
     """Read a grid file.
 
-    Raises:
-        ConfigError: the file, a key of it, a profile, a notebook or a parameter is unknown or of the wrong type, or two
-            runs would have one name.
+    A ConfigError names a file, key, profile, notebook or parameter that is unknown or of the wrong type, or runs that
+    would have one name.
     """
     if not path.is_file():
         raise ConfigError(f"No grid {path}; expected a YAML file such as workflow/grid.yaml.")
@@ -151,9 +146,7 @@ def _runs(settings: GridSettings, overrides: dict[str, Any], named: dict[str, di
     models: Sequence[str | None] = settings.models or (None,)
     for profile, setting, model, seed in itertools.product(settings.profile, named, models, settings.seeds):
         stem = Path(profile).stem
-        first = settings.name or stem
-        if settings.name and len(settings.profile) > 1:
-            first = f"{settings.name}-{stem}"
+        first = f"{settings.name}-{stem}" if settings.name and len(settings.profile) > 1 else settings.name or stem
         short = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name.removesuffix(".gguf")) if model else ""
         parts = [first, setting, short, f"s{seed}"]
         typed = [*_typed(overrides, named[setting])]

@@ -7,9 +7,11 @@ never written. Thread settings of the environment reach the kernel untouched.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,10 @@ KERNEL_START_S = 600  # a busy machine or a cold network disk takes minutes to i
 
 class NotebookFailed(RuntimeError):
     """A notebook stopped before its end; the message names the cell, the error and the partial output."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A notebook has to stop, for the reason in the message; whoever starts kernels ends them as on Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def select_notebooks(available: dict[str, Path], only: tuple[str, ...] = ()) -> 
 def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Say = print) -> Timing:
     """Execute a notebook into `output`, which is written after each cell, so a failure leaves the part that was done.
 
-    NotebookFailed where a cell raised, the kernel died, or the notebook was stopped (Ctrl-C, `limits.stoppable`).
+    NotebookFailed where a cell raised, the kernel died, or the notebook was stopped (Ctrl-C, `stoppable`).
     """
     import papermill
     from nbclient.exceptions import DeadKernelError
@@ -71,8 +77,9 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
     begin = time.monotonic()
     # `python3` is the kernel of this environment, whatever a user has registered under that name
     native = mock.patch.dict(os.environ, JUPYTER_PREFER_ENV_PATH="1")
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it complains of is in our error
     try:
-        with native, _forwarded_lines(say), _peak_memory() as peak:
+        with native, _peak_memory() as peak:
             papermill.execute_notebook(
                 str(source),
                 str(output),
@@ -82,7 +89,7 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
                 language="python",
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
                 progress_bar=False,
-                log_output=True,
+                stderr_file=_Lines(say),  # progress lines and warnings, not tables and prose
                 autosave_cell_every=0,
                 start_timeout=KERNEL_START_S,
             )
@@ -104,6 +111,32 @@ def run_notebook(source: Path, output: Path, parameters: dict[str, Any], say: Sa
             "programs if the machine is busy, and run the same command again."
         ) from error
     return Timing(source.stem, time.monotonic() - begin, peak())
+
+
+@contextlib.contextmanager
+def stoppable(minutes: float = 0) -> Iterator[None]:
+    """Raise `Stopped` inside the block on SIGTERM, and after a number of minutes (0 for no limit).
+
+    Schedulers end jobs by SIGTERM, which would leave a kernel behind. Call it from the main thread.
+    """
+    reasons = {"SIGTERM": "it was told to end (SIGTERM)", "SIGALRM": f"it took longer than {minutes:g} min"}
+    held: dict[int, Any] = {}
+
+    def stop(number: int, _frame: Any) -> None:
+        raise Stopped(reasons[signal.Signals(number).name])
+
+    for name in reasons:
+        if hasattr(signal, name):  # Windows has no alarms
+            held[getattr(signal, name)] = signal.signal(getattr(signal, name), stop)
+    try:
+        if minutes and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+        yield
+    finally:
+        if minutes and hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in held.items():
+            signal.signal(number, handler)
 
 
 def _describe(output: Path, problem: str) -> str:
@@ -128,34 +161,17 @@ def _failing_cell(output: Path) -> str:
     return f" at code cell {started[-1] + 1} of {len(code)} (`{first.strip()}`)"
 
 
-class _Forwarder(logging.Handler):
-    """Pass on what the kernel writes to standard error: progress lines and warnings, not tables and prose."""
+class _Lines(io.TextIOBase):
+    """Say what is written, line by line."""
 
     def __init__(self, say: Say) -> None:
-        super().__init__(logging.WARNING)
         self.say = say
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno != logging.WARNING:
-            return
-        for line in re.split(r"[\r\n]+", record.getMessage()):
+    def write(self, text: str) -> int:
+        for line in re.split(r"[\r\n]+", text):
             if line.strip():
                 self.say(f"    {line.rstrip()}")
-
-
-@contextlib.contextmanager
-def _forwarded_lines(say: Say) -> Iterator[None]:
-    logger = logging.getLogger("papermill")
-    handler, propagate, level = _Forwarder(say), logger.propagate, logger.level
-    logger.addHandler(handler)
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
-        logger.setLevel(level)
+        return len(text)
 
 
 def _resident(process: Any) -> int:

@@ -7,10 +7,11 @@ defaults. So everything is checked here, for all notebooks at once, before the f
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,28 @@ TAG = "parameters"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One line of a parameter cell."""
+    """One line of a parameter cell: the variable that the notebook reads, and its literal value."""
 
-    name: str  # variable that the notebook reads
-    default: Any  # its literal value; the type of a new value must fit the type of this one
+    name: str
+    default: Any
 
-    @property
-    def expected(self) -> str:
-        """What a value may be, in words."""
-        return spell(type_of(self.default))
+    def check(self, value: Any, text: str | None = None) -> Any:
+        """Return a value, which `text` may have spelt, if it fits the type of the default and is finite.
+
+        An int is a fine float. Else a ConfigError says what was given.
+        """
+        if not fits(value, type_of(self.default)):
+            raise self.misfit(value if text is None else text)
+        if not is_finite(value):
+            raise ConfigError(f"{self.name} is {value!r}; expected a finite number.")
+        return float(value) if isinstance(self.default, float) else value
+
+    def misfit(self, given: Any) -> ConfigError:
+        """Return the error about something that does not fit the type of the default."""
+        return ConfigError(
+            f"{self.name} is {given!r} ({type(given).__name__}); expected {spell(type_of(self.default))}, "
+            f"such as the default {self.default!r}."
+        )
 
 
 def declared_parameters(notebook: Path) -> dict[str, Parameter]:
@@ -49,11 +63,8 @@ def declared_parameters(notebook: Path) -> dict[str, Parameter]:
     tagged = [c for c in cells if TAG in c.get("metadata", {}).get("tags", [])]
     if len(tagged) > 1:
         raise ConfigError(f"{notebook.name} has {len(tagged)} cells tagged {TAG!r}; expected one.")
-    parameters = {}
-    for statement in ast.parse("".join(tagged[0]["source"])).body if tagged else []:
-        parameter = _read_statement(statement, notebook.name)
-        parameters[parameter.name] = parameter
-    return parameters
+    lines = ast.parse("".join(tagged[0]["source"])).body if tagged else []
+    return {parameter.name: parameter for parameter in (_read_statement(line, notebook.name) for line in lines)}
 
 
 def _read_statement(statement: ast.stmt, where: str) -> Parameter:
@@ -69,23 +80,7 @@ def _read_statement(statement: ast.stmt, where: str) -> Parameter:
     )
 
 
-def _check_value(parameter: Parameter, value: Any) -> Any:
-    """Return `value` if it fits the type of the default (an int is a fine float) and is finite, else raise an error."""
-    if not fits(value, type_of(parameter.default)):
-        raise _misfit(parameter, value)
-    if not is_finite(value):
-        raise ConfigError(f"{parameter.name} is {value!r}; expected a finite number.")
-    return float(value) if isinstance(parameter.default, float) else value
-
-
-def _misfit(parameter: Parameter, value: Any) -> ConfigError:
-    return ConfigError(
-        f"{parameter.name} is {value!r} ({type(value).__name__}); expected {parameter.expected}, "
-        f"such as the default {parameter.default!r}."
-    )
-
-
-_BOOLEANS = {"true": True, "false": False}
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
 _ITEM = re.compile(r"""\s*("[^"]*"|'[^']*'|[^,"']*)\s*(?:,|$)""")
 
 
@@ -99,49 +94,33 @@ def parse_text(parameter: Parameter, text: str) -> Any:
     Raises:
         ConfigError: the text does not spell a value of that type.
     """
-    default = parameter.default
-    if isinstance(default, str):
+    if isinstance(parameter.default, str):
         return text
-    if isinstance(default, list | tuple):
+    if isinstance(parameter.default, list | tuple):
         return _read_value(parameter, _split_items(parameter, text))
-    for read in _READERS.get(type(default), ()):
-        try:
-            value = read(text.strip())
-        except (ValueError, KeyError):
-            continue
-        return _check_value(parameter, value)
-    if default is None:
-        return text
-    raise _misfit(parameter, text)
+    return parameter.check(_plain_value(text, whole=not isinstance(parameter.default, float)), text)
 
 
-def _no_value(text: str) -> None:
-    if text.lower() not in ("none", "null"):
-        raise ValueError
-
-
-def _boolean(text: str) -> bool:
-    return _BOOLEANS[text.lower()]
-
-
-_READERS: dict[type, tuple[Callable[[str], Any], ...]] = {
-    bool: (_boolean,),
-    int: (int,),
-    float: (float,),
-    type(None): (_no_value, _boolean, int, float),
-}
+def _plain_value(text: str, *, whole: bool) -> Any:
+    word = text.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    for kind in (int, float) if whole else (float,):
+        with contextlib.suppress(ValueError):
+            return kind(word)
+    return text
 
 
 def _split_items(parameter: Parameter, text: str) -> list[str]:
     inner = text.strip()
     if inner.startswith("[") != inner.endswith("]"):
-        raise _misfit(parameter, text)
+        raise parameter.misfit(text)
     inner = inner[1:-1].strip() if inner.startswith("[") else inner
     items, place = [], 0
     while place < len(inner):
         found = _ITEM.match(inner, place)
         if found is None:
-            raise _misfit(parameter, text)
+            raise parameter.misfit(text)
         item = found[1].strip()
         items.append(item[1:-1] if item[:1] in ("'", '"') else item)
         place = found.end()
@@ -155,7 +134,7 @@ def _read_value(parameter: Parameter, value: Any) -> Any:
     if isinstance(value, list) and isinstance(parameter.default, list | tuple):
         kind = Parameter(parameter.name, parameter.default[0] if parameter.default else "")
         return [_read_value(kind, item) for item in value]
-    return _check_value(parameter, value)
+    return parameter.check(value)
 
 
 def assign_parameters(
@@ -176,15 +155,16 @@ def assign_parameters(
     for stage in declared:
         for name, value in notebook_params(profile, stage, declared[stage]).items():
             if name in declared[stage]:
-                checked = _attempt(problems, f"profile, {stage}: ", _read_value, declared[stage][name], value)
-                values.get(stage, {})[name] = checked
+                with noting(problems, f"profile, {stage}: "):
+                    values.get(stage, {})[name] = _read_value(declared[stage][name], value)
     for spelled, text in typed:
         aimed, name = _aim(spelled, chosen)
         takers = [stage for stage in aimed if name in declared[stage]]
         if not takers:
             problems.append(_explain_unknown(name, {n for stage in aimed for n in declared[stage]}, aimed))
         for stage in takers:
-            values[stage][name] = _attempt(problems, f"-p, {stage}: ", parse_text, declared[stage][name], text)
+            with noting(problems, f"-p, {stage}: "):
+                values[stage][name] = parse_text(declared[stage][name], text)
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     return values
@@ -204,12 +184,13 @@ def _aim(spelled: str, chosen: list[str]) -> tuple[list[str], str]:
     return [stage], name
 
 
-def _attempt(problems: list[str], where: str, check: Any, parameter: Parameter, value: Any) -> Any:
+@contextlib.contextmanager
+def noting(problems: list[str], where: str) -> Iterator[None]:
+    """Add the text of a ConfigError in the block to the problems, behind words that say where it was."""
     try:
-        return check(parameter, value)
+        yield
     except ConfigError as error:
         problems.append(f"{where}{error}")
-    return None
 
 
 def _unknown_names(declared: Mapping[str, Mapping[str, Parameter]], profile: Mapping[str, Any]) -> list[str]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from vocabx_utils.cli import UserPath
 from vocabx_utils.paths import project_root, runs_root, show_path
 from vocabx_utils.runs import Run
-
-if TYPE_CHECKING:
-    from vocabx_utils.figures.theme import Format
 
 
 @click.command()
@@ -24,8 +20,7 @@ def figures(run_name: str, out: Path | None, pdf: bool) -> None:
     from vocabx_utils.figures.catalogue import draw_figures
 
     folder = out or project_root() / "figures"
-    formats: tuple[Format, ...] = ("svg", "pdf", "png") if pdf else ("svg", "png")
-    outcomes = draw_figures(_existing(run_name), folder, formats=formats)
+    outcomes = draw_figures(_existing(run_name), folder, formats=("svg", "pdf", "png") if pdf else ("svg", "png"))
     for outcome in outcomes:
         state = f"left out: {outcome.reason}" if outcome.reason else ", ".join(show_path(p) for p in outcome.paths)
         click.echo(f"{outcome.name}: {state}")

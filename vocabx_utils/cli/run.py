@@ -16,9 +16,8 @@ from unittest import mock
 import click
 
 from vocabx_utils.cli.cards import VISIBLE, own_cards
-from vocabx_utils.cli.limits import stoppable
-from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks
-from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters
+from vocabx_utils.cli.notebooks import Timing, find_notebooks, run_notebook, select_notebooks, stoppable
+from vocabx_utils.cli.parameters import Parameter, assign_parameters, declared_parameters, noting
 from vocabx_utils.config import FineTuneConfig, check_params
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.locks import writing
@@ -32,12 +31,12 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run, checked."""
+    """What will run, checked; notebooks go by their full names, in order."""
 
     profile: str  # `quick`, the name of a shipped profile, or a YAML file
     run_name: str  # folder below `runs/`
-    sources: dict[str, Path]  # source notebooks by full name, in order
-    parameters: dict[str, dict[str, Any]]  # values to inject, by full name
+    sources: dict[str, Path]
+    parameters: dict[str, dict[str, Any]]  # values to inject
     settings: dict[str, dict[str, Any]]  # those and the defaults of all others
 
 
@@ -56,7 +55,7 @@ def make_plan(
     selected = select_notebooks(available, tuple(only))
     declared = {stage: declared_parameters(path) for stage, path in available.items()}
     values = assign_parameters(declared, load_profile(profile, as_text=True), typed, selected)
-    name = run_name or _run_name(profile, selected, declared, values)
+    name = run_name or _run_name(profile, values)
     if not RUN_NAME.fullmatch(name):
         raise ConfigError(f"run name is {name!r}; expected letters, digits, '.', '_' and '-' only.")
     for stage in selected:
@@ -86,16 +85,11 @@ def _means_a_path(text: str) -> bool:
 
 
 def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
-    """Build the settings of every stage from all its parameters, and compare those that must fit together.
-
-    All that is out of range or does not fit stands in one ConfigError.
-    """
-    problems = []
+    """Build the settings of every stage; all that is out of range or does not fit stands in one ConfigError."""
+    problems: list[str] = []
     for stage, values in parameters.items():
-        try:
+        with noting(problems, f"{stage}: "):
             check_params(stage, values)
-        except ConfigError as error:
-            problems.append(f"{stage}: {error}")
     problems = problems or _variants_that_nothing_makes(parameters)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -103,16 +97,26 @@ def _check_settings(parameters: dict[str, dict[str, Any]]) -> None:
 
 def _variants_that_nothing_makes(parameters: dict[str, dict[str, Any]]) -> list[str]:
     """Variants that a notebook asks for although the notebook that makes them will run without them."""
+    from vocabx_utils.training.objectives import parse_variant
+    from vocabx_utils.training.tuning_plans import plan_variants
+
     phase1 = parameters.get("03_phase1_training", {}).get("variants")
     tuning = parameters.get("04_fine_tuning", {})
     evaluated = parameters.get("05_benchmark_evaluation", {}).get("variants", [])
-    problems = _bad_variant_names(phase1 or [])
+    problems = []
+    for name in phase1 or []:
+        try:
+            parse_variant(name)
+        except ValueError as error:
+            problems.append(f"03_phase1_training: {error}.")
     if phase1 is not None:
         for stage, wanted in (("04_fine_tuning", tuning.get("variants", [])), ("05_benchmark_evaluation", evaluated)):
             trained = [name for name in wanted if name != "base" and not name.startswith("tuned_")]
             problems += _lacking(stage, "variants", trained, phase1, "variants of 03_phase1_training")
     if "variants" in tuning:
-        tuned = _tuned_names(tuning)
+        names = FineTuneConfig.field_names()
+        config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})
+        tuned = [plan.name for plan in plan_variants(config)]
         exported = tuning.get("exported", [])
         problems += _lacking("04_fine_tuning", "exported", exported, tuned, "variants that it tunes")
         wanted = [name.removeprefix("tuned_") for name in evaluated if name.startswith("tuned_")]
@@ -120,48 +124,17 @@ def _variants_that_nothing_makes(parameters: dict[str, dict[str, Any]]) -> list[
     return problems
 
 
-def _bad_variant_names(names: Sequence[str]) -> list[str]:
-    from vocabx_utils.training.objectives import parse_variant
-
-    problems = []
-    for name in names:
-        try:
-            parse_variant(name)
-        except ValueError as error:
-            problems.append(f"03_phase1_training: {error}.")
-    return problems
-
-
-def _tuned_names(tuning: dict[str, Any]) -> list[str]:
-    from vocabx_utils.training.tuning_plans import plan_variants
-
-    names = FineTuneConfig.field_names()
-    config = FineTuneConfig.from_params(**{name: value for name, value in tuning.items() if name in names})
-    return [plan.name for plan in plan_variants(config)]
-
-
 def _lacking(stage: str, parameter: str, wanted: Sequence[str], made: Sequence[str], maker: str) -> list[str]:
-    missing = [name for name in wanted if name not in made]
-    if not missing:
-        return []
-    return [f"{stage}: {parameter} names {', '.join(missing)}; expected names among {maker}: {', '.join(made)}."]
+    missing = ", ".join(name for name in wanted if name not in made)
+    expected = f"expected names among {maker}: {', '.join(made)}."
+    return [f"{stage}: {parameter} names {missing}; {expected}"] if missing else []
 
 
-def _run_name(
-    profile: str,
-    selected: list[str],
-    declared: dict[str, dict[str, Parameter]],
-    values: dict[str, dict[str, Any]],
-) -> str:
-    given = {values[stage]["run_name"] for stage in selected if "run_name" in values[stage]}
+def _run_name(profile: str, values: dict[str, dict[str, Any]]) -> str:
+    given = {given["run_name"] for given in values.values() if "run_name" in given}
     if len(given) > 1:
         raise ConfigError(f"run_name differs between notebooks ({', '.join(sorted(given))}); they share one folder.")
-    if given:
-        return str(given.pop())
-    if profile != "quick":
-        return Path(profile).stem
-    defaults = [declared[stage]["run_name"].default for stage in selected if "run_name" in declared[stage]]
-    return str(defaults[0]) if defaults else "quick"
+    return str(given.pop()) if given else Path(profile).stem
 
 
 def _execute(plan: Plan, folder: Path) -> list[Timing]:
@@ -191,8 +164,8 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
-def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequence[tuple[str, str]]) -> None:
-    plan = make_plan(profile, run_name, only, typed)
+def _run(**asked: Any) -> None:
+    plan = make_plan(**asked)
     folder, begin = runs_root() / plan.run_name, time.monotonic()
     try:
         timings = _execute(plan, folder)
@@ -206,56 +179,35 @@ def _run(profile: str, run_name: str | None, only: Sequence[str], typed: Sequenc
     click.echo(f"Read next: {show_path(last)}; `make lab` opens the series.")
 
 
-_shared_options = [
-    click.option("--profile", default="quick", show_default=True, help="quick, gpu, thesis, or a YAML file."),
-    click.option("--run-name", help="Folder below runs/; by default the name of the profile."),
-    click.option(
-        "-p",
-        "typed",
-        type=(str, str),
-        multiple=True,
-        metavar="NAME VALUE",
-        help="Set a parameter in every chosen notebook that declares it, or as 03.NAME in one. Repeatable.",
-    ),
-]
-
-
-def _with_shared_options(command: Any) -> Any:
-    for option in reversed(_shared_options):
-        command = option(command)
-    return command
+def _shared_options(command: Any) -> Any:
+    profile = click.option("--profile", default="quick", show_default=True, help="quick, gpu, thesis, or a YAML file.")
+    run_name = click.option("--run-name", help="Folder below runs/; by default the name of the profile.")
+    told = "Set a parameter in every chosen notebook that declares it, or as 03.NAME in one. Repeatable."
+    typed = click.option("-p", "typed", type=(str, str), multiple=True, metavar="NAME VALUE", help=told)
+    return profile(run_name(typed(command)))
 
 
 @click.command()
-@_with_shared_options
+@_shared_options
 @click.option("--only", multiple=True, metavar="NN", help="Run this notebook only. Repeatable.")
-def run(profile: str, run_name: str | None, typed: tuple[tuple[str, str], ...], only: tuple[str, ...]) -> None:
+def run(**asked: Any) -> None:
     """Execute the notebooks of the series in order.
 
     Unknown profiles, notebooks and parameters, and values of the wrong type or out of range, are refused before
     anything runs. Relative paths are below the folder where the command is typed.
     Finished stages of a run with the same settings are skipped; a stopped run continues where it stood.
     """
-    _run(profile, run_name, only, typed)
+    _run(**asked)
 
 
 @click.command("run-notebook")
 @click.argument("notebook", metavar="NN")
-@_with_shared_options
+@_shared_options
 @click.option("--replace", is_flag=True, help="Do work again that was done with other settings.")
 @click.option("--minutes", type=click.FloatRange(0), default=0, help="Stop a notebook that takes longer.")
 @click.option("--gpus", type=click.IntRange(0), help="Let it see so many free cards only; 0 for none. Default: all.")
 @click.option("--jobs-per-gpu", type=click.IntRange(1), default=1, help="Runs that may share a card with it.")
-def run_one(
-    notebook: str,
-    profile: str,
-    run_name: str | None,
-    typed: tuple[tuple[str, str], ...],
-    replace: bool,
-    minutes: float,
-    gpus: int | None,
-    jobs_per_gpu: int,
-) -> None:
+def run_one(notebook: str, replace: bool, minutes: float, gpus: int | None, jobs_per_gpu: int, **asked: Any) -> None:
     """Execute one notebook of the series.
 
     NN is its number or name, such as 03. Earlier notebooks must have written their part of the same run.
@@ -265,4 +217,4 @@ def run_one(
         values = ({REPLACE: "1"} if replace else {}) | ({VISIBLE: seen} if seen is not None else {})
         stack.enter_context(mock.patch.dict(os.environ, values))
         stack.enter_context(stoppable(minutes))
-        _run(profile, run_name, [notebook], typed)
+        _run(only=[notebook], **asked)

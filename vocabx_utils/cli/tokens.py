@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vocabx_utils.cli import UserPath
+from vocabx_utils.cli import UserPath, all_files_option, glob_option
 from vocabx_utils.corpus import pairs_from_jsonl
 from vocabx_utils.files import write_table
 from vocabx_utils.folders import atomic_folder
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from vocabx_utils.vocabulary.options import Strategy
     from vocabx_utils.vocabulary.tokens import Extension
 
-GLOB = "Files to read, as in a .gitignore file: '*.c', 'src/**/*.py', '!tests/'; several separated by commas."
-ALL_FILES = "Read what .gitignore names, and usual clutter (lock files, SVG, notebooks, node_modules, …), too."
-
 
 @click.group()
 def tokens() -> None:
@@ -35,8 +32,8 @@ def tokens() -> None:
 
 @tokens.command()
 @click.option("--from", "folder", required=True, type=UserPath(), help="Source tree to read.")
-@click.option("--glob", default="*", show_default=True, help=GLOB)
-@click.option("--all-files", is_flag=True, help=ALL_FILES)
+@glob_option
+@all_files_option
 @click.option("--n", default=800, show_default=True, help="New tokens wanted; steps towards them come on top.")
 @click.option("--model", default="smollm2-135m", show_default=True, help="Whose tokenizer: name, hub id or folder.")
 @click.option("--strategy", default="merges", show_default=True, type=click.Choice(["merges", "added", "phrases"]))
@@ -116,18 +113,17 @@ def propose(
 @click.argument("extension_folder", required=False, type=UserPath())
 @click.option("--run-name", help="Audit the extension of this run instead of a folder.")
 @click.option("--from", "folder", type=UserPath(), help="Source tree to measure the gain on.")
-@click.option("--glob", default="*", show_default=True, help=GLOB)
-@click.option("--all-files", is_flag=True, help=ALL_FILES)
+@glob_option
+@all_files_option
 @click.option("--check-text", type=UserPath(exists=True, dir_okay=False), help="File with a converter's check text.")
 @click.option("--words", default=20, show_default=True, help="How many changed words to list.")
 def audit(
     extension_folder: Path | None,
     run_name: str | None,
     folder: Path | None,
-    glob: str,
-    all_files: bool,
     check_text: Path | None,
     words: int,
+    **chosen: Any,
 ) -> None:
     """Audit an extension: dead tokens, changed words, round trips, gains. Exit status 1 when one is broken."""
     from vocabx_utils.vocabulary.audit import CHECK_TEXT, audit_extension, texts_by_type
@@ -136,7 +132,7 @@ def audit(
     where, texts, training = _audit_inputs(extension_folder, run_name)
     extension = load_extension(where)
     if folder is not None:
-        tree = read_source_tree(folder, glob, all_files=all_files)
+        tree = read_source_tree(folder, **chosen)
         _print_tree(tree)
         texts = texts_by_type(tree.documents)
     text = check_text.read_text(encoding="utf-8") if check_text else CHECK_TEXT

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompt_parts import FENCE, TEMPLATE_STOPS
-from vocabx_utils.evaluation.prompts import Prompt
+from vocabx_utils.evaluation.prompts import FENCE, TEMPLATE_STOPS, Prompt
 from vocabx_utils.evaluation.statements import defines, global_names, parse_error, parses, reachable
 
 # The text of a special token that a model spelt out, whole or begun: "<|endoftext|>", "<|endof", "</s>", "<".
@@ -53,10 +52,7 @@ def extract_answer(problem: Problem, prompt: Prompt, completion: str) -> str:
 
 
 def ds1000_snippet(completion: str) -> str:
-    """Cut a DS-1000 reply as the official script does; text of special tokens goes, too.
-
-    The snippet keeps its indentation, and every line, repeated or not.
-    """
+    """Cut a DS-1000 reply as the official script does, indentation and repeated lines kept; special tokens go, too."""
     text = _cut_at(completion, ("</code>", "# SOLUTION END")).replace(f"{FENCE}python", "")
     text = _cut_at(text, (FENCE, "\nEND SOLUTION")).replace("<code>", "")
     return next((shorter for shorter in _cuts(text) if _snippet_parses(shorter)), text)
@@ -84,10 +80,9 @@ class _Block:
 
 
 def find_blocks(text: str, prompt: Prompt) -> list[_Block]:
-    """Find the fenced blocks of a reply, up to a spelt-out end of the turn between blocks.
+    """Find the fenced blocks of a reply, the prompt's open one included, up to a spelt-out end of the turn.
 
-    A fence inside a string or docstring closes nothing. The prompt's own fence may be open, and its code start precedes
-    the first block.
+    A fence inside a string closes nothing.
     """
     blocks: list[_Block] = []
     is_open, at, fence, indented = prompt.fenced and not text.lstrip().startswith(_FENCES), 0, FENCE, False

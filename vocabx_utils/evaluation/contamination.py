@@ -7,7 +7,7 @@ CodeFeedback has HumanEval's `fibfib` in 85 rows).
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +28,6 @@ class Hit:
     pair: int  # index of the pair
     task_id: str
     ngrams: int  # shared n-grams of words
-    share: float  # shared n-grams over those of the problem, in [0, 1]
     name: str  # the function of the problem that the answer of the pair defines, or `""`
     example: str  # one shared n-gram, as words
 
@@ -43,27 +42,17 @@ class Report:
     hits: tuple[Hit, ...]
 
     @property
-    def touched_problems(self) -> frozenset[str]:
-        """Ids of problems that at least one pair touches."""
-        return frozenset(hit.task_id for hit in self.hits)
-
-    @property
-    def named_problems(self) -> frozenset[str]:
-        """Ids of problems whose function a pair defines."""
-        return frozenset(hit.task_id for hit in self.hits if hit.name)
-
-    @property
     def touched_pairs(self) -> frozenset[int]:
         """Indices of pairs that touch at least one problem."""
         return frozenset(hit.pair for hit in self.hits)
 
     def row(self) -> dict[str, object]:
-        """Return the counts as one row of a table."""
+        """Return as one row of a table how many problems a pair touches, or names, and how many pairs touch one."""
         return {
             "benchmark": self.benchmark,
             "problems": self.problems,
-            "touched": len(self.touched_problems),
-            "by function name": len(self.named_problems),
+            "touched": len({hit.task_id for hit in self.hits}),
+            "by function name": len({hit.task_id for hit in self.hits if hit.name}),
             "pairs": self.pairs,
             "pairs touched": len(self.touched_pairs),
         }
@@ -81,26 +70,21 @@ def ngrams(tokens: Sequence[str], n: int) -> set[tuple[str, ...]]:
     return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
 
 
-def overlap(
-    pairs: Sequence[Pair], problems: Sequence[Problem], *, n: int = 13, share: float = 0.0, names: bool = True
-) -> Report:
-    """Find pairs that share n-grams of words, or the function, with the problems of one benchmark.
+def overlap(pairs: Sequence[Pair], problems: Sequence[Problem], *, n: int = 13) -> Report:
+    """Find pairs that share n-grams of words with the problems of one benchmark, or define their function.
 
     N-grams that occur in more than one problem (such as shared imports and standard sentences of the
-    benchmark) do not count.
+    benchmark) do not count, and neither do names of everyday use.
 
     Args:
         n: words and punctuation signs of an n-gram (13 as in Brown et al. 2020), 2 or more.
-        share: least share of a problem's n-grams that a pair must hold, in [0, 1].
-        names: count a pair also if its answer defines the problem's function by name, unless the name is one
-            of everyday use.
     """
-    if n < 2 or not 0 <= share <= 1:
-        raise ValueError(f"expected n of at least 2 and a share in [0, 1], got n={n}, share={share}")
-    index, sizes = _index(problems, n)
+    if n < 2:
+        raise ValueError(f"expected n of at least 2, got n={n}")
+    index = _index(problems, n)
     lengths = sorted({len(gram) for gram in index})
-    telling = {p.entry_point: p.task_id for p in problems if len(p.entry_point) > 3} if names else {}
-    functions = {name: task for name, task in telling.items() if name not in _COMMON_NAMES}
+    names = {problem.entry_point: problem.task_id for problem in problems}
+    functions = {name: task for name, task in names.items() if len(name) > 3 and name not in _COMMON_NAMES}
     hits = []
     for number, pair in enumerate(pairs):
         found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -109,32 +93,29 @@ def overlap(
         named = {functions[name]: name for name in _DEFINED.findall(pair.answer) if name in functions}
         for task in sorted(found.keys() | named.keys()):
             grams = found.get(task, [])
-            part = len(grams) / max(1, sizes[task])
-            if task in named or (grams and part >= share):
-                example = " ".join(min(grams)) if grams else ""
-                hits.append(Hit(number, task, len(grams), part, named.get(task, ""), example))
+            example = " ".join(min(grams)) if grams else ""
+            hits.append(Hit(number, task, len(grams), named.get(task, ""), example))
     benchmark = problems[0].benchmark if problems else ""
     return Report(benchmark, len(problems), len(pairs), tuple(hits))
 
 
 def decontaminate(
-    pairs: Sequence[Pair], benchmarks: Iterable[Sequence[Problem]], *, n: int = 13, share: float = 0.0
+    pairs: Sequence[Pair], benchmarks: Iterable[Sequence[Problem]], *, n: int = 13
 ) -> tuple[list[Pair], list[Report]]:
     """Drop every pair that touches a problem; return the pairs left, in order, and one report per benchmark."""
-    reports = [overlap(pairs, problems, n=n, share=share) for problems in benchmarks]
+    reports = [overlap(pairs, problems, n=n) for problems in benchmarks]
     touched = frozenset().union(*(report.touched_pairs for report in reports))
     return [pair for number, pair in enumerate(pairs) if number not in touched], reports
 
 
-def _index(problems: Sequence[Problem], n: int) -> tuple[dict[tuple[str, ...], str], Counter[str]]:
-    """Map each n-gram that is in one problem only to that problem, and count those of each."""
+def _index(problems: Sequence[Problem], n: int) -> dict[tuple[str, ...], str]:
+    """Map each n-gram that is in one problem only to that problem."""
     owners: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for problem in problems:
         for text in (problem.prompt, problem.complete_prompt, problem.reference):
             for gram in ngrams(words(text), n):
                 owners[gram].add(problem.task_id)
-    index = {gram: next(iter(tasks)) for gram, tasks in owners.items() if len(tasks) == 1}
-    return index, Counter(index.values())
+    return {gram: next(iter(tasks)) for gram, tasks in owners.items() if len(tasks) == 1}
 
 
 def _pair_ngrams(pair: Pair, lengths: Iterable[int], index: Mapping[tuple[str, ...], str]) -> set[tuple[str, ...]]:

@@ -71,8 +71,7 @@ def extended_tokenizer(run: runs.Run) -> Path:
 
 def read_pairs(run: runs.Run, split: str) -> list[corpus.Pair]:
     """Return the pairs of a split of notebook 01: `tokenizer`, `train` or `validation`."""
-    rows = files.read_jsonl(run.require("01", f"splits/{split}.jsonl"))
-    return [corpus.Pair(row["query"], row["answer"], row.get("lang", ""), row.get("source", "")) for row in rows]
+    return corpus.pairs_from_jsonl(run.require("01", f"splits/{split}.jsonl"))
 
 
 def held_out_spans(
@@ -80,8 +79,7 @@ def held_out_spans(
 ) -> list[Span]:
     """Lay out at most `count` short validation pairs whose answers hold new tokens, the richest first.
 
-    Args:
-        tokenizers: the original and the extended one, see `likelihood.shared_spans`.
+    `tokenizers` are the original and the extended one, see `likelihood.shared_spans`.
     """
     original, extended = tokenizers
     short = [pair for pair in read_pairs(run, "validation") if len(pair.query) + len(pair.answer) <= _LONGEST]
@@ -128,8 +126,7 @@ def execute_contender(
     them. For errors see `execution.execute`.
 
     Args:
-        rows: `task_id` and `solution` of an answer to each of the problems, which may be of several benchmarks. None
-            for the reference solutions, the control.
+        rows: `task_id` and `solution` of an answer to each problem; None for the reference solutions, the control.
     """
     if rows is None:
         rows = [{"task_id": problem.task_id, "solution": reference_answer(problem)} for problem in problems]
@@ -147,8 +144,7 @@ def execute_contender(
 def answered(run: runs.Run) -> dict[str, list[dict[str, Any]]]:
     """Read the answers that notebook 05 left, the rows of `samples.jsonl` by contender: `base` first, then by name.
 
-    Raises:
-        vocabx_utils.runs.MissingStageError: there are none.
+    A `MissingStageError` where there are none.
     """
     paths_found = (run.folder / paths.stage_name("05")).glob("*/samples.jsonl")
     found = {path.parent.name: files.read_jsonl(path) for path in paths_found}
@@ -160,18 +156,11 @@ def answered(run: runs.Run) -> dict[str, list[dict[str, Any]]]:
 def execute_answered(
     run: runs.Run, answers: Mapping[str, Sequence[Mapping[str, Any]]], *, workers: int = 2, strict: bool = True
 ) -> dict[str, list[Result]]:
-    """Execute answers that were written elsewhere, such as on a machine without a sandbox; no model is needed.
+    """Execute the rows of `answered`, written elsewhere, such as on a machine without a sandbox; no model is needed.
 
-    Results go where notebook 05 puts them, so that what is there already is not executed again.
-
-    Args:
-        answers: rows of `answered`, one to each problem; all contenders answered the same problems.
-
-    Returns:
-        Results by name, first those of the reference solutions, the control.
-
-    Raises:
-        ValueError: the contenders answered different problems. For other errors see `execution.execute`.
+    Results go where notebook 05 puts them, so that what is there already is not executed again; those of the reference
+    solutions, the control, come first. A `ValueError` where the contenders answered different problems; for other
+    errors see `execution.execute`.
     """
     wanted = {name: frozenset(row["task_id"] for row in rows) for name, rows in answers.items()}
     ids = frozenset().union(*wanted.values())

@@ -15,6 +15,7 @@ from vocabx_utils.evaluation import slots as slot_engine
 from vocabx_utils.evaluation.answers import find_stop
 from vocabx_utils.evaluation.prompts import Prompt
 from vocabx_utils.healing import Healer
+from vocabx_utils.tokenizer_files import original_vocab_size
 
 # the model ended the reply; a stop text or closing fence came; the limit was reached, so it may be truncated
 Finish = Literal["eos", "stop", "length"]
@@ -46,8 +47,6 @@ def generate(
 ) -> list[Completion]:
     """Answer prompts, of at least one token each, greedily; the replies are in the order of the prompts.
 
-    Eight arguments: three that say what, and the rest how.
-
     Args:
         max_new_tokens: longest reply, in tokens, 1 or more.
         batch_size: prompts in flight; by default 8 on the CPU and as many as memory allows, at most 512, on
@@ -62,27 +61,22 @@ def generate(
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")
-    empty = [prompt.task_id for prompt in prompts if not prompt.ids]
-    if empty:
+    if empty := [prompt.task_id for prompt in prompts if not prompt.ids]:
         raise ValueError(f"{len(empty)} prompts have no token, the first is that of {empty[0]}")
     if not prompts:
         return []
     replies: dict[int, Completion] = {}
     healed = None if heal is None else Healing(model, tokenizer, prompts, heal, batch_size)
     asked = prompts if healed is None else healed.prompts
-    if engine == "auto":
-        engine = prepare_engine(model, tokenizer, asked, max_new_tokens, batch_size)
-    elif engine == "slots":
-        engine = _slots(model, tokenizer, asked, max_new_tokens, batch_size)
+    if isinstance(engine, str):
+        engine = prepare_engine(model, tokenizer, asked, max_new_tokens, batch_size, engine)
     if isinstance(engine, slot_engine.SlotDecoder):
         coming = _by_slots(engine, tokenizer, asked, max_new_tokens)
     else:
         coming = _plain(model, tokenizer, asked, max_new_tokens, batch_size)
     for index, reply in coming:
-        if healed is not None:
-            reply = healed.whole(index, reply)
-        replies[index] = reply
-        on_done(index, reply)
+        replies[index] = reply if healed is None else healed.whole(index, reply)
+        on_done(index, replies[index])
     return [replies[index] for index in range(len(prompts))]
 
 
@@ -92,19 +86,21 @@ def prepare_engine(
     prompts: Sequence[Prompt],
     max_new_tokens: int,
     batch_size: int | None = None,
+    engine: Engine = "auto",
 ) -> Engine | slot_engine.SlotDecoder:
     """Return what `generate` chooses for such prompts, to be asked several times: slots keep what they recorded."""
-    if not slot_engine.supports(model):
+    if engine == "plain" or (engine == "auto" and not slot_engine.supports(model)):
         return "plain"
-    return _slots(model, tokenizer, prompts, max_new_tokens, batch_size)
+    longest = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
+    size = min(batch_size or default_batch_size(model, longest), len(prompts))
+    return slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
 
 
 def default_batch_size(model: PreTrainedModel, length: int) -> int:
     """Return 8 on the CPU, else the prompts of `length` tokens that half the free memory holds, at most 512."""
-    device, _ = slot_engine.placement(model)
-    if device.type != "cuda":
+    if model.device.type != "cuda":
         return 8
-    free, _ = torch.cuda.mem_get_info(device)
+    free, _ = torch.cuda.mem_get_info(model.device)
     fitting = int(0.5 * free / slot_engine.cache_bytes(model, length))
     return max(1, min(512, fitting // 32 * 32 or fitting))
 
@@ -121,10 +117,9 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int], ids: Sequence[int]) -> str:
-    """Decode a reply together with the end of its prompt and cut by text; special tokens are left out.
+    """Decode a reply, without special tokens, together with the end of its prompt, and cut by text.
 
-    Decoded alone, a reply loses its leading space with SentencePiece tokenizers, and with it the indentation
-    of a function body.
+    Decoded alone, a reply loses its leading space with SentencePiece tokenizers: the indentation of a function body.
     """
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     context = list(prompt_ids[-8:])
@@ -139,8 +134,7 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[int
 class Healing:
     """Prompts whose ends were taken back and said again, greedily and with the rest of the token that they cut apart.
 
-    Attributes:
-        prompts: the prompts with what was said in place of their ends.
+    `prompts` are the prompts with what was said in place of their ends.
     """
 
     def __init__(
@@ -157,7 +151,7 @@ class Healing:
         self.taken = [taken for _, taken in cuts]
         self.said: list[list[int]] = [[] for _ in prompts]
         rests, usable = list(self.taken), _usable_ids(model, tokenizer)
-        size = batch_size or (8 if slot_engine.placement(model)[0].type != "cuda" else 192)
+        size = batch_size or _plain_batch_size(model)
         while waiting := [index for index, rest in enumerate(rests) if rest]:
             texts = [(*self.kept[index], *self.said[index]) for index in waiting]
             for batch in like_length([len(text) for text in texts], count=size, longest_first=True):
@@ -186,7 +180,7 @@ def _next_scores(model: PreTrainedModel, texts: Sequence[Sequence[int]]) -> torc
     """Head products behind some texts, (B, rows of the head); capping and scaling do not change their order."""
     body, head = cast(Any, model.get_decoder()), cast(Any, model.get_output_embeddings())
     ids, _ = pad(texts)  # on the right, where causal attention never looks
-    hidden = body(input_ids=ids.to(slot_engine.placement(model)[0]), use_cache=False).last_hidden_state
+    hidden = body(input_ids=ids.to(model.device), use_cache=False).last_hidden_state
     last = torch.tensor([len(text) - 1 for text in texts], device=hidden.device)
     scores: torch.Tensor = head(hidden[torch.arange(len(texts), device=hidden.device), last])
     return scores
@@ -222,7 +216,11 @@ class ReplyReader:
         text = completion_text(self.tokenizer, prompt.ids, ids)
         if (end := find_stop(text, prompt)) is not None:
             finish, text = "stop", text[:end]
-            ids = ids[: self._ids_within(prompt, ids, len(text))]
+            # the fewest ids whose text is at least as long
+            within = bisect.bisect_left(
+                range(len(ids)), end, key=lambda count: len(completion_text(self.tokenizer, prompt.ids, ids[:count]))
+            )
+            ids = ids[:within]
         return Completion(text, tuple(ids), finish)
 
     def shortened(self, ids: Sequence[int], prompt: Prompt, step: int = _CHUNK) -> Completion:
@@ -235,26 +233,6 @@ class ReplyReader:
             if finish is not None:
                 return self.completion(kept, finish, prompt)
         return self.completion(kept, "length", prompt)
-
-    def _ids_within(self, prompt: Prompt, ids: Sequence[int], characters: int) -> int:
-        """Return the fewest ids whose text has at least so many characters."""
-
-        def length(count: int) -> int:
-            return len(completion_text(self.tokenizer, prompt.ids, ids[:count]))
-
-        return bisect.bisect_left(range(len(ids)), characters, key=length)
-
-
-def _slots(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
-    batch_size: int | None,
-) -> slot_engine.SlotDecoder:
-    longest = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
-    size = min(batch_size or default_batch_size(model, longest), len(prompts))
-    return slot_engine.SlotDecoder(model, slots=size, length=longest, ids=_usable_ids(model, tokenizer))
 
 
 def _by_slots(
@@ -272,8 +250,7 @@ def _by_slots(
             finishes[row.index] = finish
         return finish is not None
 
-    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index].ids))
-    for row in decoder.decode([prompt.ids for prompt in prompts], order, is_done, max_new_tokens):
+    for row in decoder.decode([prompt.ids for prompt in prompts], is_done, max_new_tokens):
         yield row.index, reader.completion(row.ids, finishes.get(row.index, "length"), prompts[row.index])
 
 
@@ -285,7 +262,6 @@ def _plain(
     batch_size: int | None,
 ) -> Iterator[tuple[int, Completion]]:
     """Answer by `model.generate` with left padding, batches of similar length."""
-    device, _ = slot_engine.placement(model)
     reader = ReplyReader(tokenizer, end_ids(model, tokenizer))
     filler = min(reader.ends, default=0)
     # The checkpoint's own settings may ask for sampling or a repetition penalty (Qwen2.5: 1.1).
@@ -300,12 +276,15 @@ def _plain(
         eos_token_id=sorted(reader.ends),
         suppress_tokens=list(range(_usable_ids(model, tokenizer), _head_rows(model))) or None,
     )
-    size = batch_size or (8 if device.type != "cuda" else 192)
+    size = batch_size or _plain_batch_size(model)
     for batch in like_length([len(prompt.ids) for prompt in prompts], count=size, longest_first=True):
         ids, mask = pad([prompts[index].ids for index in batch], left=True, value=filler)  # (B, T)
         stops = _Stops([prompts[index] for index in batch], reader, ids.shape[1])
         output = cast(Any, model).generate(
-            ids.to(device), attention_mask=mask.to(device), generation_config=settings, stopping_criteria=[stops]
+            ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            generation_config=settings,
+            stopping_criteria=[stops],
         )  # (B, T + new)
         for index, reply in zip(batch, output[:, ids.shape[1] :].tolist(), strict=True):
             yield index, reader.shortened(reply, prompts[index])
@@ -327,9 +306,13 @@ class _Stops:
         return self.done.to(input_ids.device)
 
 
+def _plain_batch_size(model: PreTrainedModel) -> int:
+    return 192 if model.device.type == "cuda" else 8
+
+
 def _usable_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return how many ids the tokenizer has; head rows behind them are padding and never generated."""
-    return min(_head_rows(model), max(tokenizer.get_vocab().values()) + 1)
+    return min(_head_rows(model), original_vocab_size(tokenizer))
 
 
 def _head_rows(model: PreTrainedModel) -> int:

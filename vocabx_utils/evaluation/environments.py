@@ -6,7 +6,6 @@ hash over everything that can change a verdict: interpreter, packages, data fold
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import json
@@ -83,10 +82,8 @@ def plain_environment() -> Environment:
     Only the interpreter and numpy count for the hash: nothing else decides answers to HumanEval and MBPP, and
     an unrelated upgrade must not make finished results worthless.
     """
-    packages = {}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        packages["numpy"] = importlib.metadata.version("numpy")
     view = JailView(Path(sys.executable), _folders(sys.prefix, sys.base_prefix))
+    packages = {"numpy": importlib.metadata.version("numpy")}
     return _environment(_PLAIN, platform.python_version(), (), packages, view, ())
 
 

@@ -52,8 +52,6 @@ def execute(
 ) -> list[Result]:
     """Execute answers in the sandbox and file the results, which are returned in the order of the problems.
 
-    Eight arguments: three that say what, and the rest how.
-
     Results that the file already holds are not computed again; a file of other answers, limits or another
     environment is refused. Timeouts and crashes are run once more, alone and in a fresh jail, so that neither load
     nor another answer changes scores.
@@ -64,9 +62,8 @@ def execute(
         out_path: results file (JSON Lines), appended to; None keeps the results in memory only.
         environment: where the answers run; None for that of the benchmark.
         workers: programs at the same time.
-        strict: compare values outside the candidate's process, where a benchmark's tests allow that (HumanEval and
-            MBPP). Problems whose reference does not return plain data run as usual; each result says how it was
-            obtained.
+        strict: compare values outside the candidate's process, where a benchmark's tests and its reference allow that
+            (HumanEval and MBPP); each result says whether they did.
         fast: fork in warm jails instead of starting a fresh jail for each program.
         known: results of other answers; those of the very same program, limits and environment are taken over.
 
@@ -117,11 +114,9 @@ def run_jobs(
     retry: Callable[[Job], bool] = lambda job: True,
     desc: str = "executing",
 ) -> Iterator[tuple[Job, Outcome, int]]:
-    """Run programs and yield each with its outcome and number of attempts, as they are done.
+    """Run programs and yield each with its outcome and number of attempts, as they are done; see `execute`.
 
     Args:
-        workers: programs at the same time, 1 or more.
-        fast: fork in warm jails.
         retry: tells whether a timeout or crash, and in warm jails a lack of memory, is run once more, alone and in
             a fresh jail, after all others.
     """

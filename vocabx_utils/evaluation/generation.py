@@ -39,7 +39,7 @@ class SampleSettings:
     def written(self, problem: Problem) -> dict[str, object]:
         """Return what every sample of a problem records of these settings."""
         prompt = prompt_settings(problem.benchmark, self.style, self.prefill, self.wording)
-        return {"settings": prompt, "max_new_tokens": self.max_new_tokens, "healed": self.heal is not None}
+        return {"max_new_tokens": self.max_new_tokens, "settings": prompt, "healed": self.heal is not None}
 
 
 def sample_answers(
@@ -78,9 +78,7 @@ def sample_answers(
             "finish": reply.finish,
             "new_tokens": len(reply.ids),
             "prompt_tokens": len(prompt.ids),
-            "max_new_tokens": settings.max_new_tokens,
-            "settings": prompt.settings,
-            "healed": settings.heal is not None,
+            **settings.written(problem),
         }
         on_row(rows[index])
 

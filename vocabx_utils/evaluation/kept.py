@@ -16,6 +16,7 @@ from vocabx_utils.evaluation.environments import RECIPES, Environment
 from vocabx_utils.files import read_json, write_json
 
 KEPT_FOLDER = Path(__file__).parent / "kept"
+_PARTS = ("dropped", "timeouts", "not_strict", "environment")
 _NAMED = 5  # packages that a message spells out
 
 
@@ -38,19 +39,14 @@ class KeptList:
         if not file.is_file():
             return None
         content = read_json(file)
-        parts = [content.get(name, {}) for name in ("dropped", "timeouts", "not_strict", "environment")]
-        return cls(benchmark, tuple(content["kept"]), *parts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Content of the kept file."""
-        size = {"n_kept": len(self.kept), "n_total": len(self.kept) + len(self.dropped), "kept": list(self.kept)}
-        names = ("dropped", "timeouts", "not_strict", "environment")
-        return {"benchmark": self.benchmark, **size, **{name: dict(getattr(self, name)) for name in names}}
+        return cls(benchmark, tuple(content["kept"]), **{name: content.get(name, {}) for name in _PARTS})
 
     def write(self, folder: str | Path) -> Path:
         """Write `<benchmark>.json` into a folder; return its path."""
         path = Path(folder) / f"{self.benchmark}.json"
-        write_json(path, self.to_dict())
+        size = {"n_kept": len(self.kept), "n_total": len(self.kept) + len(self.dropped), "kept": list(self.kept)}
+        parts = {name: dict(getattr(self, name)) for name in _PARTS}
+        write_json(path, {"benchmark": self.benchmark, **size, **parts})
         return path
 
     def compare(self, other: KeptList) -> list[str]:

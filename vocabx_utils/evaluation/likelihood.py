@@ -15,9 +15,10 @@ import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompts import reference_text
+from vocabx_utils.evaluation.prompts import begin_text, reference_text
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
+from vocabx_utils.tokenizer_files import original_vocab_size
 
 
 def bits_per_byte(
@@ -86,14 +87,9 @@ def whole_spans(
 ) -> list[Span]:
     """Lay out whole texts, each with its name, to be scored with several tokenizers as `bits_per_byte` does.
 
-    Args:
-        most: tokens of the longest part; longer texts become several spans of one name.
-
-    Returns:
-        Spans that have something to score, from the first place where all tokenizers have a boundary.
+    A text of more than `most` tokens becomes several spans of one name; one with nothing to score, none.
     """
-    begun = tokenizers[0]("")["input_ids"][:1] == [tokenizers[0].bos_token_id]
-    begin = str(tokenizers[0].bos_token) if begun else ""
+    begin = begin_text(tokenizers[0])
     spans = []
     for name, part in ((name, part) for name, text in texts if text for part in _parts(text, tokenizers, most)):
         given = begin + part
@@ -149,7 +145,7 @@ def score_spans(
     items = [_scored(tokenizer, span, max_tokens) for span in spans]
     texts, starts = [ids for ids, _ in items], [first for _, first in items]
     rows = cast(Any, model.get_input_embeddings()).weight.shape[0]
-    reader = Student(model, min(rows, max(tokenizer.get_vocab().values()) + 1))
+    reader = Student(model, min(rows, original_vocab_size(tokenizer)))
     nats = reader.negative_log_likelihood(texts, starts, batch_tokens=batch_tokens)
     return [
         SpanScore(span.task_id, value / math.log(2), span.size, len(ids) - first)
@@ -202,20 +198,20 @@ def new_token_counts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
 ) -> list[tuple[int, int]]:
     """Count new tokens (from `first_new_id` on) and all tokens of prompt and reference solution of each problem."""
-    return _counts((problem.complete_prompt + problem.reference for problem in problems), tokenizer, first_new_id)
-
-
-def _counts(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, first_new_id: int) -> list[tuple[int, int]]:
-    encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
-    return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
+    return _counts([row.complete_prompt + row.reference for row in problems], tokenizer, first_new_id)
 
 
 def part_counts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, first_new_id: int
 ) -> dict[str, list[tuple[int, int]]]:
-    """Count new tokens and all tokens of each problem, apart in what is asked (`prompts`) and in `solutions`."""
+    """Count them as `new_token_counts`, apart in what is asked (`prompts`) and in `solutions`."""
     texts = {"prompts": [row.prompt for row in problems], "solutions": [row.reference for row in problems]}
     return {part: _counts(some, tokenizer, first_new_id) for part, some in texts.items()}
+
+
+def _counts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, first_new_id: int) -> list[tuple[int, int]]:
+    encoded = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    return [(sum(i >= first_new_id for i in ids), len(ids)) for ids in encoded]
 
 
 def _scored(tokenizer: PreTrainedTokenizerBase, span: Span, max_tokens: int) -> tuple[list[int], int]:

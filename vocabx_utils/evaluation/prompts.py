@@ -8,7 +8,7 @@ the first lines of the program.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,8 +16,25 @@ from transformers import PreTrainedTokenizerBase
 
 from vocabx_utils import corpus
 from vocabx_utils.evaluation.benchmarks import Problem
-from vocabx_utils.evaluation.prompt_parts import prompt_parts, stop_texts
 
+FENCE = "```"
+# EvalPlus (Liu et al., NeurIPS 2023) and BigCodeBench word their prompts so; Qwen2.5-Coder's figures use them.
+_INSTRUCTION = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+)
+_RESPONSE = (
+    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
+)
+_COMPLETE = "Complete the following Python function so that it does what its docstring says."
+_CONTINUE = "Solve the problem by continuing the Python program. Write only the code that is missing."
+_DS1000_STOPS = ("</code>", "# SOLUTION END", "\nEND SOLUTION")
+TEMPLATE_STOPS = ("\n### Instruction", "\n### Answer")  # the model goes on with a task of its own
+_COMPLETION_STOPS: Mapping[str, tuple[str, ...]] = {
+    "humaneval": ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\nassert ", f"\n{FENCE}"),
+    "bigcodebench": ("\nclass ", "\ndef ", "\nif __name__", "\nprint(", "\nassert ", f"\n{FENCE}"),
+    "mbpp": ("[DONE]",),
+    "ds1000": (*_DS1000_STOPS, f"\n{FENCE}"),
+}
 _STYLES = ("thesis", "chat", "completion")
 _PREFILLS = ("auto", "none", "fence", "code")
 _WORDINGS = ("instruct", "complete")
@@ -68,7 +85,7 @@ def build_prompt(
     """
     settings = prompt_settings(problem.benchmark, style, prefill, wording)
     prefill = resolve_prefill(problem.benchmark, style, prefill)
-    query, head, kept = prompt_parts(problem, style, prefill, wording, examples)
+    query, head, kept = _prompt_parts(problem, style, prefill, wording, examples)
     if style == "chat" and not getattr(tokenizer, "chat_template", None):
         raise ValueError(
             "this tokenizer has no chat template: use prompt style 'thesis' or 'completion', or a model with one"
@@ -83,7 +100,7 @@ def build_prompt(
         ids=tuple(ids),
         kept=kept[: max(0, len(kept) - cut)],
         fenced=style != "completion" and prefill != "none",
-        stops=stop_texts(problem.benchmark, style),
+        stops=_stop_texts(problem.benchmark, style),
         settings=settings,
     )
 
@@ -121,16 +138,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def _stable_prefix(tokenizer: PreTrainedTokenizerBase, text: str, probes: Sequence[str]) -> tuple[str, list[int]]:
     """Cut a text back to where the tokenization no longer depends on what follows.
 
-    A prompt that ends in a line break is one token sequence alone and another one inside the full text if
-    the tokenizer joins the break with the indentation after it. The model has then never seen the prompt's
-    last token in this place. What follows is taken to be code; a blank line may still join.
-
-    Args:
-        probes: usual continuations, such as `"    x"`.
-
-    Returns:
-        The longest prefix of `text` whose last tokens stay the same before every probe, and its ids. The
-        whole text is returned where that would cost more than the last line.
+    A tokenizer may join the line break at the end of a prompt with the indentation after it: the model has then never
+    seen the prompt's last token in this place. Probes are usual continuations, such as `"    x"`; a blank line may
+    still join. The whole text is returned where the cut would cost more than the last line.
     """
     kept, tail = text, _TAIL
     for _ in range(8):
@@ -155,7 +165,7 @@ def _common(one: Sequence[int], two: Sequence[int]) -> int:
 
 def reference_text(problem: Problem, tokenizer: PreTrainedTokenizerBase, style: str = "thesis") -> tuple[str, int]:
     """Return prompt (with the code start in the answer block) and reference as one text, and where this begins."""
-    query, head, _ = prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
+    query, head, _ = _prompt_parts(problem, style, resolve_prefill(problem.benchmark, style, "code"), "complete", ())
     prompt = _prompt_text(tokenizer, style, query, head)
     return prompt + problem.reference, len(prompt)
 
@@ -164,8 +174,13 @@ def _prompt_text(tokenizer: PreTrainedTokenizerBase, style: str, query: str, hea
     """Return query and head in the template of the style, or behind the BOS token that the tokenizer itself puts."""
     if style != "completion":
         return corpus.prompt(query, cast(corpus.Template, style), tokenizer, prefill=head)
+    return begin_text(tokenizer) + query + head
+
+
+def begin_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the begin token that the tokenizer itself puts before a text, as text; nothing where it puts none."""
     begun = tokenizer("x")["input_ids"][:1] == [tokenizer.bos_token_id]
-    return (str(tokenizer.bos_token) if begun else "") + query + head
+    return str(tokenizer.bos_token) if begun else ""
 
 
 def _probes(head: str) -> tuple[str, ...]:
@@ -177,3 +192,97 @@ def _probes(head: str) -> tuple[str, ...]:
     last = head.rstrip().rsplit("\n", 1)[-1]
     inside = last[:1] in " \t" or last.endswith(":")
     return tuple("    " * inside + word for word in _FIRST_WORDS)
+
+
+def _prompt_parts(
+    problem: Problem, style: str, prefill: str, wording: str, examples: Sequence[Problem]
+) -> tuple[str, str, str]:
+    """Return the query, the head of the answer block and the part of the head that is program."""
+    if style == "completion":
+        if problem.benchmark == "mbpp":
+            return _few_shot(problem, examples), "", ""
+        if problem.benchmark == "ds1000":
+            return problem.complete_prompt, "", ""
+        return "", problem.complete_prompt, problem.complete_prompt
+    query, start = _query_and_start(problem, style, prefill, wording)
+    if prefill == "none":
+        return query, "", ""
+    lead = f"{_RESPONSE}\n" if style == "chat" and problem.benchmark != "ds1000" else ""
+    head = f"{lead}{FENCE}python\n"
+    if prefill != "code":
+        return query, head, ""
+    return query, head + start, "" if problem.benchmark == "ds1000" else start  # its test brings the program
+
+
+def _query_and_start(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str]:
+    if problem.benchmark == "bigcodebench":
+        return _bigcodebench_query_and_start(problem, style, prefill, wording)
+    if problem.benchmark == "ds1000":
+        question, context = ds1000_context(problem)
+        if prefill != "code":
+            return f"{_CONTINUE} Put it in a markdown code block.\n\n{problem.prompt.rstrip()}", ""
+        return f"{_CONTINUE}\n\n{question or _fenced(context.rstrip(), 'python')}", context
+    if problem.benchmark == "mbpp":
+        tests = "\n".join(problem.metadata["test_list"])
+        if style == "chat":
+            return f'{_INSTRUCTION}\n{FENCE}\n"""\n{problem.prompt}\n{tests}\n"""\n{FENCE}\n', ""
+        return f"{problem.prompt}\nThe code should pass these tests:\n{tests}", ""
+    if style == "chat" or prefill != "code":
+        return f"{_INSTRUCTION}\n{_fenced(problem.prompt.strip())}\n", problem.code_start
+    return _COMPLETE, problem.code_start
+
+
+def _bigcodebench_query_and_start(problem: Problem, style: str, prefill: str, wording: str) -> tuple[str, str]:
+    complete = wording == "complete"
+    start = problem.complete_prompt if complete else problem.code_start
+    if style == "chat":
+        task = _fenced(problem.complete_prompt.strip()) if complete else problem.prompt.strip()
+        return f"{_INSTRUCTION}\n{task}\n", start
+    if complete:
+        return _COMPLETE, start
+    # The thesis moves the code start from the end of the query into the answer block.
+    return problem.prompt.split(f"\n{FENCE}")[0] if prefill == "code" else problem.prompt.strip(), start
+
+
+def _fenced(code: str, language: str = "") -> str:
+    return f"{FENCE}{language}\n{code}\n{FENCE}"
+
+
+def ds1000_context(problem: Problem) -> tuple[str, str]:
+    """Split a DS-1000 prompt into the question and the program that is to be continued.
+
+    The question is empty for Matplotlib, whose task stands in comments. The program ends in a line that marks where the
+    solution begins; the line that names the result variable becomes a comment.
+    """
+    text = problem.complete_prompt
+    question, found, rest = text.rpartition("\nA:\n")
+    if not found:
+        return "", text
+    code = rest.partition("<code>")[2].lstrip("\n")
+    if "</code>" not in code:
+        return question.removeprefix("Problem:").strip(), code
+    code, _, tail = code.partition("</code>")
+    notes = tail.replace("<code>", "").replace("BEGIN SOLUTION", "").strip().splitlines()
+    comments = "".join(f"# {note.strip()}\n" for note in notes if note.strip())
+    return question.removeprefix("Problem:").strip(), f"{code.rstrip()}\n{comments}# BEGIN SOLUTION\n"
+
+
+def _few_shot(problem: Problem, examples: Sequence[Problem]) -> str:
+    """Return the prompt of Austin et al. (2021): solved examples, then the task, up to `[BEGIN]`."""
+    shown = [f"{_mbpp_task(example)}{example.reference.strip()}\n[DONE]\n\n" for example in examples]
+    return "".join(shown) + _mbpp_task(problem)
+
+
+def _mbpp_task(problem: Problem) -> str:
+    tests = "\n".join(problem.metadata["test_list"])
+    return (
+        f"You are an expert Python programmer, and here is your task: {problem.prompt} "
+        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+    )
+
+
+def _stop_texts(benchmark: str, style: str) -> tuple[str, ...]:
+    if style == "completion":
+        return _COMPLETION_STOPS[benchmark]
+    template = TEMPLATE_STOPS if style == "thesis" else ()
+    return template + (_DS1000_STOPS if benchmark == "ds1000" else ())

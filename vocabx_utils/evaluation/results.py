@@ -48,10 +48,6 @@ class Result:
         """Whether the answer is right."""
         return self.status == "pass"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the line of the results file."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, row: Mapping[str, Any], place: str) -> Result:
         """Read a line; `place` names it in the `ValueError` about a missing field."""
@@ -76,26 +72,24 @@ class ResultsFile:
         """Refuse to mix results: those of another environment, or with other keys (answers, limits) than these."""
         if self.path is None:
             return
-        others = sorted({row.env_hash for row in self.rows.values()} - {env_hash})
-        remedy = f"choose another file, or remove {show_path(self.path)} to execute everything again"
-        if others:
+        place = show_path(self.path)
+        remedy = f"choose another file, or remove {place} to execute everything again"
+        if others := sorted({row.env_hash for row in self.rows.values()} - {env_hash}):
             raise ResultsMismatchError(
-                f"{show_path(self.path)} was made in the environment {', '.join(others)}, but this one is "
-                f"{env_hash}; {remedy}"
+                f"{place} was made in the environment {', '.join(others)}, but this one is {env_hash}; {remedy}"
             )
         differing = [name for name, row in self.rows.items() if keys.get(name, row.key) != row.key]
         if differing:
             names = ", ".join(task for task, _ in differing[:10]) + (" ..." if len(differing) > 10 else "")
             raise ResultsMismatchError(
-                f"{show_path(self.path)} holds results of other answers or limits for {len(differing)} problems "
-                f"({names}); {remedy}"
+                f"{place} holds results of other answers or limits for {len(differing)} problems ({names}); {remedy}"
             )
 
     def append(self, result: Result) -> None:
         """Write one result and sync it; an `OSError` (full disk) says what is kept."""
         if self.path is not None:
             try:
-                append_jsonl(self.path, result.to_dict())
+                append_jsonl(self.path, dataclasses.asdict(result))
             except OSError as error:
                 raise OSError(
                     error.errno,

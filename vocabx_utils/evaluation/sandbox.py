@@ -55,7 +55,7 @@ class Strict:
 
 @dataclass(frozen=True)
 class Task:
-    """A program to run: `style` is `asserts`, `unittest` or `ds1000` (see `benchmarks.Program`)."""
+    """A program to run: `style` is `asserts`, `unittest` or `ds1000` (see `programs.build_program`)."""
 
     solution: str
     test: str

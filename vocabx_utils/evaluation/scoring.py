@@ -59,9 +59,9 @@ def passes(results: Iterable[Result]) -> dict[str, bool]:
 
 
 def count_passes(results: Iterable[Result], kept: Mapping[str, Iterable[str]] | None = None) -> dict[str, Count]:
-    """Count passed, kept and all problems by benchmark, in the order of the thesis's table, then HumanEval and MBPP.
+    """Count passed, kept and all problems by benchmark, with one answer each, in the order of the thesis's table.
 
-    There is one answer to a problem; a benchmark without ids in `kept` keeps all its problems.
+    A benchmark without ids in `kept` keeps all its problems.
     """
     found = passes(results)
     valid = _kept_passes(found, kept)
@@ -93,15 +93,13 @@ def results_table(
         One row per variant: its group, pass rate in per cent and passed/kept for each benchmark, combined
         passed/kept, the p-value of the two-proportion z-test, `kept` and `total` problems.
     """
-    _check_comparable(results)
+    _check_comparable(results, reference)
     counts = {variant: count_passes(rows, kept) for variant, rows in results.items()}
     sums = {
         variant: tuple(sum(getattr(count, name) for count in found.values()) for name in ("passed", "kept", "total"))
         for variant, found in counts.items()
     }
     best = reference or max(sums, key=lambda variant: sums[variant][0])
-    if best not in sums:
-        raise ResultsError(f"the reference {best!r} is not among {', '.join(sums)}")
     rows = []
     for variant, found in counts.items():
         passed, n, total = sums[variant]
@@ -141,9 +139,7 @@ def comparison_table(
         `statistics.paired_rate_difference`), problems that only one of the two passes, p-values of the z-test and of
         the exact McNemar test, the latter also adjusted by Holm over the variants.
     """
-    _check_comparable(results)
-    if reference not in results:
-        raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
+    _check_comparable(results, reference)
     found = {variant: _kept_passes(passes(rows), kept) for variant, rows in results.items()}
     tasks = sorted(found[reference])
     base = np.array([found[reference][task] for task in tasks])
@@ -175,10 +171,12 @@ def comparison_table(
     return table
 
 
-def _check_comparable(results: Mapping[str, Sequence[Result]]) -> None:
+def _check_comparable(results: Mapping[str, Sequence[Result]], reference: str | None) -> None:
     """Check that all variants answered the same problems, and each benchmark in one environment."""
     if not results:
         raise ResultsError("expected results of at least one variant")
+    if reference and reference not in results:
+        raise ResultsError(f"the reference {reference!r} is not among {', '.join(results)}")
     first, *others = results
     tasks = {row.task_id for row in results[first]}
     for variant in others:

@@ -41,9 +41,6 @@ class Row:
         return self.prompt_length + len(self.ids) - 1
 
 
-IsDone = Callable[[Row, int], bool]  # (row, number of new ids) -> the row is done
-
-
 class SlotDecoder:
     """Decodes many prompts greedily in a fixed number of slots.
 
@@ -59,7 +56,7 @@ class SlotDecoder:
         self, model: PreTrainedModel, *, slots: int, length: int, ids: int, graphs: bool | None = None
     ) -> None:
         self.model, self.ids, self.slots = model, ids, slots
-        self.device, self.dtype = placement(model)
+        self.device, self.dtype = model.device, model.dtype
         self.graphs = self.device.type == "cuda" if graphs is None else graphs
         self.length = _rounded(length + _CHUNK, _GRAPH_BLOCK if self.graphs else _BLOCK)
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, self.length)
@@ -74,18 +71,15 @@ class SlotDecoder:
 
     @torch.inference_mode()
     def decode(
-        self, prompts: Sequence[Sequence[int]], order: Sequence[int], is_done: IsDone, max_new_tokens: int
+        self, prompts: Sequence[Sequence[int]], is_done: Callable[[Row, int], bool], max_new_tokens: int
     ) -> Iterator[Row]:
-        """Yield the rows as they finish, with the reply in `row.ids`.
+        """Yield the rows as they finish, with the reply, of `max_new_tokens` ids at most, in `row.ids`.
+
+        A `ValueError` where a prompt and its reply are longer than the slots.
 
         Args:
             prompts: token ids of each prompt.
-            order: indices of the prompts in the order in which they enter; longest first is fastest.
             is_done: called with a row and the number of its new ids; may shorten `row.ids`.
-            max_new_tokens: rows end at this many ids.
-
-        Raises:
-            ValueError: a prompt and its reply are longer than the slots.
         """
         longest = max(map(len, prompts), default=0)
         if longest + max_new_tokens + _CHUNK > self.length:
@@ -93,34 +87,36 @@ class SlotDecoder:
                 f"a prompt of {longest} tokens and a reply of {max_new_tokens} do not fit into slots of "
                 f"{self.length - _CHUNK}: make the decoder with a larger `length`"
             )
-        waiting = list(reversed(order))
+
+        def extend(row: Row, new: list[int]) -> bool:
+            """Add ids to a row, and tell whether it is done."""
+            new = new[: max_new_tokens - len(row.ids)]
+            row.ids.extend(new)
+            return is_done(row, len(new)) or len(row.ids) >= max_new_tokens
+
+        # The longest enter first, from the end of the list; prompts of one length in their order.
+        waiting = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))[::-1]
         active: list[Row | None] = [None] * self.slots
         self.cache.rows = self.slots
         with slot_attention(self.model):
             while waiting or any(active):
-                yield from self._refill(prompts, waiting, active, is_done, max_new_tokens)
+                yield from self._refill(prompts, waiting, active, extend)
                 if not waiting:
                     active = self._compact(active)
                 if not any(active):
                     continue
                 new = self._chunk(active)
                 for slot, row in enumerate(active):
-                    if row is not None and self._extend(row, new[slot], is_done, max_new_tokens):
+                    if row is not None and extend(row, new[slot]):
                         yield row
                         active[slot] = None
-
-    def _extend(self, row: Row, new: list[int], is_done: IsDone, max_new_tokens: int) -> bool:
-        new = new[: max_new_tokens - len(row.ids)]
-        row.ids.extend(new)
-        return is_done(row, len(new)) or len(row.ids) >= max_new_tokens
 
     def _refill(
         self,
         prompts: Sequence[Sequence[int]],
         waiting: list[int],
         active: list[Row | None],
-        is_done: IsDone,
-        max_new_tokens: int,
+        extend: Callable[[Row, list[int]], bool],
     ) -> Iterator[Row]:
         """Run waiting prompts into free slots, a bounded number of tokens a pass."""
         free = [slot for slot, row in enumerate(active) if row is None]
@@ -129,18 +125,17 @@ class SlotDecoder:
             return
         while free and waiting:
             batch: list[Row] = []
-            widest = 0
-            while free[len(batch) :] and waiting:
-                width = max(widest, len(prompts[waiting[-1]]))
+            width = 0
+            while len(batch) < len(free) and waiting:
+                width = max(width, len(prompts[waiting[-1]]))
                 if batch and width * (len(batch) + 1) > _PROMPT_TOKENS:
                     break
-                widest = width
                 index = waiting.pop()
                 batch.append(Row(index, len(prompts[index])))
             slots, free = free[: len(batch)], free[len(batch) :]
             first = self._prompt_pass([prompts[row.index] for row in batch], slots)
             for row, slot, token in zip(batch, slots, first, strict=True):
-                if self._extend(row, [token], is_done, max_new_tokens):
+                if extend(row, [token]):
                     free.append(slot)
                     yield row
                 else:
@@ -246,21 +241,13 @@ def cache_bytes(model: PreTrainedModel, length: int) -> int:
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * width * placement(model)[1].itemsize * length
-
-
-def placement(model: PreTrainedModel) -> tuple[torch.device, torch.dtype]:
-    """Return device and dtype of the input embedding."""
-    weight = cast(Tensor, model.get_input_embeddings().weight)
-    return weight.device, weight.dtype
+    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize * length
 
 
 def supports(model: PreTrainedModel) -> bool:
     """Tell whether the model lets its attention be replaced and attends to all earlier tokens."""
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    backend = getattr(type(model), "_supports_attention_backend", False)
-    return bool(backend) and kinds == {"full_attention"}
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"]
+    return getattr(type(model), "_supports_attention_backend", False) and set(kinds) == {"full_attention"}
 
 
 def _rounded(value: int, step: int) -> int:

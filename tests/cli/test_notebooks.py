@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from vocabx_utils.cli.limits import Stopped, stoppable
+from vocabx_utils.cli.notebooks import Stopped, stoppable
 
 
 def test_sigterm_stops_with_a_reason_and_handlers_come_back() -> None:
