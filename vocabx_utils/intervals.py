@@ -118,7 +118,7 @@ def ratio_and_error(parts: Floats, wholes: Floats) -> tuple[Floats, Floats]:
     return ratio, np.sqrt((rest**2).sum(-1)) / np.abs(total)
 
 
-def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: float = CONFIDENCE) -> Interval:
+def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Interval:
     """Compute Student's interval of the common slope of lines (x, y) with a level of their own each (least squares).
 
     The limits are infinite where no point is left to measure the scatter with.
@@ -130,7 +130,7 @@ def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: fl
         return Interval(math.nan, -math.inf, math.inf)
     slope, freedom = float(x @ y) / spread, len(x) - len(groups) - 1
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / max(freedom, 1) / spread)
-    return _student(slope, error, freedom, confidence)
+    return _student(slope, error, freedom, CONFIDENCE)
 
 
 def _student(estimate: float, error: float, freedom: float, confidence: float) -> Interval:

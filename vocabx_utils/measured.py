@@ -183,33 +183,6 @@ def recipe_setting(setting: str) -> tuple[str, str]:
     return DOMAIN_TEXTS.get(text, text), RECIPE_MODELS.get(model, model)
 
 
-def advice_against(verdict: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulate the advised runs against each reference on the report split, over all settings.
-
-    A cell gives the range of the differences (below 0 the advised run is better), and in how many settings the 95 %
-    interval lies below 0 and above.
-
-    Args:
-        verdict: see `read_recipes`.
-
-    Returns:
-        A line a reference; columns KL identical, KL at merged spans (shares of the reference's) and bits per byte.
-    """
-    found = [setting["advice"]["against"] for setting in verdict.get("settings", {}).values() if "advice" in setting]
-    lines: dict[str, dict[str, str]] = {}
-    for label in dict.fromkeys(label for one in found for label in one):
-        parts = [one[label] for one in found if label in one]
-        lines[label] = {title: _counted([part[key] for part in parts], key) for key, title in RECIPE_COLUMNS.items()}
-    return pd.DataFrame.from_dict(lines, orient="index", columns=list(RECIPE_COLUMNS.values())).rename_axis("against")
-
-
-def _counted(parts: Sequence[Mapping[str, float]], column: str) -> str:
-    better, worse = sum(part["high"] < 0 for part in parts), sum(part["low"] > 0 for part in parts)
-    ends = (choose(part["estimate"] for part in parts) for choose in (min, max))
-    low, high = (f"{end:+.4f}" if column == "bpb" else f"{end:+.0%}" for end in ends)
-    return f"{low} to {high}; better in {better}, worse in {worse} of {len(parts)}"
-
-
 def read_domains(folder: Path) -> list[dict[str, Any]]:
     """Read what `tests/bench/domains.py` measured, `results/domains/*.jsonl`: a record for each arm and N, in order.
 

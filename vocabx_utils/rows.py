@@ -7,7 +7,7 @@ folder `rows`, and sums per new token in its folder `tokens`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -125,9 +125,9 @@ def read_history(run: Run, variant: str) -> RowHistory:
     return RowHistory(variant, found)
 
 
-def read_histories(run: Run, variants: Iterable[str] | None = None) -> dict[str, RowHistory]:
-    """Find the epochs of several variants, of all finished ones if none are named; MissingStageError without any."""
-    names = tuple(variants) if variants is not None else run.variants("03")
+def read_histories(run: Run) -> dict[str, RowHistory]:
+    """Find the epochs of all finished variants; MissingStageError where there is none."""
+    names = run.variants("03")
     if not names:
         run.require("03", "*/provenance.json")  # never exists under that name: raises with the remedy
     return {name: read_history(run, name) for name in names}

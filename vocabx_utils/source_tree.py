@@ -29,6 +29,7 @@ CLUTTER = (
     *("*.zip", "*.gz", "*.bz2", "*.xz", "*.zst", "*.7z", "*.jar", "*.whl", "*.so", "*.dll", "*.exe", "*.o", "*.a"),
 )
 UTF8 = "UTF-8"
+_LONGEST_LINE = 2_000  # characters
 
 
 class CorpusError(ValueError):
@@ -70,7 +71,6 @@ def read_source_tree(
     *,
     all_files: bool = False,
     max_bytes: int = 4_000_000,
-    max_line: int = 2_000,
 ) -> SourceTree:
     """Read the text files of a folder tree.
 
@@ -82,8 +82,7 @@ def read_source_tree(
         glob: which files, written as in a `.gitignore` file, several separated by commas; later ones win.
             `*.c` is any such file, `src/**/*.py` those below one folder, `!tests/` leaves a folder out.
         all_files: read what `.gitignore` names, and clutter, too.
-        max_bytes: larger files are left out.
-        max_line: longer lines (minified code, data tables) are dropped, in characters.
+        max_bytes: larger files are left out; so are lines of more than 2,000 characters (minified code, data tables).
 
     Raises:
         CorpusError: no such folder, a pattern that cannot be read, or no matching file could be read.
@@ -102,11 +101,11 @@ def read_source_tree(
             tree.skipped.append((relative, getattr(error, "strerror", None) or str(error)))
             continue
         lines = text.splitlines(keepends=True)
-        kept = "".join(line for line in lines if len(line) <= max_line)
-        long_lines += sum(len(line) > max_line for line in lines)
+        kept = "".join(line for line in lines if len(line) <= _LONGEST_LINE)
+        long_lines += sum(len(line) > _LONGEST_LINE for line in lines)
         digest = hash_bytes([kept.encode("utf-8", "surrogatepass")])
         if lines and not kept:
-            tree.skipped.append((relative, f"every line is longer than {max_line} characters"))
+            tree.skipped.append((relative, f"every line is longer than {_LONGEST_LINE} characters"))
         elif digest in seen:
             tree.skipped.append((relative, "a copy of another file"))
         elif kept:
