@@ -21,26 +21,19 @@ _KEPT = 28  # values that autograd keeps for each token and layer, in widths
 _LOGITS = 3  # copies of a chunk of logits
 _CHUNK = 256  # positions whose logits are held at once
 WINDOW = 48  # tokens around a new token
+LORA_BATCH = 2048  # tokens of a step of LoRA
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model as its configuration describes it.
+    """A model as its configuration describes it."""
 
-    Attributes:
-        parameters: of the untied model.
-        width, layers, rows: D, blocks, rows of a matrix.
-        context: longest text, in tokens; None where the configuration names none.
-        device, item: where it will lie, and bytes of a value there.
-    """
-
-    parameters: int
-    width: int
-    layers: int
-    rows: int
-    context: int | None
-    device: torch.device
-    item: int
+    parameters: int  # of the untied model
+    width: int  # D
+    layers: int  # blocks
+    rows: int  # of a matrix
+    device: torch.device  # where it will lie
+    item: int  # bytes of a value there
 
     @property
     def nbytes(self) -> int:
@@ -50,17 +43,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is announced; bytes and tokens, all of them estimates from above.
+    """What is announced, all of it estimates from above."""
 
-    Attributes:
-        memory: at the peak, of the device on a GPU and of the process on a CPU.
-        disk: below the folder to write.
-        tokens_per_epoch: that phase 1 reads.
-    """
-
-    memory: float
-    disk: float
-    tokens_per_epoch: int
+    memory: float  # bytes at the peak, of the device on a GPU and of the process on a CPU
+    disk: float  # bytes below the folder to write
+    tokens_per_epoch: int  # that phase 1 reads
 
     def tell(self, out: Path, device: torch.device, free: float) -> str:
         """Spell it in a line."""
@@ -89,13 +76,11 @@ def read_shape(model: str, device: str, dtype: str) -> Shape:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not read the configuration of {model!r}: {error}") from error
     logit_transform(config)
-    text = config.get_text_config()
     rows, width = empty.get_input_embeddings().weight.shape
     count = sum(parameter.numel() for parameter in empty.parameters())
     count += rows * width if config.tie_word_embeddings else 0
-    context = getattr(text, "max_position_embeddings", None)
-    layers = text.num_hidden_layers
-    return Shape(count, width, layers, rows, context, where, pick_dtype(dtype, where).itemsize)
+    layers = config.get_text_config().num_hidden_layers
+    return Shape(count, width, layers, rows, where, pick_dtype(dtype, where).itemsize)
 
 
 def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
@@ -126,9 +111,6 @@ def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
     memory = process + model + larger + max(smaller / 4, block) + logits + 6 * rows * 4 + states
     disk = model + 12 * rows * 4 + states + lora
     return Plan(memory, disk, tokens)
-
-
-LORA_BATCH = 2048  # tokens of a step of LoRA
 
 
 def check_space(plan: Plan, out: Path) -> float:

@@ -12,9 +12,9 @@ from jinja2 import Environment
 
 from vocabx_utils.adaptation.proposal import total
 from vocabx_utils.files import write_text
+from vocabx_utils.glyphs import visible
 
 Summary = Mapping[str, Any]
-_SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 COLUMNS = ("base", "extended, before training", "adapted")
 
 
@@ -28,15 +28,6 @@ def write_report(path: Path, summary: Summary) -> None:
         facts=facts(summary),
     )  # fmt: skip
     write_text(path, page)
-
-
-def visible(text: str) -> str:
-    """Show spaces, tabs and line ends as signs.
-
-    >>> visible(" return")
-    '␣return'
-    """
-    return "".join(_SIGNS.get(sign, sign) for sign in text)
 
 
 def lead(summary: Summary) -> str:

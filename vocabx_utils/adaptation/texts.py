@@ -29,19 +29,12 @@ _LEAST = 200  # bytes of each part
 
 @dataclass(frozen=True)
 class Text:
-    """One text.
+    """One text."""
 
-    Attributes:
-        name: the file that it belongs to; texts of one name stay together.
-        kind: suffix of the file, or the language that its row names.
-        plain: what tokens are chosen and measured on.
-        rendered: a pair as the model reads it; None for a text that is no pair.
-    """
-
-    name: str
-    kind: str
-    plain: str
-    rendered: Rendered | None = None
+    name: str  # the file that it belongs to; texts of one name stay together
+    kind: str  # suffix of the file, or the language that its row names
+    plain: str  # what tokens are chosen and measured on
+    rendered: Rendered | None = None  # a pair as the model reads it; None for a text that is no pair
 
     @property
     def read(self) -> str:
@@ -51,17 +44,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Split:
-    """The three parts, no file in two of them.
+    """The three parts, no file in two of them."""
 
-    Attributes:
-        train: new tokens are chosen and learned here.
-        validation: learning rates are judged here.
-        held_out: nothing is chosen here; the report measures on it.
-    """
-
-    train: tuple[Text, ...]
-    validation: tuple[Text, ...]
-    held_out: tuple[Text, ...]
+    train: tuple[Text, ...]  # new tokens are chosen and learned here
+    validation: tuple[Text, ...]  # learning rates are judged here
+    held_out: tuple[Text, ...]  # nothing is chosen here; the report measures on it
 
     def digest(self) -> str:
         """Return what stands for all texts in keys (16 hex digits)."""
@@ -71,7 +58,11 @@ class Split:
     def sizes(self) -> dict[str, dict[str, int]]:
         """Return files, texts and UTF-8 bytes of each part."""
         return {
-            part: {"files": len({t.name for t in texts}), "texts": len(texts), "bytes": sum(map(_size, texts))}
+            part: {
+                "files": len({text.name for text in texts}),
+                "texts": len(texts),
+                "bytes": sum(len(text.plain.encode()) for text in texts),
+            }
             for part, texts in vars(self).items()
         }
 
@@ -189,7 +180,3 @@ def spread(texts: Sequence[Text], max_chars: int, max_bytes: int) -> list[tuple[
             break
         taken[name] = turn + 1
     return [(name, piece) for name, count in taken.items() for piece in pieces[name][:count]]
-
-
-def _size(text: Text) -> int:
-    return len(text.plain.encode())
