@@ -45,10 +45,7 @@ def pairs_from_packages(packages: Sequence[str] = QUICK_PACKAGES, *, max_chars: 
 
     The query is the function's name and the first paragraph of its docstring, the answer its source without the
     docstring. Tests and what only some Python versions bring are left out, and functions shorter than three lines or
-    longer than `max_chars` characters.
-
-    Raises:
-        CorpusError: a package is not installed, or none gives a pair.
+    longer than `max_chars` characters. CorpusError where a package is not installed, or none gives a pair.
     """
     pairs: list[Pair] = []
     for name in packages:
@@ -111,11 +108,9 @@ def _source_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef, line
 def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
     """Read pairs from JSON Lines (`.jsonl` or `.jsonl.gz`) with `query` and `answer`, `lang` and `source` optional.
 
-    A limit keeps pairs that are drawn by a hash of each.
-
-    Raises:
-        CorpusError: no such file, no row, not UTF-8, a damaged archive, or a line that is not JSON, lacks a field or
-            holds text that no tokenizer can take (the line is named).
+    A limit keeps pairs that are drawn by a hash of each. CorpusError for a file that is not there, has no row, is
+    not UTF-8 or a damaged archive, and for a line (it is named) that is not JSON, lacks a field or holds text that no
+    tokenizer can take.
     """
     path = user_path(path)
     if not path.is_file():
@@ -138,8 +133,7 @@ def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
 def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     """Return a field of a row that must hold text.
 
-    Raises:
-        CorpusError: it is missing or empty, or is nothing that a tokenizer can take; `where` names the row.
+    CorpusError where it is missing or empty, or is nothing that a tokenizer can take; `where` names the row.
     """
     if not isinstance(row.get(name), str) or not row[name].strip():
         raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
@@ -261,10 +255,7 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
 
     Pairs are ranked by a hash of each and of the seed. One pair more or less in the corpus (another version of a
     package) changes at most one pick of each split, where a shuffle of positions would change them all. Splits are
-    drawn in the order of `sizes`.
-
-    Raises:
-        CorpusError: fewer different pairs than asked for.
+    drawn in the order of `sizes`. CorpusError where there are fewer different pairs than asked for.
     """
     different = _unique(pairs)
     needed = sum(sizes.values())

@@ -178,11 +178,8 @@ def iterate_jsonl(path: str | Path, *, allow_torn: bool = True) -> Iterator[tupl
     """Yield line number (from 1, empty lines counted) and row of JSON Lines, plain or `.gz`.
 
     A byte-order mark at the beginning is passed over. So is, with `allow_torn`, a last line that a killed write cut
-    off; data that we did not write has no such excuse.
-
-    Raises:
-        ValueError: the file is not UTF-8, is a damaged archive, or holds a line that is not a JSON object; the
-            message names file and line.
+    off; data that we did not write has no such excuse. ValueError where the file is not UTF-8, is a damaged archive, or
+    holds a line that is not a JSON object; the message names file and line.
     """
     path, number = Path(path), 0
     try:
@@ -245,8 +242,7 @@ def write_tensors(
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     """Read safetensors onto the CPU, and compare them with the checksum that `write_tensors` stored.
 
-    Raises:
-        DamagedFileError: the file is truncated, or its content is not what was written; the message names the path.
+    DamagedFileError where the file is truncated, or its content is not what was written; the message names the path.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -90,11 +90,8 @@ def ratio_difference(
 ) -> Interval:
     """Compute the difference of two ratios of sums, each over its own texts: Welch's interval on the linearised ratios.
 
-    Tokens of one text are not independent, so the texts are the sample: part and whole of each, such as new tokens
-    and all tokens.
-
-    Raises:
-        ValueError: fewer than two texts on a side, or impossible coverage.
+    Tokens of one text are not independent, so the texts are the sample: part and whole of each, such as new tokens and
+    all tokens. ValueError for fewer than two texts on a side, or impossible coverage.
     """
     require_fraction(confidence, "confidence")
     if min(len(first), len(second)) < 2:

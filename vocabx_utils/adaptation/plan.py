@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from vocabx_utils import folders
 from vocabx_utils.adaptation.settings import AdaptSettings, Sizes
@@ -66,8 +67,6 @@ def read_shape(model: str, device: str, dtype: str) -> Shape:
         ModelError: there is no such model, or no causal language model.
         vocabx_utils.student.UnsupportedModelError: the family treats its logits in an unknown way.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     where = pick_device(device)
     try:
         with quiet_transformers(), torch.device("meta"):
@@ -116,8 +115,7 @@ def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
 def check_space(plan: Plan, out: Path) -> float:
     """Return the free bytes on the disk of the folder to write; what a stopped command left there counts as written.
 
-    Raises:
-        SpaceError: the plan's files would not fit there.
+    SpaceError where the plan's files would not fit there.
     """
     written = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else 0
     left = max(0, int(plan.disk) - written)

@@ -80,9 +80,7 @@ def read_texts(
     A row has a field `text`, or a question and an answer (see `QUESTIONS` and `ANSWERS`), and may name its file in
     `source` or `path` and its language in `lang`. Pairs are rendered with the tokenizer's chat template where it has
     one, otherwise with the thesis's. Copies of a file or row are left out: they would stand in two parts of the split.
-
-    Raises:
-        CorpusError: there is no such place, nothing in it can be read, or a row lacks what is needed (it is named).
+    CorpusError where there is no such place, nothing in it can be read, or a row lacks what is needed (it is named).
     """
     place = user_path(source)
     if place.is_dir():
@@ -127,8 +125,7 @@ def _row_text(row: Mapping[str, Any], where: str, tokenizer: PreTrainedTokenizer
 def split_texts(texts: Sequence[Text], held_out: float, validation: float) -> Split:
     """Split texts by file, drawn by a hash of their names; both shares are of all bytes.
 
-    Raises:
-        CorpusError: fewer than three files, or hardly any text.
+    CorpusError for fewer than three files, or hardly any text.
     """
     together: dict[str, list[str]] = {}
     for text in texts:

@@ -101,11 +101,8 @@ def input_rows(
 def head_rows(method: str, base: BaseModel, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
     """Return first values of the new head rows, (N, D).
 
-    `first` gives a new token the logit of its first subtoken, which the model already predicts at that place
-    (thesis, section on the head).
-
-    Raises:
-        ValueError: a method that is not one of `HEAD_METHODS`.
+    `first` gives a new token the logit of its first subtoken, which the model already predicts at that place (thesis,
+    section on the head). ValueError for a method that is not one of `HEAD_METHODS`.
     """
     if method not in HEAD_METHODS:
         raise ValueError(f"head rows {method!r}: expected one of {', '.join(HEAD_METHODS)}")

@@ -27,15 +27,10 @@ from vocabx_utils.vocabulary.tokens import Proposal
 
 
 def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> list[Proposal]:
-    """Choose up to `n` tokens, in order of birth.
+    """Choose up to `n` tokens, steps of merges included unless `count_steps` is off, in order of birth.
 
-    Args:
-        learner: of the corpus; it goes on learning as far as is needed, and can be used again.
-        n: tokens wanted, steps of merges included unless `count_steps` is off.
-        options: the learner's own, with another `exclude` or `phrase_form` at most.
-
-    Raises:
-        TokenizerError: `phrase_form` is `patterns` and cannot be had.
+    The learner goes on learning as far as is needed, and can be used again; the options are its own, with another
+    `exclude` or `phrase_form` at most. TokenizerError where `phrase_form` is `patterns` and cannot be had.
     """
     choice = _Choice(learner, options)
     wanted = n + n // 3  # some will fall short; of what is left over, what saves most stays

@@ -32,24 +32,16 @@ class PhraseLearner:
     Of the options it heeds `min_count`, `min_files`, `across_digits`, `line_breaks` and the longest piece; what is
     left out by `exclude` is a matter of choosing, since a longer piece may contain it.
 
-    Args:
-        texts: the corpus.
-        spelling: of the original tokenizer.
-        options: what may be joined.
-
-    Attributes:
-        pieces: spelling of each id as symbols for bytes; ids from V on are new, by order of birth.
-        raws: bytes of each id.
-        parents: the two ids that each new id was made of, in order of birth.
-        born: how many of each new id its merge made, in order of birth.
     """
 
     def __init__(self, texts: Sequence[str], spelling: Spelling, options: TokenOptions = DEFAULT_OPTIONS) -> None:
         self.spelling, self.options = spelling, options
         self.texts = [text for text in texts if text]
         self.V = spelling.first_free_id
+        # by id, those from V on new in order of birth: its spelling as symbols for bytes, and its bytes
         self.pieces = [spelling.pieces.get(i, "") for i in range(self.V)]
         self.raws = list(spelling.raws)
+        # by new id, in order of birth: the two ids that it was made of, and how many its merge made
         self.parents: list[tuple[int, int]] = []
         self.born: list[int] = []
         self.exhausted = False

@@ -106,8 +106,7 @@ class Extension:
 def load_extension(folder: str | Path) -> Extension:
     """Load what `Extension.save` wrote.
 
-    Raises:
-        TokenizerError: the folder holds no extension, or its files are damaged or do not fit together.
+    TokenizerError where the folder holds no extension, or its files are damaged or do not fit together.
 
     Example:
         >>> from vocabx_utils import add_tokens
