@@ -212,12 +212,10 @@ def prompt(
     """Render a query up to where the answer begins.
 
     Args:
-        template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template.
+        template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template;
+            CorpusError where it has none.
         tokenizer: gives the begin token and the chat template; may be left out for `thesis`.
         prefill: start of the answer that is given, such as a fence and the signature.
-
-    Raises:
-        CorpusError: `chat` without a tokenizer that has a chat template.
     """
     if template == "chat":
         if tokenizer is None or not tokenizer.chat_template:
@@ -269,13 +267,9 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
 
 
 def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
-    """Read split sizes as shares where a corpus is too small for them; `least` is what a split makes sense with.
+    """Return split sizes as they are if a corpus has enough different pairs, else all of it in the same ratios.
 
-    Returns:
-        The sizes as they are if the corpus has enough different pairs, otherwise all of it in the same ratios.
-
-    Raises:
-        CorpusError: the corpus is so small that a split would hold fewer than its least number.
+    CorpusError where it is so small that a split would hold fewer than its least number, with which it makes sense.
     """
     available, needed = len(_unique(pairs)), sum(sizes.values())
     if needed <= available:
