@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
+
 from vocabx_utils.paths import show_path
 
 if TYPE_CHECKING:
@@ -225,7 +227,6 @@ def write_tensors(
 
     OSError, with the path, where the disk is full, for example.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path = Path(path)
@@ -244,8 +245,6 @@ def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
 
     DamagedFileError where the file is truncated, or its content is not what was written; the message names the path.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             written = (file.metadata() or {}).get(_CHECKSUM)

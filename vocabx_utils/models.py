@@ -303,13 +303,9 @@ def with_extra_rows(
     """Copy the model and put `N` new rows into both matrices, as a plain Hugging Face model.
 
     The rows are (N, D) each. Those of the original matrix from `first_new_id` on (`V` by default) are padding
-    (reserved rows) and are overwritten.
-
-    Returns:
-        A trainable copy with max(V_rows, first_new_id + N) rows, untied, its configuration's `vocab_size` right.
-
-    Raises:
-        ModelError: shapes disagree, or a new id would land on a row that the tokenizer uses.
+    (reserved rows) and are overwritten. The copy is trainable and untied, has max(V_rows, first_new_id + N) rows, and
+    its configuration's `vocab_size` is right. ModelError where shapes disagree, or a new id would land on a row that
+    the tokenizer uses.
     """
     first = base.vocab_size if first_new_id is None else first_new_id
     if input_rows.shape != head_rows.shape or input_rows.ndim != 2 or input_rows.shape[1] != base.width:

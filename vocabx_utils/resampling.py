@@ -41,15 +41,13 @@ def paired_bootstrap(
     """Return the mean difference first - second of a score of the same problems, with a studentised bootstrap interval.
 
     Each resample of the problems is measured in its own standard error (bootstrap-t), and the limits are nowhere
-    closer than Student's. This keeps the coverage on a dozen texts, where the percentile method is too narrow.
+    closer than Student's; they are infinite where the sample is too small to bound the difference. This keeps the
+    coverage on a dozen texts, where the percentile method is too narrow.
     Verdicts have `statistics.paired_rate_difference`.
 
     Args:
         weights: positive weight per problem. With bits as values and bytes as weights the difference is that of the
             bits per byte of the whole corpus: sum(bits) / sum(bytes).
-
-    Returns:
-        The mean difference with its limits; infinite limits where the sample is too small to bound it.
 
     Raises:
         ValueError: different lengths, fewer than two problems, values that are not finite, weights that are not

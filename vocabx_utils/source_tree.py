@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from charset_normalizer import from_bytes
 from pathspec import GitIgnoreSpec, PathSpec
 
 from vocabx_utils.files import hash_bytes
@@ -275,13 +276,9 @@ def decode(data: bytes) -> tuple[str, str]:
 
     In this order: a byte-order mark, UTF-8, UTF-8 with broken bytes replaced if they are fewer than its whole
     characters beyond ASCII, cp1252 (or cp1250 if that gives a known language) where such bytes stand alone among
-    ASCII letters as in Western text, and what charset-normalizer detects.
-
-    Returns:
-        The text, and the encoding: `UTF-8` alone where nothing was guessed.
-
-    Raises:
-        ValueError: the bytes hold NUL, are not what their mark says, or no encoding was recognised.
+    ASCII letters as in Western text, and what charset-normalizer detects. Returned are the text and the encoding,
+    `UTF-8` alone where nothing was guessed. ValueError for bytes that hold NUL, are not what their mark says, or are in
+    no encoding that was recognised.
     """
     for mark, name in _MARKS:
         if data.startswith(mark):
@@ -306,8 +303,6 @@ def _mostly_utf8(data: bytes) -> tuple[str, str] | None:
 
 
 def _western(data: bytes) -> tuple[str, str] | None:
-    from charset_normalizer import from_bytes
-
     runs = re.findall(rb"[\x80-\xff]+", data)
     if sum(map(len, runs)) > 2 * len(runs):
         return None
@@ -317,8 +312,6 @@ def _western(data: bytes) -> tuple[str, str] | None:
 
 
 def _detected(data: bytes) -> tuple[str, str]:
-    from charset_normalizer import from_bytes
-
     best = from_bytes(data, cp_exclusion=_UNLIKELY).best()
     if best is None:
         raise ValueError("its encoding was not recognised")

@@ -48,11 +48,8 @@ class Steps:
     def once(self, name: str, title: str, key: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any]]) -> Part:
         """Do a part, or read what it found when it was done before.
 
-        Args:
-            name: of its folder.
-            title: what is said when it begins.
-            key: all that the result depends on, JSON-ready.
-            make: does the work in the folder given; what it returns is stored.
+        The key holds all that the result depends on, JSON-ready. `make` does the work in the folder that it is given,
+        which begins with `name`; what it returns is stored. `title` is said when it begins.
         """
         self.begun += 1
         title = f"{self.begun}/{self.total} {title}"

@@ -160,8 +160,7 @@ def texts_by_kind(texts: Sequence[Text]) -> dict[str, list[str]]:
 def spread(texts: Sequence[Text], max_chars: int, max_bytes: int) -> list[tuple[str, str]]:
     """Cut texts as the model reads them at line ends, and take pieces of all files in turn up to a number of bytes.
 
-    Returns:
-        (name of the file, piece) in the order of the files; at least one piece.
+    Each is (name of the file, piece), in the order of the files; there is one at least.
     """
     pieces: dict[str, list[str]] = {}
     for text in texts:

@@ -96,7 +96,7 @@ class _Choice:
         """Put pieces back until `n` are left, those that save the fewest tokens first; False if there are no more."""
         before = len(self.kept)
         while (surplus := len(self._counted(self.kept)) - n) > 0:
-            worst = sorted(self.kept, key=lambda i: (self._saved(i), -i))[:surplus]
+            worst = sorted(self.kept, key=lambda i: (self.uses[self.learner.raws[i]].saved, -i))[:surplus]
             self.kept.difference_update(worst)
             self.waiting.update(worst)
         return len(self.kept) < before
@@ -146,9 +146,6 @@ class _Choice:
     def _steps(self, piece: int) -> list[int]:
         """Pieces that merges towards this one make on the way."""
         return [] if self.crosses(piece) else self.learner.new_ids_within(piece)[:-1]
-
-    def _saved(self, piece: int) -> float:
-        return self.uses[self.learner.raws[piece]].saved
 
     def _crosses(self, piece: int) -> bool:
         return crosses_words(self.spelling, self.learner.raws[piece].decode("utf-8", "replace"))

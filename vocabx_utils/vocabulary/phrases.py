@@ -44,7 +44,6 @@ class PhraseLearner:
         # by new id, in order of birth: the two ids that it was made of, and how many its merge made
         self.parents: list[tuple[int, int]] = []
         self.born: list[int] = []
-        self.exhausted = False
         self._longest = max(options.max_bytes, options.max_phrase_bytes)
         self._stream = _one_stream(self.texts, spelling)
         # Pairs of ids as one number each. A count of old neighbours can only fall, so rare pairs are let go at once.
@@ -57,7 +56,6 @@ class PhraseLearner:
     def step(self) -> bool:
         """Do the next merge; False if the corpus has no further pair to offer."""
         pair = self._best()
-        self.exhausted = pair is None
         if pair is not None:
             self._merge(*pair)
         return pair is not None
