@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from vocabx_utils.fetch import PACKAGED, is_fetched
+from vocabx_utils.folders import free_bytes
 from vocabx_utils.paths import cache_dir, data_dir, notebooks_root, project_root, runs_root
 from vocabx_utils.runs import git_revision, installed_versions
 
@@ -71,9 +72,7 @@ def _folders() -> dict[str, str]:
 
 
 def _free(path: Path) -> str:
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    note = "" if existing == path else "not there yet, "
-    return f"{note}{shutil.disk_usage(existing).free / 2**30:.0f} GiB free"
+    return f"{'' if path.exists() else 'not there yet, '}{free_bytes(path) / 2**30:.0f} GiB free"
 
 
 def _models() -> dict[str, str]:

@@ -174,9 +174,9 @@ class Student(nn.Module):
                 **more,
             )
 
-    def logits(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def logits(self, ids: Tensor) -> Tensor:
         """Return float32 logits over V + N, (B, T, V + N), for looking rather than training: it keeps all of them."""
-        return logits(self.hidden(ids, attention_mask)[0], self.full_head(), self.transform)
+        return logits(self.hidden(ids)[0], self.full_head(), self.transform)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """Return the log-softmax of final states (..., D) over the V original tokens, (..., V) float32."""
