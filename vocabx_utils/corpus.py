@@ -115,14 +115,18 @@ def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
     path = user_path(path)
     if not path.is_file():
         raise CorpusError(f"No file {path}.")
-    try:
-        rows = list(iterate_jsonl(path, allow_torn=False))
-    except ValueError as error:
-        raise CorpusError(str(error)) from error
-    pairs = [_row_pair(row, f"{path.name}, line {number}") for number, row in rows]
+    pairs = [_row_pair(row, where) for where, row in read_rows(path)]
     if not pairs:
         raise CorpusError(f"{path} holds no pair. Expected one JSON object with 'query' and 'answer' a line.")
     return _draw(pairs, limit)
+
+
+def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Read file and line, in words, and row of JSON Lines that others wrote; CorpusError where one cannot be read."""
+    try:
+        return [(f"{path.name}, line {number}", row) for number, row in iterate_jsonl(path, allow_torn=False)]
+    except ValueError as error:
+        raise CorpusError(str(error)) from error
 
 
 def _row_pair(row: Mapping[str, Any], where: str) -> Pair:

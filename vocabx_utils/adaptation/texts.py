@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils import corpus
 from vocabx_utils.corpus import Pair, Rendered
-from vocabx_utils.files import iterate_jsonl
 from vocabx_utils.paths import user_path
 from vocabx_utils.source_tree import CorpusError, Document, hold_out, read_source_tree
 
@@ -92,13 +91,9 @@ def read_texts(
         raise CorpusError(f"{source} does not exist. Give a folder of texts, or a file of JSON Lines.")
     if not place.name.endswith((".jsonl", ".jsonl.gz")):
         raise CorpusError(f"{source} is one file. Give a folder of text files, or a .jsonl file with a text a line.")
-    try:
-        rows = list(iterate_jsonl(place, allow_torn=False))
-    except ValueError as error:
-        raise CorpusError(str(error)) from error
-    if not rows:
+    found = [_row_text(row, where, tokenizer) for where, row in corpus.read_rows(place)]
+    if not found:
         raise CorpusError(f"{source} holds no row. Expected one JSON object a line, with 'text' or a pair.")
-    found = [_row_text(row, f"{place.name}, line {number}", tokenizer) for number, row in rows]
     first: dict[str, Text] = {}
     for text in found:
         first.setdefault(text.plain, text)
