@@ -14,7 +14,7 @@ from training.phase1_parts import example_set
 
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
-from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, advice_against, read_recipes
+from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
 from vocabx_utils.training.phase1 import Phase1Training
 
 # --- examples -------------------------------------------------------------------------------------------------------
@@ -230,6 +230,7 @@ def test_the_advised_run_is_named_by_the_sweep_and_judged_by_the_report_split() 
     assert published["kl_last"]["estimate"] == pytest.approx(-0.5, abs=6e-3) and published["bpb"]["better"]
     assert nearest["kl_identical"]["estimate"] == pytest.approx(-1 / 6, abs=6e-3)
     assert not nearest["kl_last"]["better"] and ce["bpb"]["low"] > 0
+    advice_against = bench("recipe_report").advice_against
     table = advice_against({"settings": {"one": {"advice": found}, "two": {"advice": found}, "three": {}}})
     assert list(table.index) == list(runs) and table.loc["CE", "bits per byte"].endswith("better in 0, worse in 2 of 2")
     assert re.match(

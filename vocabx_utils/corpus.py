@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 QUICK_PACKAGES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn", "sklearn")
-CODEFEEDBACK = "m-a-p/CodeFeedback-Filtered-Instruction"
-CODEFEEDBACK_REVISION = "a08c213a9748c66c15d0225814be80a2e77adf4a"
 Template = Literal["thesis", "chat"]
 
 
@@ -42,17 +40,12 @@ class Pair:
 # --- pairs from the functions of installed packages ----------------------------------------------------------
 
 
-def pairs_from_packages(
-    packages: Sequence[str] = QUICK_PACKAGES, limit: int | None = None, max_chars: int = 2000
-) -> list[Pair]:
+def pairs_from_packages(packages: Sequence[str] = QUICK_PACKAGES, *, max_chars: int = 2000) -> list[Pair]:
     """Make docstring-to-function pairs from the source of installed packages.
 
     The query is the function's name and the first paragraph of its docstring, the answer its source without the
     docstring. Tests and what only some Python versions bring are left out, and functions shorter than three lines or
-    longer than `max_chars` characters. A limit keeps pairs that are drawn by a hash of each.
-
-    Raises:
-        CorpusError: a package is not installed, or none gives a pair.
+    longer than `max_chars` characters. CorpusError where a package is not installed, or none gives a pair.
     """
     pairs: list[Pair] = []
     for name in packages:
@@ -63,7 +56,7 @@ def pairs_from_packages(
     pairs = _unique(pairs)
     if not pairs:
         raise CorpusError(f"No documented function found in {', '.join(packages)}.")
-    return _draw(pairs, limit)
+    return pairs
 
 
 def _package_root(name: str) -> Path:
@@ -115,21 +108,25 @@ def _source_without_docstring(node: ast.FunctionDef | ast.AsyncFunctionDef, line
 def pairs_from_jsonl(path: str | Path, limit: int | None = None) -> list[Pair]:
     """Read pairs from JSON Lines (`.jsonl` or `.jsonl.gz`) with `query` and `answer`, `lang` and `source` optional.
 
-    Raises:
-        CorpusError: no such file, no row, not UTF-8, a damaged archive, or a line that is not JSON, lacks a field or
-            holds text that no tokenizer can take (the line is named).
+    A limit keeps pairs that are drawn by a hash of each. CorpusError for a file that is not there, has no row, is
+    not UTF-8 or a damaged archive, and for a line (it is named) that is not JSON, lacks a field or holds text that no
+    tokenizer can take.
     """
     path = user_path(path)
     if not path.is_file():
         raise CorpusError(f"No file {path}.")
-    try:
-        rows = list(iterate_jsonl(path, allow_torn=False))
-    except ValueError as error:
-        raise CorpusError(str(error)) from error
-    pairs = [_row_pair(row, f"{path.name}, line {number}") for number, row in rows]
+    pairs = [_row_pair(row, where) for where, row in read_rows(path)]
     if not pairs:
         raise CorpusError(f"{path} holds no pair. Expected one JSON object with 'query' and 'answer' a line.")
     return _draw(pairs, limit)
+
+
+def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Read file and line, in words, and row of JSON Lines that others wrote; CorpusError where one cannot be read."""
+    try:
+        return [(f"{path.name}, line {number}", row) for number, row in iterate_jsonl(path, allow_torn=False)]
+    except ValueError as error:
+        raise CorpusError(str(error)) from error
 
 
 def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
@@ -140,8 +137,7 @@ def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
 def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     """Return a field of a row that must hold text.
 
-    Raises:
-        CorpusError: it is missing or empty, or is nothing that a tokenizer can take; `where` names the row.
+    CorpusError where it is missing or empty, or is nothing that a tokenizer can take; `where` names the row.
     """
     if not isinstance(row.get(name), str) or not row[name].strip():
         raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
@@ -153,31 +149,24 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     return str(row[name])
 
 
-def pairs_from_hub(
-    name: str = CODEFEEDBACK,
-    revision: str | None = CODEFEEDBACK_REVISION,
-    split: str = "train",
-    limit: int | None = None,
-) -> list[Pair]:
-    """Load pairs from a hub data set at a pinned revision (fields `query` and `answer`, `lang` optional).
+def pairs_from_hub(name: str, revision: str | None = None) -> list[Pair]:
+    """Load the training pairs of a hub data set at a pinned revision (fields `query` and `answer`, `lang` optional).
 
     CorpusError where it cannot be reached or has other fields.
     """
     from datasets import load_dataset
 
     try:
-        rows = load_dataset(name, split=split, revision=revision)
+        rows = load_dataset(name, split="train", revision=revision)
     except Exception as error:  # hub, network and data set errors have no common base class
         raise CorpusError(
             f"Could not load data set {name!r} (revision {revision}): {type(error).__name__}: {error}. "
             "Give a JSON Lines file instead, or set `corpus` to 'packages'."
         ) from error
-    return _draw([_row_pair(row, f"{name}, row {i}") for i, row in enumerate(rows)], limit)
+    return [_row_pair(row, f"{name}, row {i}") for i, row in enumerate(rows)]
 
 
-def pairs_from_tree(
-    folder: str | Path, glob: str = "*.h", limit: int | None = None, max_chars: int = 1500
-) -> list[Pair]:
+def pairs_from_tree(folder: str | Path, glob: str = "*.h", *, max_chars: int = 1500) -> list[Pair]:
     """Cut the files of a source tree at line ends into pieces of at most `max_chars` characters, each one a pair.
 
     CorpusError where no matching file can be read.
@@ -189,7 +178,7 @@ def pairs_from_tree(
         for number, piece in enumerate(pieces, 1):
             query = f"Write part {number} of {len(pieces)} of the file `{document.path}`."
             pairs.append(Pair(query, f"```{lang}\n{piece}\n```", lang, document.path))
-    return _draw(_unique(pairs), limit)
+    return _unique(pairs)
 
 
 def cut_at_lines(text: str, max_chars: int) -> list[str]:
@@ -227,12 +216,10 @@ def prompt(
     """Render a query up to where the answer begins.
 
     Args:
-        template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template.
+        template: `thesis` (its section Experimental Setup and Formatting) or `chat`, the tokenizer's own template;
+            CorpusError where it has none.
         tokenizer: gives the begin token and the chat template; may be left out for `thesis`.
         prefill: start of the answer that is given, such as a fence and the signature.
-
-    Raises:
-        CorpusError: `chat` without a tokenizer that has a chat template.
     """
     if template == "chat":
         if tokenizer is None or not tokenizer.chat_template:
@@ -270,10 +257,7 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
 
     Pairs are ranked by a hash of each and of the seed. One pair more or less in the corpus (another version of a
     package) changes at most one pick of each split, where a shuffle of positions would change them all. Splits are
-    drawn in the order of `sizes`.
-
-    Raises:
-        CorpusError: fewer different pairs than asked for.
+    drawn in the order of `sizes`. CorpusError where there are fewer different pairs than asked for.
     """
     different = _unique(pairs)
     needed = sum(sizes.values())
@@ -287,13 +271,9 @@ def split_pairs(pairs: Sequence[Pair], sizes: Mapping[str, int], seed: int = 0) 
 
 
 def shared_sizes(pairs: Sequence[Pair], sizes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, int]:
-    """Read split sizes as shares where a corpus is too small for them; `least` is what a split makes sense with.
+    """Return split sizes as they are if a corpus has enough different pairs, else all of it in the same ratios.
 
-    Returns:
-        The sizes as they are if the corpus has enough different pairs, otherwise all of it in the same ratios.
-
-    Raises:
-        CorpusError: the corpus is so small that a split would hold fewer than its least number.
+    CorpusError where it is so small that a split would hold fewer than its least number, with which it makes sense.
     """
     available, needed = len(_unique(pairs)), sum(sizes.values())
     if needed <= available:
@@ -335,13 +315,13 @@ def _body(pair: Pair) -> str:
     return " ".join(pair.answer.split())
 
 
-def _draw(pairs: Sequence[Pair], limit: int | None, seed: int = 0) -> list[Pair]:
+def _draw(pairs: Sequence[Pair], limit: int | None) -> list[Pair]:
     """Draw `limit` pairs in their own order; with one pair more or less in the corpus one pick changes."""
     if limit is not None and limit < 1:
         raise CorpusError(f"limit is {limit}; expected 1 or more, or None.")
     if limit is None or limit >= len(pairs):
         return list(pairs)
-    chosen = sorted(sorted(range(len(pairs)), key=lambda i: _rank(pairs[i], seed))[:limit])
+    chosen = sorted(sorted(range(len(pairs)), key=lambda i: _rank(pairs[i], 0))[:limit])
     return [pairs[i] for i in chosen]
 
 

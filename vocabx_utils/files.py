@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
+
 from vocabx_utils.paths import show_path
 
 if TYPE_CHECKING:
@@ -178,11 +180,8 @@ def iterate_jsonl(path: str | Path, *, allow_torn: bool = True) -> Iterator[tupl
     """Yield line number (from 1, empty lines counted) and row of JSON Lines, plain or `.gz`.
 
     A byte-order mark at the beginning is passed over. So is, with `allow_torn`, a last line that a killed write cut
-    off; data that we did not write has no such excuse.
-
-    Raises:
-        ValueError: the file is not UTF-8, is a damaged archive, or holds a line that is not a JSON object; the
-            message names file and line.
+    off; data that we did not write has no such excuse. ValueError where the file is not UTF-8, is a damaged archive, or
+    holds a line that is not a JSON object; the message names file and line.
     """
     path, number = Path(path), 0
     try:
@@ -228,7 +227,6 @@ def write_tensors(
 
     OSError, with the path, where the disk is full, for example.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     path = Path(path)
@@ -245,11 +243,8 @@ def write_tensors(
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
     """Read safetensors onto the CPU, and compare them with the checksum that `write_tensors` stored.
 
-    Raises:
-        DamagedFileError: the file is truncated, or its content is not what was written; the message names the path.
+    DamagedFileError where the file is truncated, or its content is not what was written; the message names the path.
     """
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             written = (file.metadata() or {}).get(_CHECKSUM)

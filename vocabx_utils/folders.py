@@ -26,14 +26,19 @@ def require_space(folder: Path, size: int, what: str, remedy: str) -> int:
     The folder need not exist yet; `what` the result is and the `remedy` go into the SpaceError, raised where less than
     the result and a margin is free.
     """
-    existing = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
-    free = shutil.disk_usage(existing).free
+    free = free_bytes(folder)
     if size + MARGIN > free:
         raise SpaceError(
             f"{what} needs {size / 2**20:,.1f} MiB + {MARGIN / 2**20:.0f} MiB margin in {show_path(folder)}, where "
             f"{free / 2**20:,.1f} MiB are free; {remedy}"
         )
     return free
+
+
+def free_bytes(folder: Path) -> int:
+    """Return what is free on the disk of a folder, which need not exist yet."""
+    existing = next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
+    return shutil.disk_usage(existing).free
 
 
 @contextlib.contextmanager

@@ -74,8 +74,7 @@ class Healer:
     def hold(self, scores: Tensor, rests: Sequence[bytes]) -> Tensor:
         """Return scores (B, R) in which a row that still has something to say can say nothing else.
 
-        Raises:
-            ValueError: no token of the R can say it.
+        ValueError where no token of the R can say it.
         """
         held = scores.clone()
         for row, rest in enumerate(rests):

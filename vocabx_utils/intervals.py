@@ -90,11 +90,8 @@ def ratio_difference(
 ) -> Interval:
     """Compute the difference of two ratios of sums, each over its own texts: Welch's interval on the linearised ratios.
 
-    Tokens of one text are not independent, so the texts are the sample: part and whole of each, such as new tokens
-    and all tokens.
-
-    Raises:
-        ValueError: fewer than two texts on a side, or impossible coverage.
+    Tokens of one text are not independent, so the texts are the sample: part and whole of each, such as new tokens and
+    all tokens. ValueError for fewer than two texts on a side, or impossible coverage.
     """
     require_fraction(confidence, "confidence")
     if min(len(first), len(second)) < 2:
@@ -118,7 +115,7 @@ def ratio_and_error(parts: Floats, wholes: Floats) -> tuple[Floats, Floats]:
     return ratio, np.sqrt((rest**2).sum(-1)) / np.abs(total)
 
 
-def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: float = CONFIDENCE) -> Interval:
+def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> Interval:
     """Compute Student's interval of the common slope of lines (x, y) with a level of their own each (least squares).
 
     The limits are infinite where no point is left to measure the scatter with.
@@ -130,7 +127,7 @@ def slope_interval(groups: Sequence[tuple[ArrayLike, ArrayLike]], confidence: fl
         return Interval(math.nan, -math.inf, math.inf)
     slope, freedom = float(x @ y) / spread, len(x) - len(groups) - 1
     error = math.sqrt(float(((y - slope * x) ** 2).sum()) / max(freedom, 1) / spread)
-    return _student(slope, error, freedom, confidence)
+    return _student(slope, error, freedom, CONFIDENCE)
 
 
 def _student(estimate: float, error: float, freedom: float, confidence: float) -> Interval:

@@ -24,18 +24,10 @@ class NoIndexError(RuntimeError):
 
 
 def layered_environment(name: str, pins: Sequence[str] = (), say: Callable[[str], None] | None = None) -> Path:
-    """Build an environment in the cache, or take the one that is there.
+    """Build an environment in the cache, or take the one that is there, and return its interpreter.
 
-    Args:
-        name: first part of its folder's name.
-        pins: requirements such as `packaging==25.0`, installed as they are, without what they need.
-        say: receives a line before something is installed.
-
-    Returns:
-        Its interpreter.
-
-    Raises:
-        NoIndexError: pip could not install the packages; the message ends in pip's last line.
+    Pins are requirements such as `packaging==25.0`, installed as they are, without what they need; `say` is told first.
+    NoIndexError, which ends in pip's last line, where pip could not install them.
     """
     facts = [*pins, platform.python_version(), platform.machine(), sysconfig.get_path("purelib")]
     key = hash_bytes(["\n".join(facts).encode()])[:12]

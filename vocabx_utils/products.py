@@ -16,12 +16,10 @@ def aligned_rows(matrix: Tensor) -> Tensor:
     A GPU reads and writes 16 bytes at a time. With an odd number of columns no row of the logits begins where that is
     possible, and the products take several times as long. The caller leaves the columns of the surplus rows out.
 
-    Args:
-        matrix: (R, D) rows of a head.
-
     Returns:
-        `matrix` itself on a CPU, in float32 or where R is a multiple of 64; else (R', D) with R' the next multiple:
-        the rows that follow in memory (padding rows of the same model) where there are any, or a copy with zeros.
+        For `matrix`, (R, D) rows of a head: itself on a CPU, in float32 or where R is a multiple of 64; else (R', D)
+        with R' the next multiple: the rows that follow in memory (padding rows of the same model) where there are any,
+        or a copy with zeros.
     """
     surplus = -len(matrix) % TILE
     if not surplus or not matrix.is_cuda or matrix.dtype == torch.float32:

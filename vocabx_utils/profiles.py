@@ -51,13 +51,9 @@ def load_profile(name_or_path: str | Path = "quick", *, as_text: bool = False) -
     """Read a profile: `quick` (empty: the notebooks' own defaults), the name of a shipped one, or a YAML file.
 
     Numbers, `true`, `false` and `null` are recognised as in YAML 1.2; `as_text` leaves every value the text that
-    stands there, for readers who know the types of the parameters.
-
-    Returns:
-        Shared parameters by name, and mappings under full notebook names such as `03_phase1_training`.
-
-    Raises:
-        ConfigError: there is no such profile, it is not a mapping, or a section names no notebook.
+    stands there, for readers who know the types of the parameters. Shared parameters are found by name, and mappings
+    under full notebook names such as `03_phase1_training`. ConfigError where there is no such profile, it is not a
+    mapping, or a section names no notebook.
     """
     if str(name_or_path) == "quick":
         return {}

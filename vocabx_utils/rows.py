@@ -7,7 +7,7 @@ folder `rows`, and sums per new token in its folder `tokens`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -125,25 +125,34 @@ def read_history(run: Run, variant: str) -> RowHistory:
     return RowHistory(variant, found)
 
 
-def read_histories(run: Run, variants: Iterable[str] | None = None) -> dict[str, RowHistory]:
-    """Find the epochs of several variants, of all finished ones if none are named; MissingStageError without any."""
-    names = tuple(variants) if variants is not None else run.variants("03")
+def read_histories(run: Run) -> dict[str, RowHistory]:
+    """Find the epochs of all finished variants; MissingStageError where there is none."""
+    names = run.variants("03")
     if not names:
         run.require("03", "*/provenance.json")  # never exists under that name: raises with the remedy
     return {name: read_history(run, name) for name in names}
 
 
 @dataclass(frozen=True)
-class TokenInfo:
-    """A new token as a reader of rows needs it."""
+class NewToken:
+    """One new token."""
 
-    id: int  # id under the extended tokenizer (V or more)
-    text: str  # what it decodes to
-    subtokens: tuple[int, ...]  # its ids under the original tokenizer, in order
-    count: int  # occurrences in the corpus it was chosen on
+    id: int  # V or more
+    text: str  # its text (the replacement character where its bytes are no whole characters)
+    raw: bytes  # its UTF-8 bytes
+    subtokens: tuple[int, ...]  # original ids that it replaces
+    count: int = 0  # occurrences in the corpus that it was chosen on; 0 for tokens that were given as text
+    # False for a token that only serves as a step of merges towards longer ones: it was not asked for, or the corpus
+    # never shows it
+    wanted: bool = True
+
+    @property
+    def tokens_saved(self) -> int:
+        """Original tokens saved on that corpus."""
+        return self.count * (len(self.subtokens) - 1)
 
 
-def read_tokens(run: Run) -> tuple[TokenInfo, ...]:
+def read_tokens(run: Run) -> tuple[NewToken, ...]:
     """Read the new tokens of a run in the order of their ids, which is the order of the rows.
 
     MissingStageError before notebook 01, ValueError where its file is no table of new tokens, or the ids have gaps.
@@ -152,16 +161,18 @@ def read_tokens(run: Run) -> tuple[TokenInfo, ...]:
     content = read_json(path)
     entries = content.get("tokens", []) if isinstance(content, Mapping) else content
     try:
-        tokens = sorted(map(_parse_token, entries), key=lambda token: token.id)
+        tokens = sorted(map(parse_token, entries), key=lambda token: token.id)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{show_path(path)}: expected a list of tokens with id, text, subtokens and count ({error!r})."
+            f"{show_path(path)}: expected a list of tokens with id, text, raw, subtokens and count ({error!r})."
         ) from error
     if any(later.id != earlier.id + 1 for earlier, later in pairwise(tokens)):
         raise ValueError(f"{show_path(path)}: the ids of the new tokens are not consecutive.")
     return tuple(tokens)
 
 
-def _parse_token(entry: Mapping[str, Any]) -> TokenInfo:
+def parse_token(entry: Mapping[str, Any]) -> NewToken:
+    """Make a token of its entry in `tokens.json`."""
     subtokens = tuple(int(i) for i in entry["subtokens"])
-    return TokenInfo(int(entry["id"]), str(entry["text"]), subtokens, int(entry["count"]))
+    raw, wanted = bytes.fromhex(entry["raw"]), bool(entry.get("wanted", True))
+    return NewToken(int(entry["id"]), str(entry["text"]), raw, subtokens, int(entry["count"]), wanted)

@@ -112,15 +112,19 @@ def _state(folder: Path, key: Mapping[str, Any], replaces: bool) -> Literal["new
     path = folder / "key.json"
     held = read_json(path) if path.exists() else key
     if held != key and not replaces:
-        names = sorted(n for n in held.keys() | key.keys() if held.get(n) != key.get(n))
-        differing = "; ".join(f"{n}: {held.get(n)!r} there, {key.get(n)!r} now" for n in names)
         raise KeyMismatchError(
-            f"{show_path(folder)} holds work with other settings ({differing}). "
+            f"{show_path(folder)} holds work with other settings ({differing(held, key)}). "
             "Choose another run name, or remove that folder to do the work again."
         )
     if held != key or not path.exists():
         return "new"
     return "finished" if (folder / "provenance.json").exists() else "resume"
+
+
+def differing(held: Mapping[str, Any], key: Mapping[str, Any]) -> str:
+    """Spell what differs between the key that a folder holds and the one of now."""
+    names = sorted(n for n in held.keys() | key.keys() if held.get(n) != key.get(n))
+    return "; ".join(f"{n}: {held.get(n)!r} there, {key.get(n)!r} now" for n in names)
 
 
 def _clear(folder: Path) -> None:
@@ -144,7 +148,7 @@ def finish(folder: Path, **extra: Any) -> None:
             folder / "provenance.json",
             {
                 "key": read_json(key_path) if key_path.exists() else {},
-                "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "finished": now(),
                 "python": platform.python_version(),
                 "versions": installed_versions(_RECORDED),
                 "git": git_revision(),
@@ -159,6 +163,11 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     if not (folder / "provenance.json").exists():
         raise MissingStageError(f"{show_path(folder)} holds no finished work: provenance.json is missing.")
     return read_json(folder / "provenance.json")
+
+
+def now() -> str:
+    """Return the time in UTC, in seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:

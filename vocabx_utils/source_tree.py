@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from charset_normalizer import from_bytes
 from pathspec import GitIgnoreSpec, PathSpec
 
 from vocabx_utils.files import hash_bytes
@@ -29,6 +30,7 @@ CLUTTER = (
     *("*.zip", "*.gz", "*.bz2", "*.xz", "*.zst", "*.7z", "*.jar", "*.whl", "*.so", "*.dll", "*.exe", "*.o", "*.a"),
 )
 UTF8 = "UTF-8"
+_LONGEST_LINE = 2_000  # characters
 
 
 class CorpusError(ValueError):
@@ -70,7 +72,6 @@ def read_source_tree(
     *,
     all_files: bool = False,
     max_bytes: int = 4_000_000,
-    max_line: int = 2_000,
 ) -> SourceTree:
     """Read the text files of a folder tree.
 
@@ -82,8 +83,7 @@ def read_source_tree(
         glob: which files, written as in a `.gitignore` file, several separated by commas; later ones win.
             `*.c` is any such file, `src/**/*.py` those below one folder, `!tests/` leaves a folder out.
         all_files: read what `.gitignore` names, and clutter, too.
-        max_bytes: larger files are left out.
-        max_line: longer lines (minified code, data tables) are dropped, in characters.
+        max_bytes: larger files are left out; so are lines of more than 2,000 characters (minified code, data tables).
 
     Raises:
         CorpusError: no such folder, a pattern that cannot be read, or no matching file could be read.
@@ -102,11 +102,11 @@ def read_source_tree(
             tree.skipped.append((relative, getattr(error, "strerror", None) or str(error)))
             continue
         lines = text.splitlines(keepends=True)
-        kept = "".join(line for line in lines if len(line) <= max_line)
-        long_lines += sum(len(line) > max_line for line in lines)
+        kept = "".join(line for line in lines if len(line) <= _LONGEST_LINE)
+        long_lines += sum(len(line) > _LONGEST_LINE for line in lines)
         digest = hash_bytes([kept.encode("utf-8", "surrogatepass")])
         if lines and not kept:
-            tree.skipped.append((relative, f"every line is longer than {max_line} characters"))
+            tree.skipped.append((relative, f"every line is longer than {_LONGEST_LINE} characters"))
         elif digest in seen:
             tree.skipped.append((relative, "a copy of another file"))
         elif kept:
@@ -276,13 +276,9 @@ def decode(data: bytes) -> tuple[str, str]:
 
     In this order: a byte-order mark, UTF-8, UTF-8 with broken bytes replaced if they are fewer than its whole
     characters beyond ASCII, cp1252 (or cp1250 if that gives a known language) where such bytes stand alone among
-    ASCII letters as in Western text, and what charset-normalizer detects.
-
-    Returns:
-        The text, and the encoding: `UTF-8` alone where nothing was guessed.
-
-    Raises:
-        ValueError: the bytes hold NUL, are not what their mark says, or no encoding was recognised.
+    ASCII letters as in Western text, and what charset-normalizer detects. Returned are the text and the encoding,
+    `UTF-8` alone where nothing was guessed. ValueError for bytes that hold NUL, are not what their mark says, or are in
+    no encoding that was recognised.
     """
     for mark, name in _MARKS:
         if data.startswith(mark):
@@ -307,8 +303,6 @@ def _mostly_utf8(data: bytes) -> tuple[str, str] | None:
 
 
 def _western(data: bytes) -> tuple[str, str] | None:
-    from charset_normalizer import from_bytes
-
     runs = re.findall(rb"[\x80-\xff]+", data)
     if sum(map(len, runs)) > 2 * len(runs):
         return None
@@ -318,8 +312,6 @@ def _western(data: bytes) -> tuple[str, str] | None:
 
 
 def _detected(data: bytes) -> tuple[str, str]:
-    from charset_normalizer import from_bytes
-
     best = from_bytes(data, cp_exclusion=_UNLIKELY).best()
     if best is None:
         raise ValueError("its encoding was not recognised")

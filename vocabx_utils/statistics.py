@@ -22,6 +22,8 @@ from statsmodels.stats.proportion import confint_proportions_2indep, proportion_
 
 from vocabx_utils.intervals import CONFIDENCE, Floats, Interval, paired_values, require_fraction
 
+_ALPHA = 0.05  # largest chance of a difference where there is none, of the tests that power is computed for
+
 
 @dataclass(frozen=True)
 class Significance:
@@ -66,9 +68,9 @@ def holm(p_values: Sequence[float]) -> Floats:
     return np.asarray(multipletests(values, method="holm")[1], dtype=np.float64) if values.size else values
 
 
-def wilson_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
+def wilson_interval(k: int, n: int) -> Interval:
     """Return the pass rate with its Wilson interval."""
-    return _share(k, n, confidence, "wilson")
+    return _share(k, n, CONFIDENCE, "wilson")
 
 
 def exact_interval(k: int, n: int, confidence: float = CONFIDENCE) -> Interval:
@@ -95,24 +97,22 @@ def difference_interval(k1: int, n1: int, k2: int, n2: int, confidence: float = 
     return Interval(k1 / n1 - k2 / n2, float(low), float(high))
 
 
-def paired_rate_difference(first: ArrayLike, second: ArrayLike, *, confidence: float = CONFIDENCE) -> Interval:
+def paired_rate_difference(first: ArrayLike, second: ArrayLike) -> Interval:
     """Return the difference of two pass rates on the same problems with limits that agree with the exact McNemar test.
 
     The difference is the share of problems with different verdicts, times how unevenly they split. Both factors have
     an exact (Clopper-Pearson) interval, and the limits are their extreme products: they exclude 0 exactly where
-    `mcnemar_test` gives a p-value below 1 - confidence, and stay apart where no verdict differs.
+    `mcnemar_test` gives a p-value below 0.05, and stay apart where no verdict differs.
     """
     one, two = _verdicts(first, second)
     only_one, only_two = int(np.sum(one & ~two)), int(np.sum(two & ~one))
     differing, n = only_one + only_two, one.size
-    share, split = exact_interval(differing, n, confidence), exact_interval(only_one, differing, confidence)
+    share, split = exact_interval(differing, n), exact_interval(only_one, differing)
     products = [(2 * part - 1) * size for part in (split.low, split.high) for size in (share.low, share.high)]
     return Interval((only_one - only_two) / n, min(products), max(products))
 
 
-def rate_contrast(
-    counts: Sequence[tuple[int, int]], signs: Sequence[int], *, confidence: float = CONFIDENCE
-) -> Interval:
+def rate_contrast(counts: Sequence[tuple[int, int]], signs: Sequence[int]) -> Interval:
     """Return sum and difference of pass rates with limits from the Wilson interval of each (MOVER).
 
     With signs (1, -1) these are Newcombe's limits, see `difference_interval`; an interaction has (1, -1, -1, 1). The
@@ -123,7 +123,7 @@ def rate_contrast(
     """
     if len(counts) != len(signs) or not set(signs) <= {1, -1}:
         raise ValueError(f"expected a sign of 1 or -1 for each of {len(counts)} counts, got {list(signs)}")
-    rates = [wilson_interval(k, n, confidence) for k, n in counts]
+    rates = [wilson_interval(k, n) for k, n in counts]
     estimate = sum(sign * rate.estimate for sign, rate in zip(signs, rates, strict=True))
     arms = [(rate.estimate - rate.low, rate.high - rate.estimate) for rate in rates]
     below = math.hypot(*(arm[sign < 0] for sign, arm in zip(signs, arms, strict=True)))
@@ -143,7 +143,7 @@ def pass_at_k(answers: int, passed: int, k: int) -> float:
 
 
 def smallest_detectable_difference(
-    rate: float, n: int, *, power: float = 0.8, alpha: float = 0.05, discordant: float | None = None
+    rate: float, n: int, *, power: float = 0.8, discordant: float | None = None
 ) -> float:
     """Return the smallest gain over a pass rate that the reported two-sided test on n problems finds with this power.
 
@@ -155,36 +155,35 @@ def smallest_detectable_difference(
     if not 0 <= rate < 1 or n < 2:
         raise ValueError(f"expected a rate in [0, 1) and at least 2 problems, got rate={rate}, n={n}")
     require_fraction(power, "power")
-    require_fraction(alpha, "alpha")
     if discordant is not None and not 0 < discordant <= 1:
         raise ValueError(f"the discordant share must lie in (0, 1], got {discordant}")
 
     def excess(gain: float) -> float:
         if discordant is None:
-            return _z_test_power(rate, gain, n, alpha) - power
-        return _mcnemar_power(discordant, gain, n, alpha) - power
+            return _z_test_power(rate, gain, n) - power
+        return _mcnemar_power(discordant, gain, n) - power
 
     largest = 1 - rate if discordant is None else discordant
     return float(brentq(excess, 0.0, largest, xtol=1e-7)) if excess(largest) > 0 else math.nan
 
 
-def _mcnemar_power(discordant: float, gain: float, n: int, alpha: float) -> float:
+def _mcnemar_power(discordant: float, gain: float, n: int) -> float:
     differing = np.arange(1, n + 1)
     chance = binom.pmf(differing, n, discordant)
     differing, chance = differing[chance > 1e-12], chance[chance > 1e-12]
-    needed = binom.isf(alpha / 2, differing, 0.5) + 1  # the smallest one-sided count whose p-value is below alpha
+    needed = binom.isf(_ALPHA / 2, differing, 0.5) + 1  # the smallest one-sided count whose p-value is below it
     better = min(1.0, (1 + gain / discordant) / 2)
     found = binom.sf(needed - 1, differing, better) + binom.cdf(differing - needed, differing, better)
     return float((chance * found).sum())
 
 
-def _z_test_power(rate: float, gain: float, n: int, alpha: float) -> float:
+def _z_test_power(rate: float, gain: float, n: int) -> float:
     k = np.arange(n + 1)
     one, two = binom.pmf(k, n, rate), binom.pmf(k, n, min(1.0, rate + gain))
     k1, k2 = k[one > 1e-12], k[two > 1e-12]
     pooled = (k1[:, None] + k2) / (2 * n)  # (k1, k2)
     gap, variance = np.abs(k1[:, None] - k2) / n, pooled * (1 - pooled) * 2 / n
-    found = (gap**2 > variance * norm.isf(alpha / 2) ** 2) & (gap > 0)
+    found = (gap**2 > variance * norm.isf(_ALPHA / 2) ** 2) & (gap > 0)
     return float(one[k1] @ found @ two[k2])
 
 

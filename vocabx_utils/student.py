@@ -102,14 +102,9 @@ class Student(nn.Module):
         return torch.cat([self.head, self.head_rows.to(self.head.dtype)]) if len(self.head_rows) else self.head
 
     def embed(self, ids: Tensor, new_at: Tensor | None = None) -> Tensor:
-        """Look up embeddings of ids (B, T) below V + N, scaled as the family scales its own.
+        """Look up embeddings of ids (B, T) below V + N, (B, T, D) in the model's dtype, scaled as the family does.
 
-        Args:
-            new_at: flat positions of the new tokens in `ids`; found here unless given (giving them saves a
-                synchronisation on a GPU).
-
-        Returns:
-            (B, T, D) in the model's dtype.
+        `new_at` are the flat positions of the new tokens in `ids`; giving them saves a synchronisation on a GPU.
         """
         table: Any = self.model.get_input_embeddings()
         if not self.n_new:
@@ -179,9 +174,9 @@ class Student(nn.Module):
                 **more,
             )
 
-    def logits(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def logits(self, ids: Tensor) -> Tensor:
         """Return float32 logits over V + N, (B, T, V + N), for looking rather than training: it keeps all of them."""
-        return logits(self.hidden(ids, attention_mask)[0], self.full_head(), self.transform)
+        return logits(self.hidden(ids)[0], self.full_head(), self.transform)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """Return the log-softmax of final states (..., D) over the V original tokens, (..., V) float32."""
@@ -191,11 +186,8 @@ class Student(nn.Module):
     def encode(self, sequences: Sequence[Sequence[int]], *, layers: bool = False, batch_size: int = 8) -> list[Tensor]:
         """Read texts of ids below V + N and return their hidden states in the model's dtype.
 
-        Returns:
-            For each text (T, D), after the final norm, or with `layers` (L + 1, T, D), the embedding first.
-
-        Raises:
-            ValueError: a text is empty or holds an id without a row.
+        Of each text (T, D), after the final norm, or with `layers` (L + 1, T, D), the embedding first. ValueError where
+        a text is empty or holds an id without a row.
         """
         found: list[Any] = [None] * len(sequences)
         for batch, output in self._read(sequences, like_length([*map(len, sequences)], count=batch_size), layers):
@@ -211,9 +203,7 @@ class Student(nn.Module):
         """Score texts: the sum of -log p over the tokens of each from `starts` on, in nats, over V + N in float32.
 
         The first scored token of a text has index 1 at least, which is the default; `batch_tokens` count padding too.
-
-        Raises:
-            ValueError: a text is empty or holds an id without a row.
+        ValueError where a text is empty or holds an id without a row.
         """
         scores, head = [0.0] * len(sequences), self.full_head()
         firsts = [1] * len(sequences) if starts is None else starts
@@ -284,15 +274,10 @@ def token_losses(hidden: Tensor, head: Tensor, targets: Tensor, transform: Logit
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """How a model family turns head products into logits: `cap * tanh(scale * h W^T / cap)`.
+    """How a model family turns head products into logits: `cap * tanh(scale * h W^T / cap)`."""
 
-    Args:
-        scale: factor on the product (Cohere's `logit_scale`, one over Granite's `logits_scaling`).
-        softcap: limit of Gemma 2's soft capping, or None.
-    """
-
-    scale: float = 1.0
-    softcap: float | None = None
+    scale: float = 1.0  # factor on the product (Cohere's `logit_scale`, one over Granite's `logits_scaling`)
+    softcap: float | None = None  # limit of Gemma 2's soft capping, or None
 
     def apply_(self, logits: Tensor) -> Tensor:
         """Transform float32 products in place and return them."""

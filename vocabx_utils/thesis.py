@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 CITATION: dict[str, Any] = _DATA["citation"]
@@ -139,8 +138,6 @@ def cite() -> str:
 
 def cosine_table() -> pd.DataFrame:
     """Return all published cosines as a long table: label, matrix, objective, position, epoch, cosine."""
-    import pandas as pd
-
     rows = [
         curve | {"cosine": value, "epoch": at} for curve in _DATA["cosines"] for at, value in enumerate(curve["cosine"])
     ]
@@ -153,8 +150,6 @@ def sequential_table() -> pd.DataFrame:
     With new tokens, epochs 1-4 train embedding and head, 5 the first half of the blocks, 6 the second half. The base
     model has the last two only.
     """
-    import pandas as pd
-
     return (
         pd.DataFrame(_DATA["sequential_losses"])
         .explode(["epochs", "loss"], ignore_index=True)
@@ -168,8 +163,6 @@ def hyperparameter_table(*stages: str) -> pd.DataFrame:
 
     Stages are `model`, `data`, `tokenizer`, `phase1`, `stage_a` (whole embedding and head), `lora` and `sequential`.
     """
-    import pandas as pd
-
     known = sorted({row["stage"] for row in _DATA["hyperparameters"]})
     for stage in stages:
         if stage not in known:

@@ -14,15 +14,16 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import cached_file
+
 from vocabx_utils.files import digest, read_json
 from vocabx_utils.gguf import ModelError
 from vocabx_utils.paths import stage_name
 from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
-
     from vocabx_utils.models import BaseModel
 
 FILE = "tokenizer.json"
@@ -35,8 +36,6 @@ def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokeni
     Without such a file it is what transformers builds from `vocab.json` and `merges.txt`. ModelError where there is no
     tokenizer, it cannot be read, has no fast backend, or only a SentencePiece model file says how it cuts text.
     """
-    from transformers import AutoTokenizer
-
     try:
         built = AutoTokenizer.from_pretrained(source, revision=revision)
     except Exception as error:  # the backend raises plain Exception for a file that it cannot parse
@@ -59,10 +58,8 @@ def plain_tokenizer(like: Any, backend: Tokenizer) -> PreTrainedTokenizerFast:
     Decoding never drops spaces before signs, which code needs. A role whose token the backend does not hold is left out
     with a warning: to enter the token would give it an id that the model has no row for.
     """
-    from transformers import PreTrainedTokenizerFast
-
     settings = {name: getattr(like, name) for name in _SETTINGS if getattr(like, name, None) is not None}
-    shared = _Shared(backend)
+    shared: Any = _Shared(backend)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=shared, clean_up_tokenization_spaces=False, **settings)
     _carry_roles(tokenizer, like)
     return tokenizer
@@ -92,8 +89,6 @@ class _Shared:
 
 
 def _from_file(file: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the backend raises plain Exception
@@ -123,8 +118,6 @@ def _find_file(source: str, revision: str | None) -> Path | None:
     if Path(source).is_dir():
         path = Path(source) / FILE
         return path if path.is_file() else None
-    from transformers.utils import cached_file
-
     found = cached_file(source, FILE, revision=revision, _raise_exceptions_for_missing_entries=False)
     return Path(found) if found else None
 

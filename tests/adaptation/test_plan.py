@@ -19,7 +19,6 @@ def test_the_shape_is_that_of_the_loaded_model(tiny_folder: Path, tiny_base: Bas
     shape = read_shape(str(tiny_folder), "cpu", "float32")
     assert shape.parameters == sum(p.numel() for p in tiny_base.model.parameters())  # untied, as it is loaded
     assert (shape.rows, shape.width, shape.layers, shape.item) == (tiny_base.rows, tiny_base.width, 2, 4)
-    assert shape.context == 256
     with pytest.raises(ModelError, match="not a folder"):
         read_shape("/nowhere/at/all", "cpu", "auto")
 

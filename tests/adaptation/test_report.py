@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adaptation.conftest import Finished
 
-from vocabx_utils.adaptation.report import difference, headline, lead, visible, write_report
+from vocabx_utils.adaptation.report import difference, headline, lead, write_report
 
 
 def test_the_report_is_one_file_that_asks_nothing_of_a_network(finished: Finished) -> None:
@@ -54,4 +54,3 @@ def test_a_difference_is_spelt_with_what_it_allows() -> None:
     assert difference({"difference": 0.02, "low": 0.01, "high": 0.03}) == "0.020 above the base's [0.010, 0.030]"
     assert difference({"difference": -0.02, "low": -0.05, "high": 0.03}).endswith("which may be chance")
     assert "too few texts" in difference({"difference": -0.02, "low": -math.inf, "high": math.inf})
-    assert visible("a\tb\n") == "a⇥b⏎"

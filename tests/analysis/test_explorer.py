@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -113,7 +114,7 @@ def test_broken_rows_and_missing_epochs_are_said_not_raised(tmp_path: Path) -> N
 
 def test_one_token_of_one_subtoken(tmp_path: Path) -> None:
     tiny = build_run(tmp_path, n=1, variants=("mean_ce",))
-    tokens = [type(token)(token.id, token.text, token.subtokens[:1], token.count) for token in read_tokens(tiny.run)]
+    tokens = [replace(token, subtokens=token.subtokens[:1]) for token in read_tokens(tiny.run)]
     view = Explorer(tokens, read_histories(tiny.run), tiny.original, decode).view("mean_ce", 0, 1)
     assert any("one subtoken" in remark for remark in view.remarks)
     assert view.new_neighbours.empty
@@ -122,7 +123,7 @@ def test_one_token_of_one_subtoken(tmp_path: Path) -> None:
 
 def test_html_escapes_token_texts(tmp_path: Path) -> None:
     tiny = build_run(tmp_path)
-    tokens = [type(t)(t.id, "<script>alert(1)</script>", t.subtokens, t.count) for t in read_tokens(tiny.run)]
+    tokens = [replace(token, text="<script>alert(1)</script>") for token in read_tokens(tiny.run)]
     made = Explorer(tokens, read_histories(tiny.run), tiny.original, lambda ids: "<b>&", texts=[text()])
     shown = view_html(made.view("mean_ce", 0, 2))
     assert "<script" not in shown

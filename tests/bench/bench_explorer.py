@@ -19,14 +19,14 @@ import torch
 from vocabx_utils import files
 from vocabx_utils.analysis.explorer import Explorer
 from vocabx_utils.analysis.explorer_view import view_html
-from vocabx_utils.rows import RowHistory, TokenInfo
+from vocabx_utils.rows import NewToken, RowHistory
 
 
 def build(folder: Path, n: int, width: int, vocab: int, epochs: int) -> Explorer:
     """Make a synthetic explorer of the given size."""
     generator = torch.Generator().manual_seed(0)
     original = {key: torch.randn(vocab, width, generator=generator) for key in ("input", "head")}
-    tokens = [TokenInfo(vocab + at, f" token{at}", (at, at + 1, at + 2), 10) for at in range(n)]
+    tokens = [NewToken(vocab + at, f" token{at}", b"", (at, at + 1, at + 2), 10) for at in range(n)]
     written = {}
     for epoch in range(epochs + 1):
         written[epoch] = folder / f"epoch_{epoch:02}.safetensors"

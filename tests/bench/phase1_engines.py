@@ -33,6 +33,7 @@ from torch.optim import AdamW
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
 from vocabx_utils.products import aligned_rows
+from vocabx_utils.rows import NewToken
 from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.blocks import quick_blocks
@@ -42,7 +43,7 @@ from vocabx_utils.training.phase1 import Phase1Data, Phase1Training
 from vocabx_utils.training.shared_beginnings import SharedBeginnings
 from vocabx_utils.training.softmax import default_chunk, logit_products
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
-from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
+from vocabx_utils.vocabulary.initialization import head_rows, input_rows
 from vocabx_utils.vocabulary.lookahead import map_token_sequences
 
 Step = Callable[[list[int]], Any]
@@ -53,7 +54,7 @@ class Problem:
     """A base model, what it is to learn, and from which texts."""
 
     base: BaseModel
-    tokens: tuple[SubtokenLike, ...]
+    tokens: tuple[NewToken, ...]
     train: AlignedSet
     config: Phase1Config
 

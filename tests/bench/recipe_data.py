@@ -24,6 +24,7 @@ import numpy as np
 from domain_texts import documents, read_texts, split_texts
 
 from vocabx_utils import files, models
+from vocabx_utils.rows import NewToken, parse_token
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Ints, choose_windows, whole_texts
 from vocabx_utils.training.objectives import Anchor
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
@@ -31,7 +32,7 @@ from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.proposals import select_tokens
 from vocabx_utils.vocabulary.spelling import spelling_of
-from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
+from vocabx_utils.vocabulary.tokens import Extension, Proposal
 from vocabx_utils.vocabulary.wordtable import count_words
 
 SETTINGS = {
@@ -274,6 +275,4 @@ def read_examples(folder: Path, name: str) -> AlignedSet:
 
 def read_tokens(content: dict[str, Any]) -> Sequence[NewToken]:
     """Return the new tokens of `setting.json`."""
-    return [
-        NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])}) for t in content["tokens"]
-    ]
+    return [parse_token(entry) for entry in content["tokens"]]

@@ -16,6 +16,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import pandas as pd
 from bench_parts import fill_page, table_of
 from recipe_again import NOT_YET, beside_table, both_table, sources, texts_table, told_answer
 from recipe_further import distance_table, notes, pair_table
@@ -25,7 +26,7 @@ from recipe_verdict import MARGINS, PACKAGES, distances
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
 from vocabx_utils.figures.theme import save_figure, theme
-from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES, advice_against, read_recipes
+from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES, read_recipes
 
 NOTHING = "not measured"
 _KL = (RECIPE_COLUMNS["kl_identical"], RECIPE_COLUMNS["kl_last"])
@@ -97,6 +98,33 @@ def comparison_table(content: Mapping[str, Any]) -> str:
                     [setting, f"`{name}`", RECIPE_COLUMNS[column], f"`{part['reference']}`", told, *words, leads]
                 )
     return table_of(header, lines) if lines else NOTHING
+
+
+def advice_against(verdict: Mapping[str, Any]) -> pd.DataFrame:
+    """Tabulate the advised runs against each reference on the report split, over all settings.
+
+    A cell gives the range of the differences (below 0 the advised run is better), and in how many settings the 95 %
+    interval lies below 0 and above.
+
+    Args:
+        verdict: see `read_recipes`.
+
+    Returns:
+        A line a reference; columns KL identical, KL at merged spans (shares of the reference's) and bits per byte.
+    """
+    found = [setting["advice"]["against"] for setting in verdict.get("settings", {}).values() if "advice" in setting]
+    lines: dict[str, dict[str, str]] = {}
+    for label in dict.fromkeys(label for one in found for label in one):
+        parts = [one[label] for one in found if label in one]
+        lines[label] = {title: _counted([part[key] for part in parts], key) for key, title in RECIPE_COLUMNS.items()}
+    return pd.DataFrame.from_dict(lines, orient="index", columns=list(RECIPE_COLUMNS.values())).rename_axis("against")
+
+
+def _counted(parts: Sequence[Mapping[str, float]], column: str) -> str:
+    better, worse = sum(part["high"] < 0 for part in parts), sum(part["low"] > 0 for part in parts)
+    ends = (choose(part["estimate"] for part in parts) for choose in (min, max))
+    low, high = (f"{end:+.4f}" if column == "bpb" else f"{end:+.0%}" for end in ends)
+    return f"{low} to {high}; better in {better}, worse in {worse} of {len(parts)}"
 
 
 def advice_table(content: Mapping[str, Any]) -> str:

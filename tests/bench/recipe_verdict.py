@@ -4,7 +4,7 @@ A row **leads** in a setting if it is not worse than the best reference on KL at
 by more than 3 %, nor on bits per byte by more than 0.001, and better on two of the three. It leads if it does so in
 three settings at least. The best reference of each column is the one with the lowest mean there, on these very texts:
 a finalist has to keep up with whichever is best at what it is best at. "Not by more" and "better" are read off the
-upper limit of a 95 % interval over seeds and texts, drawn together and paired (`resampling.crossed_bootstrap`).
+upper limit of a 95 % interval over seeds and texts, drawn together and paired (`crossed.crossed_bootstrap`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crossed import crossed_bootstrap
 from recipe_runs import NEW, PUBLISHED
 
 from vocabx_utils import files
 from vocabx_utils.intervals import Interval
 from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
-from vocabx_utils.resampling import crossed_bootstrap
 
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
 COUNTS = {"kl_identical": "n_identical", "kl_last": "n_last", "bpb": "n_bytes"}  # what a text counts in a column

@@ -2,7 +2,7 @@
 
 They are written to RESULTS/contrasts.json, and committed, before any result is opened. A contrast compares two arms
 over the seeds that both have, by the bits per byte of the references of all kept problems of the four benchmarks
-together. Seeds and problems are drawn at once (`resampling.crossed_bootstrap`); p is the smallest level at which the
+together. Seeds and problems are drawn at once (`crossed.crossed_bootstrap`); p is the smallest level at which the
 interval leaves 0 out, not below 1 / draws; Holm adjusts the six. The same for pass@1 is secondary, and so are the
 problems that hold a new token. z and McNemar tests stand beside them as in the thesis, one for each seed, and decide
 nothing. A contrast with fewer seeds or problems than were written down is not
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crossed import crossed_bootstrap
 
 from vocabx_utils import files
 from vocabx_utils.intervals import Interval
-from vocabx_utils.resampling import crossed_bootstrap
 from vocabx_utils.statistics import holm, mcnemar_test, two_proportion_z_test
 
 CONTRASTS = {

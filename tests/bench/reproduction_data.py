@@ -80,7 +80,7 @@ def read_pairs(
     for split, names in packages.items():
         wanted = {split: sizes[split]} | ({"further": sizes["further"]} if split == "tokenizer" else {})
         share = max(1, round(1.6 * sum(wanted.values()) / len(names)))
-        drawn = [corpus.pairs_from_packages([name], limit=None, max_chars=_MOST_CHARS) for name in names]
+        drawn = [corpus.pairs_from_packages([name], max_chars=_MOST_CHARS) for name in names]
         pairs = [pair for some in drawn for pair in _fewer(some, share)]
         fresh = [pair for pair in pairs if corpus._body(pair) not in seen]
         seen |= {corpus._body(pair) for pair in fresh}

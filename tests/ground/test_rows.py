@@ -58,10 +58,10 @@ def test_missing_stages_name_the_notebook(tmp_path: Path) -> None:
     with pytest.raises(MissingStageError, match="03_phase1_training"):
         rows.read_histories(tiny.run)
     path = tiny.run.folder / "01_tokenizer_extension" / "extension" / "tokens.json"
-    write_json(path, {"tokens": [{"id": 5, "text": "a", "subtokens": [1], "count": 1}, {"id": 9}]})
-    with pytest.raises(ValueError, match="id, text, subtokens and count"):
+    write_json(path, {"tokens": [{"id": 5, "text": "a", "raw": "61", "subtokens": [1], "count": 1}, {"id": 9}]})
+    with pytest.raises(ValueError, match="id, text, raw, subtokens and count"):
         rows.read_tokens(tiny.run)
-    token = {"text": "a", "subtokens": [1, 2], "count": 1}
+    token = {"text": "a", "raw": "61", "subtokens": [1, 2], "count": 1}
     write_json(path, [{"id": 5, **token}, {"id": 7, **token}])
     with pytest.raises(ValueError, match="not consecutive"):
         rows.read_tokens(tiny.run)

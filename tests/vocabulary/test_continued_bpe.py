@@ -105,7 +105,7 @@ def test_options_equal_a_naive_recount(
 def test_runs_of_equal_tokens_are_counted_as_they_merge(smollm_like: PreTrainedTokenizerFast) -> None:
     spelling = spelling_of(smollm_like)
     at = spelling.vocab["@"]
-    table = WordTable([(at,) * 5], [10], 50, 50)
+    table = WordTable([(at,) * 5], [10], 50)
     learned = learn_merges(table, spelling, 1, PLAIN)
     assert learned.merges[0].count == 20 and learned.tokens_after == 30
 

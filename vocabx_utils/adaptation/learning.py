@@ -38,22 +38,15 @@ _TEXT = 512  # longest text of LoRA, in tokens
 
 @dataclass(frozen=True)
 class Bench:
-    """What every training of an adaptation shares.
-
-    Attributes:
-        base, extension, split: model, tokenizers, texts.
-        settings, sizes: what was chosen.
-        work: folder in which the teacher's states are kept.
-        tell: receives lines.
-    """
+    """What every training of an adaptation shares."""
 
     base: BaseModel
     extension: Extension
     split: Split
     settings: AdaptSettings
     sizes: Sizes
-    work: Path
-    tell: Callable[[str], None]
+    work: Path  # folder in which the teacher's states are kept
+    tell: Callable[[str], None]  # receives lines
 
     def config(self, windows: int, learning_rate: float, epochs: int) -> Phase1Config:
         """Settings of phase 1."""
@@ -124,11 +117,7 @@ def rows_of(folder: Path, epoch: int | None = None) -> tuple[torch.Tensor, torch
 
 
 def tune(bench: Bench, folder: Path, rows: Path) -> dict[str, Any]:
-    """Train LoRA on top of the new rows, in `folder/lora`.
-
-    Returns:
-        `losses`: validation loss in nats per token, before and after.
-    """
+    """Train LoRA on top of the new rows, in `folder/lora`; `losses` are of validation, nats per token, by epoch."""
     start = from_rows(bench.base, bench.extension, *rows_of(rows))
     config = lora_config(bench.settings, bench.base)
     only = "answer" if all(text.rendered is not None for text in bench.split.train) else "all"
@@ -170,11 +159,7 @@ def lora_config(settings: AdaptSettings, base: BaseModel) -> FineTuneConfig:
 
 
 def export(bench: Bench, out: Path, rows: Path, tuned: Path | None) -> dict[str, Any]:
-    """Write `out/model`, a plain Hugging Face folder; what a killed export left there is replaced.
-
-    Returns:
-        What `training.export.export_model` noted.
-    """
+    """Write `out/model`, in place of what a killed export left there, and return what `export_model` noted."""
     start = from_rows(bench.base, bench.extension, *rows_of(rows))
     if tuned is not None:
         model = load_stage(start.model, tuned / "lora" / "b", new_ids=start.new_ids)

@@ -36,28 +36,25 @@ KL_NAMES = ("kl_last", "kl_identical", "kl_pooled_last")
 
 @dataclass(frozen=True)
 class Models:
-    """The two models, and the rows before training.
+    """The two models, and the rows before training."""
 
-    Attributes:
-        base: the original.
-        adapted: the exported folder, loaded as anyone would.
-        extension: both tokenizers.
-        untrained: first values of the rows, (N, D) each.
-    """
+    base: BaseModel  # the original
+    adapted: BaseModel  # the exported folder, loaded as anyone would
+    extension: Extension  # both tokenizers
+    untrained: tuple[torch.Tensor, torch.Tensor]  # first values of the rows, (N, D) each
 
-    base: BaseModel
-    adapted: BaseModel
-    extension: Extension
-    untrained: tuple[torch.Tensor, torch.Tensor]
+    @property
+    def new(self) -> slice:
+        """Places of the new rows."""
+        return slice(self.extension.V, self.extension.V + self.extension.N)
 
     def students(self) -> dict[str, Student]:
         """Return the model with its first rows, and with what was learned, as validation takes them."""
-        v, model = self.extension.V, self.adapted.model
-        new = slice(v, v + self.extension.N)
-        learned = (self.adapted.input_rows[new], self.adapted.head_rows[new])
+        v = self.extension.V
+        learned = (self.adapted.input_rows[self.new], self.adapted.head_rows[self.new])
         return {
             "before": Student(self.base.model, v, *self.untrained),
-            "after": Student(model, v, *learned),
+            "after": Student(self.adapted.model, v, *learned),
         }
 
 
@@ -128,8 +125,7 @@ def _together(scores: Sequence[SpanScore], by_file: bool) -> list[SpanScore]:
 @contextlib.contextmanager
 def _first_rows(models: Models) -> Iterator[None]:
     """Put the rows from before training into the finished model, and the learned ones back at the end."""
-    new = slice(models.extension.V, models.extension.V + models.extension.N)
-    places = [models.adapted.input_rows.data[new], models.adapted.head_rows.data[new]]
+    places = [models.adapted.input_rows.data[models.new], models.adapted.head_rows.data[models.new]]
     learned = [place.clone() for place in places]
     try:
         for place, rows in zip(places, models.untrained, strict=True):
@@ -259,21 +255,21 @@ def _wait(base: BaseModel) -> None:
         torch.cuda.synchronize(base.device)
 
 
-def sample_cut(models: Extension, held_out: Sequence[Text], characters: int = 700) -> dict[str, Any]:
+def sample_cut(extension: Extension, held_out: Sequence[Text], characters: int = 700) -> dict[str, Any]:
     """Cut the passage with most new tokens into the tokens of both tokenizers, for the report.
 
     Returns:
         `file`, and for "base" and "after" the tokens in order, each as (text, whether it is new).
     """
     pieces = spread(held_out, characters, 400_000)
-    encoded = (ids for ids in encode_each(models.extended, [piece for _, piece in pieces]))
-    dense = [sum(i >= models.V for i in ids) for ids in encoded]
+    encoded = encode_each(extension.extended, (text for _, text in pieces))
+    dense = [sum(i >= extension.V for i in ids) for ids in encoded]
     name, piece = pieces[max(range(len(pieces)), key=lambda k: dense[k])]
     found: dict[str, Any] = {"file": name}
-    for side, tokenizer in (("base", models.original), ("after", models.extended)):
+    for side, tokenizer in (("base", extension.original), ("after", extension.extended)):
         coded = tokenizer(piece, add_special_tokens=False, return_offsets_mapping=True)
         found[side] = [
-            (piece[low:high], int(i) >= models.V)
+            (piece[low:high], int(i) >= extension.V)
             for i, (low, high) in zip(coded["input_ids"], coded["offset_mapping"], strict=True)
             if high > low
         ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from vocabx_utils import folders
 from vocabx_utils.adaptation.settings import AdaptSettings, Sizes
@@ -21,26 +22,19 @@ _KEPT = 28  # values that autograd keeps for each token and layer, in widths
 _LOGITS = 3  # copies of a chunk of logits
 _CHUNK = 256  # positions whose logits are held at once
 WINDOW = 48  # tokens around a new token
+LORA_BATCH = 2048  # tokens of a step of LoRA
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model as its configuration describes it.
+    """A model as its configuration describes it."""
 
-    Attributes:
-        parameters: of the untied model.
-        width, layers, rows: D, blocks, rows of a matrix.
-        context: longest text, in tokens; None where the configuration names none.
-        device, item: where it will lie, and bytes of a value there.
-    """
-
-    parameters: int
-    width: int
-    layers: int
-    rows: int
-    context: int | None
-    device: torch.device
-    item: int
+    parameters: int  # of the untied model
+    width: int  # D
+    layers: int  # blocks
+    rows: int  # of a matrix
+    device: torch.device  # where it will lie
+    item: int  # bytes of a value there
 
     @property
     def nbytes(self) -> int:
@@ -50,17 +44,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is announced; bytes and tokens, all of them estimates from above.
+    """What is announced, all of it estimates from above."""
 
-    Attributes:
-        memory: at the peak, of the device on a GPU and of the process on a CPU.
-        disk: below the folder to write.
-        tokens_per_epoch: that phase 1 reads.
-    """
-
-    memory: float
-    disk: float
-    tokens_per_epoch: int
+    memory: float  # bytes at the peak, of the device on a GPU and of the process on a CPU
+    disk: float  # bytes below the folder to write
+    tokens_per_epoch: int  # that phase 1 reads
 
     def tell(self, out: Path, device: torch.device, free: float) -> str:
         """Spell it in a line."""
@@ -79,8 +67,6 @@ def read_shape(model: str, device: str, dtype: str) -> Shape:
         ModelError: there is no such model, or no causal language model.
         vocabx_utils.student.UnsupportedModelError: the family treats its logits in an unknown way.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     where = pick_device(device)
     try:
         with quiet_transformers(), torch.device("meta"):
@@ -89,13 +75,11 @@ def read_shape(model: str, device: str, dtype: str) -> Shape:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"Could not read the configuration of {model!r}: {error}") from error
     logit_transform(config)
-    text = config.get_text_config()
     rows, width = empty.get_input_embeddings().weight.shape
     count = sum(parameter.numel() for parameter in empty.parameters())
     count += rows * width if config.tie_word_embeddings else 0
-    context = getattr(text, "max_position_embeddings", None)
-    layers = text.num_hidden_layers
-    return Shape(count, width, layers, rows, context, where, pick_dtype(dtype, where).itemsize)
+    layers = config.get_text_config().num_hidden_layers
+    return Shape(count, width, layers, rows, where, pick_dtype(dtype, where).itemsize)
 
 
 def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
@@ -128,14 +112,10 @@ def plan_for(shape: Shape, settings: AdaptSettings, sizes: Sizes) -> Plan:
     return Plan(memory, disk, tokens)
 
 
-LORA_BATCH = 2048  # tokens of a step of LoRA
-
-
 def check_space(plan: Plan, out: Path) -> float:
     """Return the free bytes on the disk of the folder to write; what a stopped command left there counts as written.
 
-    Raises:
-        SpaceError: the plan's files would not fit there.
+    SpaceError where the plan's files would not fit there.
     """
     written = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if out.is_dir() else 0
     left = max(0, int(plan.disk) - written)

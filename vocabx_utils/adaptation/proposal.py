@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.adaptation.settings import AdaptSettings
@@ -21,9 +20,6 @@ from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 MIN_COUNT = 4  # fewest occurrences of a new token in the training texts
 SMALL_GAIN = 10.0  # tokens saved of 1,000, below which new tokens are hardly worth their rows
-PLACE = "extension"
-
-Found = dict[str, Any]
 
 
 def propose(
@@ -32,7 +28,7 @@ def propose(
     split: Split,
     settings: AdaptSettings,
     tell: Callable[[str], None] = print,
-) -> Found:
+) -> dict[str, Any]:
     """Choose tokens on the training texts, check them, and measure what they save on the held-out ones.
 
     Writes `extension/` and `tokens.csv` below the folder.
@@ -53,16 +49,15 @@ def propose(
             f"{len(broken)} texts do not come back as under the original tokenizer, or tokens that no text produces, "
             f"such as {broken[0]!r}. Use strategy 'merges'; where it is, this is a bug."
         )
-    extension.save(folder / PLACE)
+    extension.save(folder / "extension")
     table = extension.table().sort_values("tokens_saved", ascending=False, kind="stable")
     write_table(folder / "tokens.csv", table)
-    rows = audit.by_type.to_dict("records")
     changed = 0 if audit.changed_positions is None else len(audit.changed_positions)
-    found: Found = {
+    found: dict[str, Any] = {
         "strategy": extension.strategy,
         "choice": choice,
         "N": extension.N,
-        "gains": rows,
+        "gains": audit.by_type.to_dict("records"),
         "changed": changed / max(audit.old_positions, 1),
         "check_changed": audit.check_changed,
         "top": table.head(40)[["id", "text", "subtokens", "count", "tokens_saved"]].to_dict("records"),
@@ -72,18 +67,12 @@ def propose(
 
 def load(folder: Path) -> Extension:
     """Load the extension that `propose` wrote."""
-    return load_extension(folder / PLACE)
+    return load_extension(folder / "extension")
 
 
 def total(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the row of all texts of a table of gains."""
     return rows[-1]
-
-
-def gain_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Spell a table of gains."""
-    table = pd.DataFrame(rows)
-    return table.to_string(index=False, float_format=lambda value: f"{value:.4g}")
 
 
 def _choose(
@@ -95,8 +84,8 @@ def _choose(
     made: dict[Strategy, Extension] = {}
     saved: dict[Strategy, float] = {}
     reasons = []
-    strategies: tuple[Strategy, ...] = ("merges", "phrases")
-    for strategy in strategies:
+    strategy: Strategy
+    for strategy in ("merges", "phrases"):
         tell(f"  trying strategy {strategy}")
         try:
             made[strategy] = _extend(tokenizer, split, settings.n, strategy)
@@ -130,7 +119,7 @@ def _extend(tokenizer: PreTrainedTokenizerFast, split: Split, n: int, strategy: 
         ) from error
 
 
-def _warnings(found: Found, settings: AdaptSettings) -> list[str]:
+def _warnings(found: Mapping[str, Any], settings: AdaptSettings) -> list[str]:
     """What speaks against going on."""
     row = total(found["gains"])
     if row["saved_per_1000"] >= SMALL_GAIN:

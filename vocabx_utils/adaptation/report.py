@@ -12,9 +12,9 @@ from jinja2 import Environment
 
 from vocabx_utils.adaptation.proposal import total
 from vocabx_utils.files import write_text
+from vocabx_utils.glyphs import visible
 
 Summary = Mapping[str, Any]
-_SIGNS = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 COLUMNS = ("base", "extended, before training", "adapted")
 
 
@@ -24,19 +24,9 @@ def write_report(path: Path, summary: Summary) -> None:
     environment.filters["visible"] = visible
     template = (files("vocabx_utils.adaptation") / "report.html.j2").read_text(encoding="utf-8")
     page = environment.from_string(template).render(
-        s=summary, lead=lead(summary), table=headline(summary), columns=COLUMNS, notes=notes(summary),
-        facts=facts(summary),
-    )  # fmt: skip
+        s=summary, lead=lead(summary), table=headline(summary), columns=COLUMNS, facts=facts(summary)
+    )
     write_text(path, page)
-
-
-def visible(text: str) -> str:
-    """Show spaces, tabs and line ends as signs.
-
-    >>> visible(" return")
-    '␣return'
-    """
-    return "".join(_SIGNS.get(sign, sign) for sign in text)
 
 
 def lead(summary: Summary) -> str:
@@ -96,23 +86,6 @@ def headline(summary: Summary) -> list[list[str]]:
     rows.append(["characters a second, if it wrote held-out text", *_sides(speed, "characters_per_second", "{:.1f}")])
     rows.append(["characters a second, of its continuations", *_sides(speed, "own", "{:.1f}")])
     return rows
-
-
-def notes(summary: Summary) -> str:
-    """Say how the first table was measured."""
-    bits, kl, made = summary["likelihood"], summary["divergence"], summary["generation"]
-    sizes = summary["texts"]["held_out"]
-    said = (
-        f"{sizes['files']} held-out files of {sizes['bytes']:,} bytes; nothing was chosen or learned on them. Bits per "
-        f"byte: {bits['bytes']:,} bytes of {bits['files']} files in pieces of up to 1,500 characters, intervals of "
-        f"95 % by bootstrap over {bits['units']}. KL: from the base, at {kl['windows']} windows of 48 tokens around "
-        f"new tokens. Generation: {made['batch']} prompts at a time, the quickest of {len(made['speed']['ratios'])} "
-        "rounds. If it wrote held-out text: tokens a second times the characters in a token. What a model writes by "
-        "itself may be anything after so few prompts, and may use new tokens less; the last line tells its own rate."
-    )
-    if summary.get("lora"):
-        said += " The column before training has the LoRA weights and the first values of the rows."
-    return said
 
 
 def facts(summary: Summary) -> dict[str, str]:

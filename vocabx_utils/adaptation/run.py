@@ -7,26 +7,27 @@ as it is.
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from vocabx_utils import locks
 from vocabx_utils.adaptation import learning, measures, plan, proposal
 from vocabx_utils.adaptation.learning import Bench
 from vocabx_utils.adaptation.report import lead, write_report
 from vocabx_utils.adaptation.settings import AdaptSettings, sizes_of
-from vocabx_utils.adaptation.steps import MODEL, REPORT, STATE, SUMMARY, WORK, OutError, Part, Steps, now, open_out
+from vocabx_utils.adaptation.steps import MODEL, REPORT, STATE, SUMMARY, WORK, OutError, Part, Steps, open_out
 from vocabx_utils.adaptation.sweep import EPOCHS, sweep
 from vocabx_utils.adaptation.texts import Split, read_texts, split_texts
 from vocabx_utils.files import digest, read_json, write_json
 from vocabx_utils.models import load_base_model, load_tokenizer
 from vocabx_utils.paths import user_path
-from vocabx_utils.runs import git_revision, installed_versions
+from vocabx_utils.runs import git_revision, installed_versions, now
 from vocabx_utils.student import Student
 from vocabx_utils.training.loss_model import peak_bytes
 
@@ -38,15 +39,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Adapted:
-    """What an adaptation left.
+    """What an adaptation left."""
 
-    Attributes:
-        folder: OUT.
-        summary: everything that was measured, as in `summary.json`; after a dry run what was known then.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
+    folder: Path  # OUT
+    summary: dict[str, Any]  # all that was measured, as in `summary.json`; after a dry run what was known then
 
     @property
     def model(self) -> Path:
@@ -120,7 +116,8 @@ def adapt(
     sizes = sizes_of(chosen, shape.device.type == "cuda")
     planned = plan.plan_for(shape, chosen, sizes)
     tell(planned.tell(out, shape.device, plan.check_space(planned, out)))
-    with _working(out / WORK):
+    (out / WORK).mkdir(parents=True, exist_ok=True)
+    with locks.writing(out / WORK):
         work = Steps(out / WORK, tell, _PARTS + (not chosen.learning_rate) + (chosen.fine_tune != "none"))
         tokens = _propose(work, tokenizer, split, chosen)
         if dry_run:
@@ -148,16 +145,13 @@ def adapt(
 
 
 def _propose(work: Steps, tokenizer: Any, split: Split, chosen: AdaptSettings) -> Part:
-    key = {
-        "texts": split.digest(),
-        "n": chosen.n,
-        "strategy": chosen.strategy,
-        "tokenizer": digest(tokenizer.get_vocab()),
-    }
+    key = {"texts": split.digest(), "n": chosen.n, "strategy": chosen.strategy}
+    key |= {"tokenizer": digest(tokenizer.get_vocab())}
     tokens = work.once(
         "tokens", "new tokens", key, lambda folder: proposal.propose(folder, tokenizer, split, chosen, work.tell)
     )
-    work.tell(f"{tokens.result['choice']}. Gain on held-out files:\n{proposal.gain_lines(tokens.result['gains'])}")
+    gains = pd.DataFrame(tokens.result["gains"]).to_string(index=False, float_format=lambda value: f"{value:.4g}")
+    work.tell(f"{tokens.result['choice']}. Gain on held-out files:\n{gains}")
     for warning in tokens.result["warnings"]:
         work.tell(f"warning: {warning}")
     saved = proposal.total(tokens.result["gains"])["saved_per_1000"]
@@ -269,14 +263,6 @@ def _harm(summary: dict[str, Any]) -> list[str]:
         f"under the base ({more:.1f} %): the model predicts it less well than before. More text, more windows for "
         "each token (--windows-per-token), fewer tokens (--n) or --fine-tune lora may close the gap."
     ]
-
-
-@contextlib.contextmanager
-def _working(work: Path) -> Iterator[None]:
-    """Keep others out of a work folder while this process is in it."""
-    work.mkdir(parents=True, exist_ok=True)
-    with locks.writing(work):
-        yield
 
 
 def _refuse_inside(out: Path, source: Path) -> None:

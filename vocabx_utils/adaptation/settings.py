@@ -61,24 +61,17 @@ class AdaptSettings(Settings):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is read and measured.
+    """How much is read and measured."""
 
-    Attributes:
-        train_windows, sweep_windows, validation_windows, held_out_windows: most windows of 48 tokens around new tokens.
-        held_out_bytes: scored for bits per byte, at most.
-        token_budget: tokens of one forward pass, padding included; see `teacher.tokens_of_a_pass` for the teacher's.
-        checkpoint_steps: optimiser steps between checkpoints.
-        max_epochs: most that the sweep tries.
-    """
-
+    # most windows of 48 tokens around new tokens
     train_windows: int
     sweep_windows: int
     validation_windows: int
     held_out_windows: int
-    held_out_bytes: int
-    token_budget: int
-    checkpoint_steps: int
-    max_epochs: int
+    held_out_bytes: int  # scored for bits per byte, at most
+    token_budget: int  # tokens of one forward pass, padding included; see `teacher.tokens_of_a_pass` for the teacher's
+    checkpoint_steps: int  # optimiser steps between checkpoints
+    max_epochs: int  # most that the sweep tries
 
 
 def sizes_of(settings: AdaptSettings, on_gpu: bool) -> Sizes:

@@ -7,7 +7,6 @@ checkpoint. With other settings the folder is another one: nothing is written ov
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vocabx_utils.files import digest, read_json, write_json
-from vocabx_utils.runs import KeyMismatchError
+from vocabx_utils.runs import KeyMismatchError, differing
 from vocabx_utils.training.loss_model import peak_bytes
 
 STATE = "adapt.json"
@@ -31,31 +30,17 @@ class OutError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A finished part.
+    """A finished part."""
 
-    Attributes:
-        folder: its own.
-        result: what it found, JSON-ready.
-        seconds: of the start that finished it.
-        peak: bytes of memory at its end, see `loss_model.peak_bytes`.
-        digest: stands for it in the keys of later parts.
-    """
-
-    folder: Path
-    result: dict[str, Any]
-    seconds: float
-    peak: int
-    digest: str
+    folder: Path  # its own
+    result: dict[str, Any]  # what it found, JSON-ready
+    seconds: float  # of the start that finished it
+    peak: int  # bytes of memory at its end, see `loss_model.peak_bytes`
+    digest: str  # stands for it in the keys of later parts
 
 
 class Steps:
-    """The parts of one adaptation, below its `work` folder.
-
-    Args:
-        folder: the `work` folder.
-        tell: receives a line at each part.
-        total: how many parts there will be.
-    """
+    """The parts of one adaptation, `total` of them, below its `work` folder; `tell` receives a line at each."""
 
     def __init__(self, folder: Path, tell: Callable[[str], None], total: int) -> None:
         self.folder, self.tell, self.total, self.begun = folder, tell, total, 0
@@ -63,11 +48,8 @@ class Steps:
     def once(self, name: str, title: str, key: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any]]) -> Part:
         """Do a part, or read what it found when it was done before.
 
-        Args:
-            name: of its folder.
-            title: what is said when it begins.
-            key: all that the result depends on, JSON-ready.
-            make: does the work in the folder given; what it returns is stored.
+        The key holds all that the result depends on, JSON-ready. `make` does the work in the folder that it is given,
+        which begins with `name`; what it returns is stored. `title` is said when it begins.
         """
         self.begun += 1
         title = f"{self.begun}/{self.total} {title}"
@@ -75,18 +57,17 @@ class Steps:
         place = self.folder / f"{name}-{known}"
         done = place / "done.json"
         if done.exists():
-            found = read_json(done)
-            self.tell(f"{title}: done before, in {found['seconds']:.0f} s")
-            return Part(place, found["result"], found["seconds"], found["peak_bytes"], known)
-        self.tell(f"{title}{' (going on)' if place.exists() else ''} …")
-        place.mkdir(parents=True, exist_ok=True)
-        write_json(place / "key.json", dict(key))
-        start = time.perf_counter()
-        result = dict(make(place))
-        seconds = round(time.perf_counter() - start, 2)
-        write_json(done, {"result": result, "seconds": seconds, "peak_bytes": peak_bytes()})
+            self.tell(f"{title}: done before, in {read_json(done)['seconds']:.0f} s")
+        else:
+            self.tell(f"{title}{' (going on)' if place.exists() else ''} …")
+            place.mkdir(parents=True, exist_ok=True)
+            write_json(place / "key.json", dict(key))
+            start = time.perf_counter()
+            result = dict(make(place))
+            seconds = round(time.perf_counter() - start, 2)
+            write_json(done, {"result": result, "seconds": seconds, "peak_bytes": peak_bytes()})
         found = read_json(done)
-        return Part(place, found["result"], seconds, found["peak_bytes"], known)
+        return Part(place, found["result"], found["seconds"], found["peak_bytes"], known)
 
 
 def open_out(out: Path, key: Mapping[str, Any]) -> bool:
@@ -106,15 +87,8 @@ def open_out(out: Path, key: Mapping[str, Any]) -> bool:
         return False
     held = read_json(out / STATE)["key"]
     if held != key:
-        names = sorted(n for n in held.keys() | key.keys() if held.get(n) != key.get(n))
-        differing = "; ".join(f"{n}: {held.get(n)!r} there, {key.get(n)!r} now" for n in names)
         raise KeyMismatchError(
-            f"{out} holds a model that was made with other settings ({differing}). Give another --out, or remove "
-            f"{out}. Nothing was changed."
+            f"{out} holds a model that was made with other settings ({differing(held, key)}). Give another --out, or "
+            f"remove {out}. Nothing was changed."
         )
     return (out / REPORT).exists() and (out / SUMMARY).exists() and (out / MODEL).is_dir()
-
-
-def now() -> str:
-    """Return the time in UTC, in seconds."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

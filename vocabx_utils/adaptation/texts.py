@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils import corpus
 from vocabx_utils.corpus import Pair, Rendered
-from vocabx_utils.files import iterate_jsonl
 from vocabx_utils.paths import user_path
 from vocabx_utils.source_tree import CorpusError, Document, hold_out, read_source_tree
 
@@ -29,19 +28,12 @@ _LEAST = 200  # bytes of each part
 
 @dataclass(frozen=True)
 class Text:
-    """One text.
+    """One text."""
 
-    Attributes:
-        name: the file that it belongs to; texts of one name stay together.
-        kind: suffix of the file, or the language that its row names.
-        plain: what tokens are chosen and measured on.
-        rendered: a pair as the model reads it; None for a text that is no pair.
-    """
-
-    name: str
-    kind: str
-    plain: str
-    rendered: Rendered | None = None
+    name: str  # the file that it belongs to; texts of one name stay together
+    kind: str  # suffix of the file, or the language that its row names
+    plain: str  # what tokens are chosen and measured on
+    rendered: Rendered | None = None  # a pair as the model reads it; None for a text that is no pair
 
     @property
     def read(self) -> str:
@@ -51,17 +43,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Split:
-    """The three parts, no file in two of them.
+    """The three parts, no file in two of them."""
 
-    Attributes:
-        train: new tokens are chosen and learned here.
-        validation: learning rates are judged here.
-        held_out: nothing is chosen here; the report measures on it.
-    """
-
-    train: tuple[Text, ...]
-    validation: tuple[Text, ...]
-    held_out: tuple[Text, ...]
+    train: tuple[Text, ...]  # new tokens are chosen and learned here
+    validation: tuple[Text, ...]  # learning rates are judged here
+    held_out: tuple[Text, ...]  # nothing is chosen here; the report measures on it
 
     def digest(self) -> str:
         """Return what stands for all texts in keys (16 hex digits)."""
@@ -71,7 +57,11 @@ class Split:
     def sizes(self) -> dict[str, dict[str, int]]:
         """Return files, texts and UTF-8 bytes of each part."""
         return {
-            part: {"files": len({t.name for t in texts}), "texts": len(texts), "bytes": sum(map(_size, texts))}
+            part: {
+                "files": len({text.name for text in texts}),
+                "texts": len(texts),
+                "bytes": sum(len(text.plain.encode()) for text in texts),
+            }
             for part, texts in vars(self).items()
         }
 
@@ -89,9 +79,7 @@ def read_texts(
     A row has a field `text`, or a question and an answer (see `QUESTIONS` and `ANSWERS`), and may name its file in
     `source` or `path` and its language in `lang`. Pairs are rendered with the tokenizer's chat template where it has
     one, otherwise with the thesis's. Copies of a file or row are left out: they would stand in two parts of the split.
-
-    Raises:
-        CorpusError: there is no such place, nothing in it can be read, or a row lacks what is needed (it is named).
+    CorpusError where there is no such place, nothing in it can be read, or a row lacks what is needed (it is named).
     """
     place = user_path(source)
     if place.is_dir():
@@ -103,13 +91,9 @@ def read_texts(
         raise CorpusError(f"{source} does not exist. Give a folder of texts, or a file of JSON Lines.")
     if not place.name.endswith((".jsonl", ".jsonl.gz")):
         raise CorpusError(f"{source} is one file. Give a folder of text files, or a .jsonl file with a text a line.")
-    try:
-        rows = list(iterate_jsonl(place, allow_torn=False))
-    except ValueError as error:
-        raise CorpusError(str(error)) from error
-    if not rows:
+    found = [_row_text(row, where, tokenizer) for where, row in corpus.read_rows(place)]
+    if not found:
         raise CorpusError(f"{source} holds no row. Expected one JSON object a line, with 'text' or a pair.")
-    found = [_row_text(row, f"{place.name}, line {number}", tokenizer) for number, row in rows]
     first: dict[str, Text] = {}
     for text in found:
         first.setdefault(text.plain, text)
@@ -136,8 +120,7 @@ def _row_text(row: Mapping[str, Any], where: str, tokenizer: PreTrainedTokenizer
 def split_texts(texts: Sequence[Text], held_out: float, validation: float) -> Split:
     """Split texts by file, drawn by a hash of their names; both shares are of all bytes.
 
-    Raises:
-        CorpusError: fewer than three files, or hardly any text.
+    CorpusError for fewer than three files, or hardly any text.
     """
     together: dict[str, list[str]] = {}
     for text in texts:
@@ -172,8 +155,7 @@ def texts_by_kind(texts: Sequence[Text]) -> dict[str, list[str]]:
 def spread(texts: Sequence[Text], max_chars: int, max_bytes: int) -> list[tuple[str, str]]:
     """Cut texts as the model reads them at line ends, and take pieces of all files in turn up to a number of bytes.
 
-    Returns:
-        (name of the file, piece) in the order of the files; at least one piece.
+    Each is (name of the file, piece), in the order of the files; there is one at least.
     """
     pieces: dict[str, list[str]] = {}
     for text in texts:
@@ -189,7 +171,3 @@ def spread(texts: Sequence[Text], max_chars: int, max_bytes: int) -> list[tuple[
             break
         taken[name] = turn + 1
     return [(name, piece) for name, count in taken.items() for piece in pieces[name][:count]]
-
-
-def _size(text: Text) -> int:
-    return len(text.plain.encode())

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vocabx_utils.analysis.divergence import PairedText
 from vocabx_utils.analysis.similarity import POSITIONS, cosine, nearest_rows, subtoken_cosines
-from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
+from vocabx_utils.rows import MATRICES, Matrix, NewToken, RowHistory
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -37,7 +37,7 @@ class Occurrence(NamedTuple):
 class TokenView:
     """Everything the explorer shows about one token at one epoch."""
 
-    token: TokenInfo
+    token: NewToken
     variant: str
     epoch: int
     matrix: Matrix
@@ -68,7 +68,7 @@ class Explorer:
 
     def __init__(
         self,
-        tokens: Sequence[TokenInfo],
+        tokens: Sequence[NewToken],
         histories: Mapping[str, RowHistory],
         original: Mapping[Matrix, Tensor],
         decode: Decode,
@@ -152,7 +152,7 @@ class Explorer:
             raise ValueError(f"{variant}, epoch {epoch} has {len(rows)} rows for {len(self.tokens)} tokens.")
         return rows
 
-    def _subtoken_table(self, row: Tensor, info: TokenInfo, matrix: Matrix) -> pd.DataFrame:
+    def _subtoken_table(self, row: Tensor, info: NewToken, matrix: Matrix) -> pd.DataFrame:
         ids = list(info.subtokens)
         texts, cosines = [self._decode([i]) for i in ids], cosine(row, self._original[matrix][ids])
         return pd.DataFrame({"id": ids, "text": texts, "cosine": cosines, "norm": self._norms[matrix][ids].numpy()})
@@ -192,7 +192,7 @@ class Explorer:
             found.append(shown)
         return tuple(found)
 
-    def _kl(self, variant: str, epoch: int, info: TokenInfo, around: int = 6) -> pd.DataFrame:
+    def _kl(self, variant: str, epoch: int, info: NewToken, around: int = 6) -> pd.DataFrame:
         table = self._kl_tables.get((variant, epoch))
         if table is None:
             return pd.DataFrame(columns=["text", "extended", "token", "kl", "shown"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vocabx_utils.names import variant_label
 from vocabx_utils.resampling import bootstrap_mean
-from vocabx_utils.rows import MATRICES, Matrix, RowHistory, TokenInfo
+from vocabx_utils.rows import MATRICES, Matrix, NewToken, RowHistory
 from vocabx_utils.thesis import cosine_table
 
 POSITIONS = ("first", "intermediate", "last")
@@ -103,7 +103,7 @@ def _check_rows(rows: Tensor, matrix: Tensor, subtokens: Sequence[Sequence[int]]
 
 
 def cosines_by_epoch(
-    histories: Iterable[RowHistory], tokens: Sequence[TokenInfo], original: Mapping[Matrix, Tensor]
+    histories: Iterable[RowHistory], tokens: Sequence[NewToken], original: Mapping[Matrix, Tensor]
 ) -> pd.DataFrame:
     """Return cosines of every token to its subtokens' rows, (V or more, D), for all variants, epochs and both matrices.
 

@@ -19,12 +19,12 @@ from transformers import DynamicCache
 
 from vocabx_utils.batching import pad
 from vocabx_utils.healing import Healer
+from vocabx_utils.rows import NewToken
 from vocabx_utils.student import Student, logits
 from vocabx_utils.training.batches import align_batch, micro_batches
 from vocabx_utils.training.examples import AlignedSet
 from vocabx_utils.training.softmax import default_chunk
 from vocabx_utils.training.teacher import TeacherStates
-from vocabx_utils.vocabulary.initialization import SubtokenLike
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def continuations(
     model: Student,
     examples: AlignedSet,
     teacher: TeacherStates,
-    tokens: Sequence[SubtokenLike],
+    tokens: Sequence[NewToken],
     *,
     token_budget: int = 8192,
 ) -> Continuations:

@@ -25,6 +25,7 @@ from torch.optim import AdamW, Optimizer
 
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel
+from vocabx_utils.rows import NewToken
 from vocabx_utils.student import Student
 from vocabx_utils.training.averaging import Average
 from vocabx_utils.training.batches import align_batch, epoch_batches, equal_shares
@@ -43,7 +44,7 @@ from vocabx_utils.training.step_losses import batch_losses
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import base_bits_per_byte, evaluate
 from vocabx_utils.vocabulary.alignment import AlignedText, align_texts
-from vocabx_utils.vocabulary.initialization import SubtokenLike, head_rows, input_rows
+from vocabx_utils.vocabulary.initialization import head_rows, input_rows
 from vocabx_utils.vocabulary.tokens import Extension
 
 _POOLED = {"first": "kl_pooled", "last": "kl_pooled_last", "none": "kl_identical"}
@@ -134,7 +135,7 @@ def _fuse(base: BaseModel, train: AlignedSet, config: Phase1Config) -> str:
 def new_student(
     recipe: Recipe,
     base: BaseModel,
-    tokens: Sequence[SubtokenLike],
+    tokens: Sequence[NewToken],
     config: Phase1Config,
     aligned: Sequence[AlignedText] = (),
     spell: Callable[[int], str] = str,

@@ -20,7 +20,7 @@ from accelerate import PartialState
 from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, check_finite, load_base_model
-from vocabx_utils.rows import epoch_files, read_epoch
+from vocabx_utils.rows import NewToken, epoch_files, read_epoch
 from vocabx_utils.student import Student
 from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training import fusing
@@ -41,7 +41,7 @@ from vocabx_utils.training.processes import leads, wait
 from vocabx_utils.training.sharding import load_sharded_base, recompute_blocks
 from vocabx_utils.training.starts import run_texts
 from vocabx_utils.training.teacher import TeacherStates, teacher_cache
-from vocabx_utils.vocabulary.initialization import SubtokenLike, require_focus
+from vocabx_utils.vocabulary.initialization import require_focus
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 Starts = dict[tuple[int, ...], Scores]
@@ -148,7 +148,7 @@ def train_stage(
 def train_variant(
     name: str,
     base: BaseModel,
-    tokens: Sequence[SubtokenLike],
+    tokens: Sequence[NewToken],
     data: Phase1Data,
     config: Phase1Config,
     folder: Path,

@@ -102,11 +102,8 @@ def _skip_specials(positions: IntArray, special: BoolArray) -> IntArray:
 def align_text(extension: Extension, text: str, *, add_special_tokens: bool = False) -> AlignedText:
     """Tokenize a text with both tokenizers of an extension and align the two.
 
-    Args:
-        add_special_tokens: let both tokenizers add their own specials (BOS, EOS).
-
-    Raises:
-        ValueError: for kinds of tokenizers that `spelling_of` refuses, or if the two do not read the same text.
+    `add_special_tokens` lets both add their own specials (BOS, EOS). ValueError for kinds of tokenizers that
+    `spelling_of` refuses, or if the two do not read the same text.
 
     Example:
         >>> from vocabx_utils.models import load_tokenizer
@@ -139,8 +136,7 @@ def align_ids(
 ) -> AlignedText:
     """Align two token sequences of one text that are already encoded: O, (To,), and E, (Te,).
 
-    Raises:
-        ValueError: for unknown ids, or if the two sequences do not spell the same text.
+    ValueError for unknown ids, or if the two sequences do not spell the same text.
     """
     left, right = (np.asarray(ids, dtype=np.int64) for ids in (original_ids, extended_ids))
     return _align_batch(extension, [None], [left], [right])[0]
@@ -227,12 +223,11 @@ def _walk(left: IntArray, right: IntArray, original: Spelling, extended: Spellin
     return AlignedText(left, right, left_ends, right_ends, boundaries, left_special, right_special)
 
 
-def summarize(aligned: Iterable[AlignedText], first_new: int | None = None) -> dict[str, float | int]:
+def summarize(aligned: Iterable[AlignedText], first_new: int) -> dict[str, float | int]:
     """Count texts, tokens, boundaries by kind, divergent groups, tokens without a partner; shares are in 0..1.
 
-    Args:
-        first_new: V, the first id of a new token. With it the new tokens are counted too: their share of all extended
-            tokens, and the mean length of what one of them stands for, in bytes and in original tokens.
+    Of the new tokens, whose ids begin at `first_new` (V): their share of all extended tokens, and the mean length of
+    what one of them stands for, in bytes and in original tokens.
     """
     found = list(aligned)
     original = sum(len(text.original_ids) for text in found)
@@ -240,7 +235,6 @@ def summarize(aligned: Iterable[AlignedText], first_new: int | None = None) -> d
     identical = sum(int((text.kind == IDENTICAL).sum()) for text in found)
     groups = np.concatenate([text.groups for text in found] or [np.zeros((0, 4), dtype=np.int64)])
     equal_prefix = sum(text.first_divergence for text in found)
-    spans = {} if first_new is None else _summarize_new(found, groups, first_new)
     return {
         "texts": len(found),
         "texts_that_diverge": sum(len(text.groups) > 0 for text in found),
@@ -256,7 +250,7 @@ def summarize(aligned: Iterable[AlignedText], first_new: int | None = None) -> d
         "share_saved": (original - extended) / max(original, 1),
         "share_before_first_divergence": equal_prefix / max(extended, 1),
         "share_unpaired": (extended - identical - len(groups)) / max(extended, 1),
-        **spans,
+        **_summarize_new(found, groups, first_new),
     }
 
 

@@ -162,13 +162,13 @@ def changed_words(extension: Extension) -> tuple[pd.DataFrame, int]:
     return pd.DataFrame(rows, columns=["word", "before", "after"]), len(words)
 
 
-def recut_texts(extension: Extension, texts: Sequence[str], window: int = 5) -> pd.DataFrame:
+def recut_texts(extension: Extension, texts: Sequence[str]) -> pd.DataFrame:
     """List the texts that the original tokenizer would have cut elsewhere, each with the first such place.
 
     Each new token of a text is replaced by its subtokens; what comes out should be the ids that the original gives.
 
     Returns:
-        One row for each text that differs: text (its number), position (in original tokens), and about `window` ids
+        One row for each text that differs: text (its number), position (in original tokens), and up to five ids
         around that place, `before` as the original reads it and `after` with the subtokens put back.
     """
     parts = {t.id: t.subtokens for t in extension.tokens}
@@ -179,7 +179,7 @@ def recut_texts(extension: Extension, texts: Sequence[str], window: int = 5) -> 
         if after != before:
             shorter = min(len(before), len(after))
             at = next((k for k in range(shorter) if before[k] != after[k]), shorter)
-            near = slice(max(0, at - 2), at - 2 + window)
+            near = slice(max(0, at - 2), at + 3)
             rows.append((number, at, tuple(before[near]), tuple(after[near])))
     return pd.DataFrame(rows, columns=["text", "position", "before", "after"])
 
@@ -252,6 +252,6 @@ def _measured(extension: Extension, texts: Mapping[str, Sequence[str]]) -> tuple
     return table.drop(columns="new"), shown
 
 
-def _examples(texts: Iterable[str], limit: int = 5, *, as_is: bool = False) -> str:
+def _examples(texts: Iterable[str], *, as_is: bool = False) -> str:
     listed = [t if as_is else repr(t) for t in texts]
-    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")
+    return ", ".join(listed[:5]) + (", …" if len(listed) > 5 else "")

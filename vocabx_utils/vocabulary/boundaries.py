@@ -37,10 +37,8 @@ def align_boundaries(
 
     Exact, and linear in the length of the text. Where an end repeats, the tokens that repeat it are specials: the token
     that reached the end is paired with its counterpart, and the specials among themselves, in order (by id when ids are
-    given, so that a special on one side only stays alone).
-
-    Raises:
-        ValueError: if ends fall, or ids and ends differ in length.
+    given, so that a special on one side only stays alone). ValueError where ends fall, or ids and ends differ in
+    length.
 
     >>> align_boundaries([6, 10, 12, 15], [6, 12, 15]).tolist()
     [[0, 0], [2, 1], [3, 2]]

@@ -12,11 +12,7 @@ _CONTEXTS = ("{}", "x{}", "x {}", "{} x", "({})", "x\n{}\nx", "x{}x", ".{}(", "\
 
 
 def check_reachable(extension: Extension, tokens: Sequence[NewToken]) -> None:
-    """Check that text can produce each token.
-
-    Raises:
-        TokenizerError: lists the tokens that no probe text produced.
-    """
+    """Check that text can produce each token; TokenizerError lists those that no probe text produced."""
     if dead := unreachable(extension, tokens):
         raise TokenizerError(
             f"No text produces {', '.join(repr(t.text) for t in dead)}: a row for "
@@ -25,11 +21,7 @@ def check_reachable(extension: Extension, tokens: Sequence[NewToken]) -> None:
 
 
 def check_round_trips(extension: Extension) -> None:
-    """Check that texts with new tokens come back as under the original tokenizer.
-
-    Raises:
-        TokenizerError: lists the tokens whose texts do not.
-    """
+    """Check that texts with new tokens come back as under the original tokenizer; TokenizerError lists the others."""
     whole = [t for t in extension.tokens if t.text.encode("utf-8", "replace") == t.raw]
     lines = ["|".join([t.text * 2, *(c.format(t.text) for c in _CONTEXTS)]) for t in whole]
     broken = {text for text, _, _ in round_trip_failures(extension, lines)}

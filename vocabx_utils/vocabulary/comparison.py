@@ -42,7 +42,7 @@ def comparison_corpora(
         headers: folder of C headers, or any folder of `.h` files.
         python_pairs: pairs of the Python corpus, if they are at hand; read from the installed packages otherwise.
     """
-    python = list(python_pairs) if python_pairs is not None else corpus.pairs_from_packages(corpus.QUICK_PACKAGES)
+    python = list(python_pairs) if python_pairs is not None else corpus.pairs_from_packages()
     corpora, missing = {"Python packages": python}, {}
     alpaca = corpus.data_path("code_alpaca_20k.jsonl.gz")
     if alpaca is None:

@@ -42,14 +42,9 @@ def text_batches(texts: Iterable[str], characters: int = 1_000_000) -> Iterator[
 def byte_ends(tokenizer: Any, ids: Sequence[int] | IntArray) -> IntArray:
     """Count the UTF-8 bytes of normalised text that have been consumed after each token.
 
-    Several tokens can share one character, so characters could not tell positions apart.
-
-    Returns:
-        (T,), never falling. Special tokens stand for no text and repeat the end before them; in SentencePiece-style
-        tokenizers the mark U+2581 counts as the one space that it stands for.
-
-    Raises:
-        ValueError: for an unknown kind of tokenizer or an id that it does not have.
+    Several tokens can share one character, so characters could not tell positions apart. The counts (T,) never fall:
+    special tokens stand for no text and repeat the end before them; in SentencePiece-style tokenizers the mark U+2581
+    counts as the one space that it stands for. ValueError for an unknown kind of tokenizer, or an id that it lacks.
     """
     return np.cumsum(spelling_of(tokenizer).widths_of(ids))
 

@@ -26,13 +26,12 @@ from transformers import PreTrainedModel
 
 from vocabx_utils.models import BaseModel, freeze
 from vocabx_utils.names import INPUT_METHODS
-from vocabx_utils.rows import TokenInfo
+from vocabx_utils.rows import NewToken
 from vocabx_utils.vocabulary.alignment import align_texts
-from vocabx_utils.vocabulary.tokens import Extension, NewToken
+from vocabx_utils.vocabulary.tokens import Extension
 
 HeadMethod = Literal["random", "mean", "first"]
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
-SubtokenLike = NewToken | TokenInfo  # an id and its subtokens
 
 
 def first_rows(
@@ -70,7 +69,7 @@ def first_rows(
 def input_rows(
     method: str,
     base: BaseModel,
-    tokens: Sequence[SubtokenLike],
+    tokens: Sequence[NewToken],
     generator: torch.Generator,
     *,
     aligned: Iterable[Any] | None = None,
@@ -98,21 +97,18 @@ def input_rows(
     return _focus_rows(matrix, tokens, aligned, spell, generator.initial_seed() % 2**31)
 
 
-def head_rows(method: str, base: BaseModel, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
+def head_rows(method: str, base: BaseModel, tokens: Sequence[NewToken], generator: torch.Generator) -> Tensor:
     """Return first values of the new head rows, (N, D).
 
-    `first` gives a new token the logit of its first subtoken, which the model already predicts at that place
-    (thesis, section on the head).
-
-    Raises:
-        ValueError: a method that is not one of `HEAD_METHODS`.
+    `first` gives a new token the logit of its first subtoken, which the model already predicts at that place (thesis,
+    section on the head). ValueError for a method that is not one of `HEAD_METHODS`.
     """
     if method not in HEAD_METHODS:
         raise ValueError(f"head rows {method!r}: expected one of {', '.join(HEAD_METHODS)}")
     return _from_subtokens(method, base.head_rows[: base.vocab_size], tokens, generator)
 
 
-def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[SubtokenLike], generator: torch.Generator) -> Tensor:
+def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[NewToken], generator: torch.Generator) -> Tensor:
     if method == "random":
         # normal, with the mean and deviation of all entries; a float32 mean over 1e8 of them loses digits
         mean, deviation = float(matrix.double().mean()), float(matrix.double().std())
@@ -126,7 +122,7 @@ def _from_subtokens(method: str, matrix: Tensor, tokens: Sequence[SubtokenLike],
     return rows
 
 
-def align_rows(matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable[Any]) -> Tensor:
+def align_rows(matrix: Tensor, tokens: Sequence[NewToken], aligned: Iterable[Any]) -> Tensor:
     """Average the subtoken means of every tuple seen for a token, weighted by how often it was seen: (N, D).
 
     A token that no text holds falls back to the mean of its subtokens.
@@ -169,7 +165,7 @@ def require_focus() -> None:
 
 
 def _focus_rows(
-    matrix: Tensor, tokens: Sequence[SubtokenLike], aligned: Iterable[Any], spell: Callable[[int], str], seed: int
+    matrix: Tensor, tokens: Sequence[NewToken], aligned: Iterable[Any], spell: Callable[[int], str], seed: int
 ) -> Tensor:
     """Combine original rows by sparsemax weights over similarities of auxiliary vectors: (N, D).
 

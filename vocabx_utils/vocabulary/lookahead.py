@@ -67,13 +67,8 @@ def map_token_sequences(
 
     The thesis asks for "the smallest offsets d, d'" without saying how two offsets are compared. `order`
     holds the three readings: `sum` (smallest d + d', then smallest d), `original` (smallest d, then d'),
-    `extended` (smallest d', then d). The thesis's worked example comes out the same under each.
-
-    Args:
-        lookahead: largest offset tried on either side, in tokens, at least 1.
-
-    Raises:
-        ValueError: for a look-ahead below 1 or an unknown order.
+    `extended` (smallest d', then d). The thesis's worked example comes out the same under each. `lookahead` is the
+    largest offset tried on either side, in tokens. ValueError where it is below 1, or for an unknown order.
 
     Example:
         >>> map_token_sequences(["import", " num", "py", " as"], ["import", " numpy", " as"])

@@ -39,11 +39,9 @@ class MergePlan:
     def reach(self, piece: str, wanted: set[str]) -> None:
         """Add the merges that still lack for a pre-token to become one token.
 
-        Among the possible steps, one that makes another wanted token comes first, then the leftmost.
-
-        Raises:
-            TokenizerError: every step would make an original token, which would change how old text tokenizes, or
-                join a byte piece, which the decoder only knows alone.
+        Among the possible steps, one that makes another wanted token comes first, then the leftmost. TokenizerError
+        where every step would make an original token, which would change how old text tokenizes, or join a byte piece,
+        which the decoder only knows alone.
         """
         while len(out := self.symbols(piece)) > 1:
             free = [k for k, (a, b) in enumerate(itertools.pairwise(out)) if self._may_join(a, b)]
@@ -70,10 +68,8 @@ def plan_merges(spelling: Spelling, proposals: Iterable[Proposal], texts: Sequen
     """Order the merges of learned proposals, and of further tokens given as text.
 
     The plan depends on the set of proposals and texts, not on their order: learned merges in the order in which they
-    were learned, then texts by length and bytes. Merges whose parts were not passed on are made up for.
-
-    Raises:
-        TokenizerError: a text cannot become one token.
+    were learned, then texts by length and bytes. Merges whose parts were not passed on are made up for. TokenizerError
+    where a text cannot become one token.
     """
     chosen = sorted(proposals, key=lambda p: (p.rank, p.raw))
     plan = MergePlan(spelling)

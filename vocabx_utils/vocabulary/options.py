@@ -23,8 +23,7 @@ PhraseForm = Literal["auto", "patterns", "literal"]  # see `phrase_forms`
 class TokenOptions:
     """What may become a token; the same options for the notebook, the command and a call.
 
-    Raises:
-        TokenizerError: a number is too small.
+    TokenizerError where a number is too small.
     """
 
     min_count: int = 2  # fewest occurrences in the corpus
@@ -76,11 +75,7 @@ DEFAULT_OPTIONS = TokenOptions()
 
 
 def check_strategy(strategy: str, spelling: Spelling) -> None:
-    """Check that a strategy exists and that texts come back under it.
-
-    Raises:
-        TokenizerError: they do not, and why.
-    """
+    """Check that a strategy exists and that texts come back under it; TokenizerError says why they do not."""
     if strategy not in STRATEGIES:
         raise TokenizerError(f"strategy is {strategy!r}; expected 'added' or 'merges' or 'phrases'.")
     if strategy == "merges":

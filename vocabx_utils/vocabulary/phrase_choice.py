@@ -27,15 +27,10 @@ from vocabx_utils.vocabulary.tokens import Proposal
 
 
 def choose_phrases(learner: PhraseLearner, n: int, options: TokenOptions) -> list[Proposal]:
-    """Choose up to `n` tokens, in order of birth.
+    """Choose up to `n` tokens, steps of merges included unless `count_steps` is off, in order of birth.
 
-    Args:
-        learner: of the corpus; it goes on learning as far as is needed, and can be used again.
-        n: tokens wanted, steps of merges included unless `count_steps` is off.
-        options: the learner's own, with another `exclude` or `phrase_form` at most.
-
-    Raises:
-        TokenizerError: `phrase_form` is `patterns` and cannot be had.
+    The learner goes on learning as far as is needed, and can be used again; the options are its own, with another
+    `exclude` or `phrase_form` at most. TokenizerError where `phrase_form` is `patterns` and cannot be had.
     """
     choice = _Choice(learner, options)
     wanted = n + n // 3  # some will fall short; of what is left over, what saves most stays
@@ -101,7 +96,7 @@ class _Choice:
         """Put pieces back until `n` are left, those that save the fewest tokens first; False if there are no more."""
         before = len(self.kept)
         while (surplus := len(self._counted(self.kept)) - n) > 0:
-            worst = sorted(self.kept, key=lambda i: (self._saved(i), -i))[:surplus]
+            worst = sorted(self.kept, key=lambda i: (self.uses[self.learner.raws[i]].saved, -i))[:surplus]
             self.kept.difference_update(worst)
             self.waiting.update(worst)
         return len(self.kept) < before
@@ -151,9 +146,6 @@ class _Choice:
     def _steps(self, piece: int) -> list[int]:
         """Pieces that merges towards this one make on the way."""
         return [] if self.crosses(piece) else self.learner.new_ids_within(piece)[:-1]
-
-    def _saved(self, piece: int) -> float:
-        return self.uses[self.learner.raws[piece]].saved
 
     def _crosses(self, piece: int) -> bool:
         return crosses_words(self.spelling, self.learner.raws[piece].decode("utf-8", "replace"))

@@ -36,8 +36,7 @@ def crosses_words(spelling: Spelling, text: str) -> bool:
 def choose_form(spelling: Spelling, wanted: PhraseForm = "auto") -> PhraseForm:
     """Return `patterns` or `literal`; `auto` is the former where it can be had.
 
-    Raises:
-        TokenizerError: `patterns` is wanted and cannot be had, and why.
+    TokenizerError says why it cannot be had, where it is wanted.
     """
     if wanted == "literal":
         return wanted
@@ -48,13 +47,7 @@ def choose_form(spelling: Spelling, wanted: PhraseForm = "auto") -> PhraseForm:
 
 
 def phrase_layout(spelling: Spelling, plan: MergePlan, phrases: Sequence[str], form: PhraseForm) -> dict[str, Any]:
-    """Layout with the pieces of a plan at ids V, V + 1, … and the phrases behind them.
-
-    Args:
-        plan: pieces that stay inside a word, and their merges.
-        phrases: texts that cross words.
-        form: of `choose_form`, not `auto`.
-    """
+    """Layout with the pieces of a plan at ids V, V + 1, … and the phrases behind them; `form` is not `auto`."""
     if form == "literal":
         base = surgery.merged_layout(spelling, list(plan.subtokens), list(plan.merges))
         return surgery.added_layout(spelling, dict.fromkeys(phrases, False), base)

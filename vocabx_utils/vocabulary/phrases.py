@@ -32,27 +32,18 @@ class PhraseLearner:
     Of the options it heeds `min_count`, `min_files`, `across_digits`, `line_breaks` and the longest piece; what is
     left out by `exclude` is a matter of choosing, since a longer piece may contain it.
 
-    Args:
-        texts: the corpus.
-        spelling: of the original tokenizer.
-        options: what may be joined.
-
-    Attributes:
-        pieces: spelling of each id as symbols for bytes; ids from V on are new, by order of birth.
-        raws: bytes of each id.
-        parents: the two ids that each new id was made of, in order of birth.
-        born: how many of each new id its merge made, in order of birth.
     """
 
     def __init__(self, texts: Sequence[str], spelling: Spelling, options: TokenOptions = DEFAULT_OPTIONS) -> None:
         self.spelling, self.options = spelling, options
         self.texts = [text for text in texts if text]
         self.V = spelling.first_free_id
+        # by id, those from V on new in order of birth: its spelling as symbols for bytes, and its bytes
         self.pieces = [spelling.pieces.get(i, "") for i in range(self.V)]
         self.raws = list(spelling.raws)
+        # by new id, in order of birth: the two ids that it was made of, and how many its merge made
         self.parents: list[tuple[int, int]] = []
         self.born: list[int] = []
-        self.exhausted = False
         self._longest = max(options.max_bytes, options.max_phrase_bytes)
         self._stream = _one_stream(self.texts, spelling)
         # Pairs of ids as one number each. A count of old neighbours can only fall, so rare pairs are let go at once.
@@ -65,7 +56,6 @@ class PhraseLearner:
     def step(self) -> bool:
         """Do the next merge; False if the corpus has no further pair to offer."""
         pair = self._best()
-        self.exhausted = pair is None
         if pair is not None:
             self._merge(*pair)
         return pair is not None

@@ -114,8 +114,7 @@ class Spelling:
     def widths_of(self, ids: Sequence[int] | IntArray) -> IntArray:
         """Return the bytes that each of `ids` consumes, (T,).
 
-        Raises:
-            ValueError: for an id that the tokenizer does not have (a padding row of the matrices, for example).
+        ValueError for an id that the tokenizer does not have (a padding row of the matrices, for example).
         """
         index = np.asarray(ids, dtype=np.int64)
         bad = (index < 0) | (index >= len(self.widths))
@@ -238,11 +237,7 @@ class Spelling:
 
 
 def backend_of(tokenizer: Any) -> Tokenizer:
-    """Return the `tokenizers.Tokenizer` inside a fast tokenizer (or the object itself if it is one).
-
-    Raises:
-        TokenizerError: there is none.
-    """
+    """Return the `tokenizers.Tokenizer` inside a fast tokenizer, or the object itself; TokenizerError without one."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not (hasattr(backend, "encode_batch") and hasattr(backend, "to_str")):
         raise TokenizerError(

@@ -19,11 +19,7 @@ _LEAST = {"tokenizer": 20, "train": 20, "validation": 10}  # fewer say nothing a
 
 
 def load_pairs(config: TokenizerConfig) -> list[Pair]:
-    """Read the corpus that the settings name.
-
-    Raises:
-        CorpusError: it is missing, empty or malformed.
-    """
+    """Read the corpus that the settings name; CorpusError where it is missing, empty or malformed."""
     if config.corpus_source == "jsonl":
         return corpus.pairs_from_jsonl(config.corpus_path)
     if config.corpus_source == "hub":
@@ -36,11 +32,8 @@ def load_pairs(config: TokenizerConfig) -> list[Pair]:
 def split_sizes(config: TokenizerConfig, pairs: Sequence[Pair]) -> dict[str, int]:
     """Return the number of pairs by split.
 
-    The settings are numbers for the packages and data sets that they were made for. A corpus of one's own (`jsonl`
-    or `tree`) may be smaller: then they are shares of it.
-
-    Raises:
-        CorpusError: a corpus of one's own with too few texts for three splits.
+    The settings are numbers for the packages and data sets that they were made for. A corpus of one's own (`jsonl` or
+    `tree`) may be smaller: then they are shares of it. CorpusError where it has too few texts for three splits.
     """
     asked = {name: getattr(config, f"{name}_pairs") for name in SPLITS}
     return corpus.shared_sizes(pairs, asked, _LEAST) if config.corpus_source in ("jsonl", "tree") else asked

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_tokenizer
+from vocabx_utils.rows import NewToken, parse_token
 from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import Strategy
@@ -30,25 +31,6 @@ class Proposal:
     rank: int  # place in the order of selection
     # the two pieces that make it; merges stand in the order of their ranks (not for added tokens)
     merge: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class NewToken:
-    """One new token."""
-
-    id: int  # V or more
-    text: str  # its text (the replacement character where its bytes are no whole characters)
-    raw: bytes  # its UTF-8 bytes
-    subtokens: tuple[int, ...]  # original ids that it replaces
-    count: int = 0  # occurrences in the corpus that it was chosen on; 0 for tokens that were given as text
-    # False for a token that only serves as a step of merges towards longer ones: it was not asked for, or the corpus
-    # never shows it
-    wanted: bool = True
-
-    @property
-    def tokens_saved(self) -> int:
-        """Original tokens saved on that corpus."""
-        return self.count * (len(self.subtokens) - 1)
 
 
 @dataclass(frozen=True)
@@ -106,8 +88,7 @@ class Extension:
 def load_extension(folder: str | Path) -> Extension:
     """Load what `Extension.save` wrote.
 
-    Raises:
-        TokenizerError: the folder holds no extension, or its files are damaged or do not fit together.
+    TokenizerError where the folder holds no extension, or its files are damaged or do not fit together.
 
     Example:
         >>> from vocabx_utils import add_tokens
@@ -132,9 +113,7 @@ def load_extension(folder: str | Path) -> Extension:
 def _read_extension(folder: Path) -> Extension:
     content = read_json(folder / "tokens.json")
     original, extended = (read_tokenizer(str(folder / side)) for side in ("original", "extended"))
-    tokens = tuple(
-        NewToken(**{**t, "raw": bytes.fromhex(t["raw"]), "subtokens": tuple(t["subtokens"])}) for t in content["tokens"]
-    )
+    tokens = tuple(map(parse_token, content["tokens"]))
     spelling = spelling_of(extended)
     fits = spelling.first_free_id == content["V"] + len(tokens)
     if not fits or any(spelling.raw_of(t.id) != t.raw for t in tokens):

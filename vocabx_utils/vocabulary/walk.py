@@ -23,10 +23,7 @@ def follow(reference: bytes, ids: IntArray, original: Spelling, extended: Spelli
 
     An end is exact where the tokens so far spell those bytes. Added tokens are cut out before a text is normalised. A
     SentencePiece-style tokenizer then puts a space before each remaining part, and NFC cannot join a mark with a letter
-    that sits inside the added token.
-
-    Raises:
-        ValueError: the two sides do not spell the same text.
+    that sits inside the added token. ValueError where the two sides do not spell the same text.
     """
     is_new = new_added(original, extended)[ids]
     ends, exact = np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=bool)

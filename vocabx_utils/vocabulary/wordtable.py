@@ -25,7 +25,6 @@ class WordTable:
     words: list[tuple[int, ...]]  # token ids of each stretch, two or more tokens long
     counts: list[int]  # how often each occurs
     tokens: int  # all original tokens of the corpus, stretches of one token included
-    n_bytes: int  # UTF-8 bytes of the corpus
     # numbers of the first texts that each stretch stands in, at most `files_kept`; empty if that is 1
     files: list[tuple[int, ...]] = field(default_factory=list)
     files_kept: int = 1  # how many texts are told apart. To ask for at least k, no more than k need be known.
@@ -74,11 +73,10 @@ def count_words(texts: Sequence[str], spelling: Spelling, options: TokenOptions 
     """
     counter: Counter[bytes] = Counter()
     files: dict[bytes, tuple[int, ...]] = {}
-    tokens = n_bytes = 0
+    tokens = 0
     files_kept = options.min_files
     cuts = _Cuts(spelling, options.across_digits)
     for number, encoding in enumerate(_encoded(texts, spelling)):
-        n_bytes += len(texts[number].encode("utf-8", "replace"))
         ids = np.asarray(encoding.ids, dtype=np.int32)
         tokens += len(ids)
         numbers = np.asarray([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
@@ -90,7 +88,7 @@ def count_words(texts: Sequence[str], spelling: Spelling, options: TokenOptions 
                 if len(known) < files_kept:
                     files[word] = (*known, number)
     words = [tuple(np.frombuffer(w, dtype=np.int32).tolist()) for w in counter]
-    return WordTable(words, list(counter.values()), tokens, n_bytes, [*files.values()], files_kept)
+    return WordTable(words, list(counter.values()), tokens, [*files.values()], files_kept)
 
 
 def _encoded(texts: Sequence[str], spelling: Spelling) -> Iterator[Encoding]:
