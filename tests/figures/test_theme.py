@@ -73,8 +73,6 @@ def test_bad_input_names_what_to_do(tmp_path: Path) -> None:
         save_figure(fig, "x", "plot", tmp_path)
     with pytest.raises(ValueError, match="gif"):
         save_figure(fig, "x", ALT, tmp_path, ("gif",))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="poster"):
-        theme("poster")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="middle"):
         position_style("middle")
     assert not list(tmp_path.iterdir())

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes
+from vocabx_utils.figures.theme import PALETTE, Drawing, figure_of, new_axes
 from vocabx_utils.thesis import AXES
 
 _SMALL = 9  # points
@@ -117,9 +116,7 @@ _ALT: dict[Callable[..., Axes], str] = {
 
 def draw_diagram(diagram: Callable[..., Axes]) -> Drawing:
     """Draw one of the diagrams of this module, with its alternative text."""
-    figure = diagram().get_figure(root=True)
-    assert isinstance(figure, Figure)  # one that it made
-    return Drawing(figure, _ALT[diagram])
+    return Drawing(figure_of(diagram()), _ALT[diagram])
 
 
 def _canvas(ax: Axes | None, width: float, height: float) -> Axes:

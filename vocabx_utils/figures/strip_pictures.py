@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, drawable, visible
-from vocabx_utils.figures.strips import Point, Strip, StripToken, column_places
+from vocabx_utils.figures.strips import NAMES, Point, Strip, StripToken, column_places
 from vocabx_utils.figures.theme import new_axes
 from vocabx_utils.vocabulary.alignment import MERGED, IntArray, KindArray
 
@@ -29,8 +29,8 @@ _LEAST = 52  # characters that the words of the matrices need side by side
 
 
 def _drawable_strip(strip: Strip) -> Strip:
-    sides = [tuple(replace(t, text=drawable(t.text)) for t in row) for row in (strip.original, strip.extended)]
-    return Strip(sides[0], sides[1], strip.shared)
+    above, below = (tuple(replace(token, text=drawable(token.text)) for token in row) for row in strip.rows)
+    return Strip(above, below, strip.shared)
 
 
 def _box(axes: Axes, left: float, right: float, bottom: float, kind: Kind) -> None:
@@ -57,7 +57,7 @@ def draw_strip(
     strip = _drawable_strip(strip)
     lines = _even_lines(strip, width)
     below, step = max(len(lines), 1), 2.9 if indices else 2.3
-    widest = max([_places(line)[line.points[-1]] for line in lines], default=1)
+    widest = max((line.places[line.points[-1]] for line in lines), default=1)
     rows = len(strip.kinds) if widest < 60 else -(-len(strip.kinds) // 2)
     high = 0.42 * (step * below + 0.1) + 0.2 * rows * legend
     ax = new_axes(ax, figsize=(max(_INCHES * (widest + _NAMES + 1), 5.4 * legend), high))
@@ -82,20 +82,15 @@ def _even_lines(strip: Strip, width: int) -> list[Strip]:
     return lines
 
 
-def _places(line: Strip) -> dict[Point, int]:
-    return column_places((line.original, line.extended), line.points)
-
-
 def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
-    at = _places(line)
-    for name, row, bottom in (("original", line.original, base + _TOP), ("extended", line.extended, base + _BOTTOM)):
+    at = line.places
+    for name, row, bottom in zip(NAMES, line.rows, (base + _TOP, base + _BOTTOM), strict=True):
         _write(axes, -0.6, bottom + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")
         for token in row:
-            _draw_token(axes, token, at, bottom, above=name == "original" if indices else None)
+            _draw_token(axes, token, at, bottom, above=row is line.original if indices else None)
     style: dict[str, Any] = {"color": "#444444", "linewidth": 0.8, "linestyle": "-", "marker": ""}
-    for point in line.points:
-        if point in line.shared:
-            axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], **style)
+    for point in line.joints:
+        axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], **style)
     for start, stop, label in line.groups():
         if label:
             left, right = at[start], at[stop]
@@ -199,7 +194,7 @@ def draw_loss_pipeline(
         given = f"{len(pairs)} pairs, {len(kind)} kinds and {len(losses)} losses"
         raise ValueError(f"{given}; there must be one for each pair")
     shown = _stretch(_drawable_strip(strip), width)
-    at = _places(shown)
+    at = shown.places
     widest = max(at[shown.points[-1]], _LEAST)
     heights = [1.6, 1.35, 1.2, 1.5]
     size = (_INCHES * (widest + _NAMES + 1), sum(heights) + 1.6)
@@ -226,13 +221,13 @@ def draw_loss_pipeline(
 
 def _stretch(strip: Strip, width: int) -> Strip:
     """Cut out the longest run of columns up to `width` characters that has the first new token in its first third."""
-    edges = [point for point in strip.points if point in strip.shared]
-    fresh = [token.start for token in strip.extended if token.kind == "new"][:1]
-    first = max([n for n, edge in enumerate(edges) if edge <= fresh[0]], default=0) if fresh else 0
+    edges = strip.joints
+    fresh = next((token.start for token in strip.extended if token.kind == "new"), edges[0])
+    first = max((n for n, edge in enumerate(edges) if edge <= fresh), default=0)
 
     def long(start: int, stop: int) -> int:
         part = strip.between(edges[start], edges[stop])
-        return _places(part)[part.points[-1]]
+        return part.places[part.points[-1]]
 
     start = stop = first
     while start and long(start - 1, first) <= width // 3:
@@ -286,13 +281,10 @@ def _draw_losses(
     here = np.array([j in drawn for j in pairs[:, 1].tolist()], dtype=bool)
     place = np.array([drawn.get(j, 0.0) for j in pairs[:, 1].tolist()])
     merged = np.asarray(kind) == MERGED
-    for mask, colour, hatch, label in (
-        (~merged, LOOKS["same"].edge, "", "identical tokens"),
-        (merged, LOOKS["merged"].edge, "///", "merged spans"),
-    ):
-        bars = axes.bar(place[mask & here], losses[mask & here], 1.8, color=colour, edgecolor="white", label=label)
+    for mask, look, label in ((~merged, LOOKS["same"], "identical tokens"), (merged, LOOKS["merged"], "merged spans")):
+        bars = axes.bar(place[mask & here], losses[mask & here], 1.8, color=look.edge, edgecolor="white", label=label)
         for bar in bars:
-            bar.set_hatch(hatch)
+            bar.set_hatch(look.hatch)
     axes.set_xticks([])
     axes.spines["left"].set_position(("data", 0))
     axes.spines["bottom"].set_bounds(0, widest)  # lines begin at the axis: further left are its numbers
