@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
-from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes, note
+from vocabx_utils.figures.theme import PALETTE, WIDEST, Drawing, figure_of, new_axes, note, plain_ticks
 from vocabx_utils.names import TUNED, variant_label
 from vocabx_utils.statistics import smallest_detectable_difference, wilson_interval
 
@@ -63,7 +63,7 @@ def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlabel("answers")
     ax.grid(visible=False, axis="y")
-    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4)  # type: ignore[union-attr]
+    figure_of(ax).legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return ax
 
 
@@ -103,22 +103,15 @@ def draw_forgetting(relative: pd.DataFrame, texts: int) -> Drawing:
     return Drawing(fig, alt)
 
 
-def detectable_chart(
-    rate: float,
-    sizes: Sequence[int],
-    ax: Axes | None = None,
-    *,
-    discordant: Sequence[float] = (0.05, 0.2),
-    power: float = 0.8,
-) -> Axes:
+def detectable_chart(rate: float, sizes: Sequence[int], *, power: float = 0.8) -> Axes:
     """Draw the smallest difference found with this `power` against the number of problems, at a reference's pass rate.
 
-    The paired test has a line for each share of `discordant` verdicts. Where they are too few for any difference to be
-    found, it has no point, and the note says so.
+    The paired test has lines for 5 % and for 20 % of verdicts that differ. Where these are too few for any difference
+    to be found, it has no point, and the note says so.
     """
-    ax = new_axes(ax)
+    ax = new_axes()
     missing = []
-    for share in (None, *discordant):
+    for share in (None, 0.05, 0.2):
         found = [100 * smallest_detectable_difference(rate, n, power=power, discordant=share) for n in sizes]
         label = f"McNemar, {share:.0%} of verdicts differ" if share else "two-proportion z-test"
         ax.plot(sizes, found, label=label)
@@ -129,23 +122,8 @@ def detectable_chart(
     if missing:
         note(ax, " ".join(missing))
     ax.set_xscale("log")
-    ax.set_xticks(list(sizes), [str(n) for n in sizes])
-    ax.minorticks_off()
+    plain_ticks(ax, sizes, "{}")
     ax.set(xlabel="problems", ylabel="smallest detectable difference (points)")
-    ax.legend()
-    return ax
-
-
-def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
-    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus of `compare_strategies`."""
-    ax = new_axes(ax, figsize=(4.5, 3.2), layout="constrained")
-    chosen = corpus or str(table["corpus"].iloc[0])
-    for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
-        rows = table[(table["corpus"] == chosen) & (table["strategy"] == strategy)]
-        ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
-    ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=chosen)
-    ax.set_ylim(bottom=0)
-    ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.legend()
     return ax
 
@@ -153,19 +131,23 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
 def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
     """Draw what both strategies save, a panel for each corpus of `compare_strategies`; the text names size `told`."""
     names = list(table["corpus"].unique())
-    size = (min(3.4 * len(names), 9.8), 3.2)
+    size = (min(3.4 * len(names), WIDEST), 3.2)
     fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
     for ax, name in zip(axes.flat, names, strict=True):
-        saved_chart(table, ax, name)
+        for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
+            rows = table[(table["corpus"] == name) & (table["strategy"] == strategy)]
+            ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
+        ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=name)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.legend()
         ax.label_outer()
     axes[0, 0].set_ylim(0, 1.05 * table["saved_per_1000"].max())
-    at = table[table["n"] == min(told, table["n"].max())].pivot(
-        index="corpus", columns="strategy", values="saved_per_1000"
-    )
+    n = min(told, table["n"].max())
+    at = table[table["n"] == n].pivot(index="corpus", columns="strategy", values="saved_per_1000")
     numbers = "; ".join(f"{row.Index} {row.added:.0f} (added) and {row.merges:.0f} (merges)" for row in at.itertuples())
     alt = (
         "Tokens saved per 1,000 original tokens against the number of new tokens, a panel for each corpus, "
-        f"all on one scale, and a line for each strategy. With {min(told, table['n'].max())} new tokens: {numbers}."
+        f"all on one scale, and a line for each strategy. With {n} new tokens: {numbers}."
     )
     return Drawing(fig, alt)
 

@@ -20,6 +20,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -39,6 +40,8 @@ BASE_COLOR, ADVISED_COLOR, FAINT = "#222222", "#8000f8", "0.35"
 The first two are as far from all line colours, and from each other, as those are.
 """
 
+LEAST_KL = 1e-3
+"""Nats at which a KL of less is drawn on a logarithmic axis, where 0 has no place."""
 WIDEST = 9.8
 """Inches of the widest figure: a page shows what is wider with smaller letters."""
 Format = Literal["svg", "pdf", "png"]
@@ -192,6 +195,12 @@ def legend_by_end(ax: Axes, **style: Any) -> Legend:
     ends = [float(np.asarray(h.get_ydata())[-1]) if isinstance(h, Line2D) else -np.inf for h in handles]
     order = sorted(range(len(ends)), key=lambda at: -ends[at])
     return ax.legend([handles[at] for at in order], [labels[at] for at in order], **style)
+
+
+def legend_entries(axes: Iterable[Axes]) -> dict[str, Artist]:
+    """Return what a legend of several axes has to name, each label once."""
+    both = [ax.get_legend_handles_labels() for ax in axes]
+    return {label: handle for handles, labels in both for handle, label in zip(handles, labels, strict=True)}
 
 
 def legend_above(fig: Figure, marks: Mapping[str, Any], columns: int = 4) -> None:

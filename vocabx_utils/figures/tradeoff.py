@@ -9,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from vocabx_utils.figures.labels import name_points
-from vocabx_utils.figures.theme import Drawing, note, variant_style
+from vocabx_utils.figures.patterns import lowest_pattern
+from vocabx_utils.figures.theme import Drawing, note, plain_ticks, variant_style
 from vocabx_utils.measured import ce_line
 from vocabx_utils.names import variant_label
 
@@ -45,9 +46,8 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
                 (drawn[variant_label(name)],) = ax.plot(row["kl_last"], row["bpb"], linestyle="none", **look)
         ax.set(title=title, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte", xscale="log")
         ax.margins(x=0.16)  # room for names on the left
-        ax.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
-        ax.minorticks_off()
-        told.append(_told(title, rows))
+        plain_ticks(ax, (0.2, 0.5, 1, 2, 5))
+        told.append(f"In {title}, {lowest_pattern((variant_label(name), row) for name, row in rows.items())}")
         places.append(np.array(points))
     axes[0, -1].legend(list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     above = " The untrained start lies far above." * any("mean_untrained" in rows for rows in settings.values())
@@ -56,8 +56,3 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
         name_points(ax, place, names, color=_LINE)  # of the line, whatever stands beside them
     words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
     return Drawing(fig, f"{words}{above} {' '.join(told)}")
-
-
-def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    best = {key: variant_label(min(rows, key=lambda name: rows[name][key])) for key in ("kl_last", "bpb")}
-    return f"In {title}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."
