@@ -2,7 +2,7 @@
 
 Class names that tests in a browser may hold on to: `vx` (an answer), `vx-kl` (strip of KL), `vx-map` (picture of the
 rows), `vx-panel` (all widgets), `vx-listed` (how many tokens the box lists), `vx-none` (a search without a hit),
-`vx-error` (what went wrong), `vx-restart` (shown once the kernel was restarted). Labels of the boxes are in `_Panel`.
+`vx-error` (what went wrong), `vx-restart` (shown once the kernel was restarted). Labels of the boxes are in `Panel`.
 """
 
 from __future__ import annotations
@@ -185,27 +185,14 @@ def explore(opened: Explorer | None = None, token: int = 0, base: BaseModel | No
     def load(name: str) -> Explorer:
         return opened if opened and name == opened.run else open_explorer(open_run(name), base)
 
-    return explorer_widget(load, names, token)
+    return Panel(load, names, token).box
 
 
-def explorer_widget(load: Callable[[str], Explorer], runs: Sequence[str], token: int = 0) -> Any:
-    """Build the interactive explorer, an ipywidgets box: choices, search, epoch, and the view below them.
-
-    Args:
-        load: returns the explorer of a run by name; called when a run is chosen. What it raises is shown in the view.
-        runs: names to choose from, at least one; the first one is loaded now.
-        token: index of the token to begin with.
-    """
-    if not runs:
-        raise ValueError("No run to explore; name at least one.")
-    return _Panel(load, runs, token).box
-
-
-def _told(act: Callable[[_Panel], None]) -> Callable[..., None]:
+def _told(act: Callable[[Panel], None]) -> Callable[..., None]:
     """Show in the view what an act raises: what a callback of a widget raises would otherwise end in a log unseen."""
 
     @functools.wraps(act)
-    def tell(panel: _Panel, _: Any = None) -> None:
+    def tell(panel: Panel, _: Any = None) -> None:
         try:
             act(panel)
         except Exception as error:  # whatever it is, a reader has to see it
@@ -214,10 +201,16 @@ def _told(act: Callable[[_Panel], None]) -> Callable[..., None]:
     return tell
 
 
-class _Panel:
-    """Widgets and what happens when they change."""
+class Panel:
+    """The interactive explorer, an ipywidgets `box`: choices, search, epoch, and the view below them.
 
-    def __init__(self, load: Callable[[str], Explorer], runs: Sequence[str], token: int) -> None:
+    Args:
+        load: returns the explorer of a run by name; called when a run is chosen. What it raises is shown in the view.
+        runs: names to choose from, at least one; the first one is loaded now.
+        token: index of the token to begin with.
+    """
+
+    def __init__(self, load: Callable[[str], Explorer], runs: Sequence[str], token: int = 0) -> None:
         import ipywidgets as w
 
         self._load, self._quiet = load, True

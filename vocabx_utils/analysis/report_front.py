@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
-import pandas as pd
-
+from vocabx_utils.analysis.collected import read_rows
 from vocabx_utils.files import read_json
 from vocabx_utils.intervals import Answer, word_of
 from vocabx_utils.names import TUNED, variant_label
@@ -58,13 +57,13 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _results(run: Run) -> Iterator[str]:
-    for row in _rows(run, "01_tokenizer_extension/gains.csv"):
+    for row in read_rows(run.folder / "01_tokenizer_extension/gains.csv"):
         change = _percent(row["tokens_after"], row["tokens_before"])
         yield (
             f"{row['texts']:,} held-out texts ({row['type']}) take {row['tokens_before']:,} tokens with the old "
             f"tokenizer and {row['tokens_after']:,} with the new one, {change}."
         )
-    phase1 = {row["variant"]: row["bpb"] for row in _rows(run, "03_phase1_training/table.csv")}
+    phase1 = {row["variant"]: row["bpb"] for row in read_rows(run.folder / "03_phase1_training/table.csv")}
     trained = {name: value for name, value in phase1.items() if not name.endswith("untrained")}
     if trained and len(trained) < len(phase1):
         start = min(value for name, value in phase1.items() if name not in trained)
@@ -73,7 +72,7 @@ def _results(run: Run) -> Iterator[str]:
             f"After phase 1 the best variant ({variant_label(best)}) needs {trained[best]:.3f} bits per byte of "
             f"held-out text; untrained new rows need {start:.3f}."
         )
-    for row in _rows(run, "05_benchmark_evaluation/bits_per_byte.csv"):
+    for row in read_rows(run.folder / "05_benchmark_evaluation/bits_per_byte.csv"):
         if row["texts"] == "held out" and row["model"].startswith(TUNED):
             interval = f"95 % interval {row['low']:+.3f} to {row['high']:+.3f}, {row['n']} texts"
             yield (
@@ -86,11 +85,6 @@ def _results(run: Run) -> Iterator[str]:
 def _percent(after: float, before: float) -> str:
     change = 100 * (after / before - 1)
     return f"{abs(change):.1f} % {'fewer' if change < 0 else 'more'}"
-
-
-def _rows(run: Run, relative: str) -> list[dict[str, Any]]:
-    path = run.folder / relative
-    return [dict(row) for _, row in pd.read_csv(path).iterrows()] if path.exists() else []
 
 
 def _claims(run: Run) -> Iterator[Said]:
