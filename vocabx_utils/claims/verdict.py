@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
-from vocabx_utils.intervals import UNSEEN, Answer, Interval, word_of
+from vocabx_utils.intervals import UNSEEN, Answer, Interval, judge_all, word_of
 from vocabx_utils.thesis import CLAIMS
 
 _NAMES = {
@@ -163,6 +163,18 @@ def spelled(texts: Mapping[str, str], answers: Mapping[str, Answer]) -> str:
     """
     differ = len(set(answers.values())) > 1
     return "; ".join(f"{text} ({answers[name]})" if differ else text for name, text in texts.items())
+
+
+def of_parts(
+    claim: str,
+    before: str,
+    texts: Mapping[str, str],
+    effects: Mapping[str, Interval],
+    parts: Mapping[str, Answer],
+    behind: str = "",
+) -> Verdict:
+    """Return the verdict on a claim whose parts all have to hold, with what is said of each between two other texts."""
+    return Verdict(claim, judge_all(list(parts.values())), f"{before}{spelled(texts, parts)}{behind}", effects, parts)
 
 
 def box(verdicts: Sequence[Verdict]) -> str:

@@ -39,12 +39,12 @@ _NO_KL = 0.01
 _KEPT = {"top": "largest coordinates", "random": "random coordinates"}
 
 
-def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
+def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int) -> Axes:
     """Draw how much of the learned change the k largest coordinates hold: `mechanisms.top_k_share` by variant.
 
     Medians and middle 50 % of the tokens; the black line is what independent normal coordinates would give.
     """
-    ax = new_axes(ax)
+    _, ax = plt.subplots()
     for variant, values in shares.items():
         low, middle, high = np.nanquantile(values, [0.25, 0.5, 0.75], axis=0)
         style = variant_style(variant)
@@ -159,22 +159,16 @@ def _label_left(axes: Iterable[Axes]) -> None:
             ax.set_ylabel("")
 
 
-def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw how similar student and teacher are by layer (`hidden_similarity`), one curve for each place."""
-    ax = new_axes(ax)
-    for at, (place, part) in enumerate(table.groupby("place", sort=False)):
-        label = f"{_PLACES.get(str(place), place)} (n = {part['n'].max()})"
-        ax.plot(part["layer"], part["cosine"], **cycle_style(at), markevery=2, label=label)
-    whole_epochs(ax)
-    ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=title)
-    return ax
-
-
 def draw_layers(table: pd.DataFrame) -> Drawing:
-    """Draw the similarity of hidden states (`divergence.hidden_similarity`), one panel for each variant."""
+    """Draw `divergence.hidden_similarity` by layer, one panel for each variant, one curve for each place."""
     axes, fig, room = _panels(table, 4.0)
     for variant, ax in axes.items():
-        layer_chart(table[table["variant"] == variant], ax, variant_label(variant))
+        places = table[table["variant"] == variant].groupby("place", sort=False)
+        for at, (place, part) in enumerate(places):
+            label = f"{_PLACES.get(str(place), place)} (n = {part['n'].max()})"
+            ax.plot(part["layer"], part["cosine"], **cycle_style(at), markevery=2, label=label)
+        whole_epochs(ax)
+        ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=variant_label(variant))
     first = next(iter(axes.values()))
     (room or first).legend(*first.get_legend_handles_labels(), loc="lower right", title="hidden state at the")
     note(first, "1: student and teacher have the same state. Mean over positions (no bands), n in the legend.")

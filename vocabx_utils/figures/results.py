@@ -50,9 +50,9 @@ def forest_chart(
     return ax
 
 
-def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def failure_chart(table: pd.DataFrame) -> Axes:
     """Draw passed answers and the classes of failures of each variant (`failures.failure_table`) as stacked bars."""
-    ax = new_axes(ax, figsize=(7.6, 0.45 * len(table) + 2.0))
+    _, ax = plt.subplots(figsize=(7.6, 0.45 * len(table) + 2.0))
     names = [variant_label(name) for name in table["variant"]]
     left = np.zeros(len(table))
     classes = [column for column in table.columns if column not in ("variant", "exceptions")]
@@ -109,7 +109,7 @@ def detectable_chart(rate: float, sizes: Sequence[int], *, power: float = 0.8) -
     The paired test has lines for 5 % and for 20 % of verdicts that differ. Where these are too few for any difference
     to be found, it has no point, and the note says so.
     """
-    ax = new_axes()
+    _, ax = plt.subplots()
     missing = []
     for share in (None, 0.05, 0.2):
         found = [100 * smallest_detectable_difference(rate, n, power=power, discordant=share) for n in sizes]

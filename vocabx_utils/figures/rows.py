@@ -20,7 +20,6 @@ from vocabx_utils.figures.theme import (
     legend_entries,
     new_axes,
     note,
-    position_style,
     whole_epochs,
 )
 from vocabx_utils.names import variant_label
@@ -45,10 +44,10 @@ def cosine_chart(
     """
     ax = new_axes(ax)
     for curve in published:
-        style = position_style(curve.position) | {"color": "0.45"}
+        style = cycle_style(POSITIONS.index(curve.position)) | {"color": "0.45"}
         ax.plot(curve.epochs, curve.cosine, **style, lw=0.9, ms=2.5, label=f"thesis, {curve.position}")
     for position, part in summary.groupby("position", sort=False):
-        _course(ax, part, f"{position} subtoken", position_style(str(position)), alpha=0.18)
+        _course(ax, part, f"{position} subtoken", cycle_style(POSITIONS.index(str(position))), alpha=0.18)
     ax.axhline(0, color="0.4", lw=0.8, ls="-", marker="")
     whole_epochs(ax)
     ax.set(xlabel="epoch", ylabel="cosine to the subtoken's row", title=title)

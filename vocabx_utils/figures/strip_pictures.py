@@ -18,7 +18,6 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, drawable, visible
 from vocabx_utils.figures.strips import NAMES, Point, Strip, StripToken, column_places
-from vocabx_utils.figures.theme import new_axes
 from vocabx_utils.vocabulary.alignment import MERGED, IntArray, KindArray
 
 _TOP, _BOTTOM, _HIGH = 1.0, 0.0, 0.62
@@ -46,27 +45,24 @@ def _write(axes: Axes, x: float, y: float, text: str, size: float, *, back: bool
     axes.text(x, y, text, fontsize=size, bbox=ground, **style)
 
 
-def draw_strip(
-    strip: Strip, ax: Axes | None = None, *, width: int = 84, indices: bool = False, legend: bool = True
-) -> Axes:
+def draw_strip(strip: Strip, *, width: int = 84, indices: bool = False) -> Axes:
     """Draw both tokenizations, one above the other, with shared boundaries joined.
 
-    A line has at most `width` characters and ends at a shared boundary; lines are about equally long, and new axes no
-    wider than they need to be. With `indices`, each token's position stands beside it.
+    A line has at most `width` characters and ends at a shared boundary; lines are about equally long, and the figure no
+    wider than it needs to be. With `indices`, each token's position stands beside it.
     """
     strip = _drawable_strip(strip)
     lines = _even_lines(strip, width)
     below, step = max(len(lines), 1), 2.9 if indices else 2.3
     widest = max((line.places[line.points[-1]] for line in lines), default=1)
-    rows = len(strip.kinds) if widest < 60 else -(-len(strip.kinds) // 2)
-    high = 0.42 * (step * below + 0.1) + 0.2 * rows * legend
-    ax = new_axes(ax, figsize=(max(_INCHES * (widest + _NAMES + 1), 5.4 * legend), high))
+    columns = 1 if widest < 60 else 2  # of the legend
+    high = 0.42 * (step * below + 0.1) + 0.2 * -(-len(strip.kinds) // columns)
+    _, ax = plt.subplots(figsize=(max(_INCHES * (widest + _NAMES + 1), 5.4), high))
     for n, line in enumerate(lines):
         _draw_line(ax, line, -n * step, indices)
-    ax.set_xlim(-_NAMES, max(widest, 54 - _NAMES if legend else 0) + 0.5)
+    ax.set_xlim(-_NAMES, max(widest, 54 - _NAMES) + 0.5)
     ax.set_ylim(-(below - 1) * step - (0.4 if indices else 0.1), 2.0)
-    if legend:
-        _draw_legend(ax, strip, columns=1 if widest < 60 else 2)
+    _draw_legend(ax, strip, columns)
     ax.set_axis_off()
     return ax
 
@@ -115,9 +111,7 @@ def _draw_legend(axes: Axes, strip: Strip, columns: int) -> None:
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=columns, **style)
 
 
-def draw_token_ids(
-    rows: Sequence[tuple[str, Sequence[str], Sequence[int], Collection[int]]], ax: Axes | None = None
-) -> Axes:
+def draw_token_ids(rows: Sequence[tuple[str, Sequence[str], Sequence[int], Collection[int]]]) -> Axes:
     """Draw several ways to cut one text into tokens, each token with its id, characters above one another.
 
     Args:
@@ -136,7 +130,7 @@ def draw_token_ids(
     points = sorted({point for row in tokens for token in row for point in (token.start, token.stop)})
     at = column_places(tokens, points)
     width = max(at.values(), default=0)
-    ax = new_axes(ax, figsize=(_INCHES * (width + 20), 0.66 * len(rows) + 0.5))
+    _, ax = plt.subplots(figsize=(_INCHES * (width + 20), 0.66 * len(rows) + 0.5))
     for n, ((name, pieces, ids, _), row) in enumerate(zip(rows, tokens, strict=True)):
         base = -n * 1.5
         _write(ax, -0.8, base + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")

@@ -52,7 +52,6 @@ _LINES: tuple[Any, ...] = (
 )  # fmt: skip
 """Markers and lines of the colours, and last those of the advised recipe."""
 _UNTRAINED_LINE = ":"  # theirs alone: none of the others is dotted
-_POSITIONS = ("first", "intermediate", "last")
 _ADVISED = "mean_kl_last_ce0.1"
 _ORDERED = (
     "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
@@ -131,17 +130,6 @@ def variant_style(name: str) -> dict[str, Any]:
         return style | {"linestyle": _UNTRAINED_LINE}
     marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
     return style | {"marker": _MARKERS[marker - shift], "linestyle": _LINES[line - shift]}
-
-
-def position_style(position: str) -> dict[str, Any]:
-    """Return colour, marker and line style of a subtoken position: `first`, `intermediate` or `last`.
-
-    Raises:
-        ValueError: another position.
-    """
-    if position not in _POSITIONS:
-        raise ValueError(f"Unknown position {position!r}; choose one of {_POSITIONS}.")
-    return cycle_style(_POSITIONS.index(position))
 
 
 def cycle_style(index: int) -> dict[str, Any]:
