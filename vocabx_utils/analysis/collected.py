@@ -6,7 +6,7 @@ notebook's file becomes part of the table by one more reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +116,23 @@ def _stages(folder: Path, _settings: _Facts) -> _Values:
 def _scores(folder: Path, _settings: _Facts) -> _Values:
     for line in read_rows(folder / "bits_per_byte.csv"):
         yield {"variant": line["model"], "part": line["texts"]}, {key: line[key] for key in ("bits_per_byte", "n")}
-    for line in read_rows(folder / "table.csv"):
-        for column, text in line.items():
-            if column.endswith(" passed") and isinstance(text, str) and "/" in text:
-                passed, problems = map(int, text.split("/"))
-                keys = {"variant": line["model"], "part": column.removesuffix(" passed")}
-                yield keys, {"passed": passed, "problems": problems}
+    for model, benchmark, passed, problems in read_passes(read_rows(folder / "table.csv")):
+        yield {"variant": model, "part": benchmark}, {"passed": passed, "problems": problems}
 
 
 def _directions(folder: Path, _settings: _Facts) -> _Values:
     for line in read_rows(folder / "cosines.csv"):
         keys = {"variant": line["variant"], "part": f"{line['matrix']}, {line['position']}", "epoch": line["epoch"]}
         yield keys, {"cosine": line["mean"]}
+
+
+def read_passes(rows: Iterable[Mapping[Any, Any]]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield model, benchmark, problems passed and answered from rows of notebook 05's `table.csv`, cell by cell."""
+    for row in rows:
+        for column, text in row.items():
+            if column.endswith(" passed") and isinstance(text, str) and "/" in text:
+                passed, problems = text.split("/")
+                yield row["model"], column.removesuffix(" passed"), int(passed), int(problems)
 
 
 def read_rows(path: Path) -> list[dict[Any, Any]]:

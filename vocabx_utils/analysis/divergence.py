@@ -122,10 +122,6 @@ class KLMeter:
             parts.append((log_p.exp() * (log_p - student.log_probabilities(part))).sum(-1))  # (c,)
         return torch.cat(parts).double().cpu().numpy()
 
-    def mean(self, input_rows: Tensor) -> float:
-        """Return the mean KL over all positions, in nats."""
-        return float(self.per_position(input_rows).mean())
-
     def by_text(self, input_rows: Tensor) -> np.ndarray:
         """Return the sum of KL over the positions of each text, (texts,) float64 in nats."""
         ends = np.cumsum([int(use.sum()) for use in self._used])

@@ -174,8 +174,7 @@ def explore(opened: Explorer | None = None, token: int = 0, base: BaseModel | No
     """
     from IPython.display import HTML
 
-    first = [opened.run] if opened else []
-    names = [*first, *(name for name in explorable_runs() if name not in first)]
+    names = list(dict.fromkeys([*([opened.run] if opened else []), *explorable_runs()]))
     if not names:
         words = (
             "No run has trained rows yet. Run the notebooks 01 to 03 (<code>vocabx run</code>), then this cell again."
@@ -217,19 +216,20 @@ class Panel:
         self._wanted = math.inf  # the epoch that was chosen by hand, which variants with fewer epochs do not change
         self.explorer: Explorer | None = None
         wide: dict[str, Any] = {"layout": w.Layout(width="320px"), "style": {"description_width": "85px"}}
+        late = wide | {"continuous_update": False}
         self.run = w.Dropdown(options=list(runs), description="Run", tooltip="Choose a run", **wide)
         self.variant = w.Dropdown(description="Objective", tooltip="Choose a variant of phase 1", **wide)
         self.matrix = w.ToggleButtons(
             options=["input", "head"], description="Rows", tooltips=["input embedding rows", "head rows"]
         )
         self.search = w.Text(
-            description="Find token", placeholder="part of a token", tooltip="Type a part of a token, then Enter",
-            continuous_update=False, **wide,
-        )  # fmt: skip
-        self.token = w.Dropdown(description="Token", tooltip="Choose one of the tokens found", **wide)
-        self.epoch = w.IntSlider(
-            min=0, max=0, description="Epoch", tooltip="Choose an epoch", continuous_update=False, **wide
+            description="Find token",
+            placeholder="part of a token",
+            tooltip="Type a part of a token, then Enter",
+            **late,
         )
+        self.token = w.Dropdown(description="Token", tooltip="Choose one of the tokens found", **wide)
+        self.epoch = w.IntSlider(min=0, max=0, description="Epoch", tooltip="Choose an epoch", **late)
         self.listed, self.out, self.restart = w.HTML(), w.HTML(), w.HTML(_RESTART)
         self.run.observe(self._open, names="value")
         self.search.observe(self._find, names="value")
@@ -265,17 +265,14 @@ class Panel:
         self.token.options = [(visible(self.explorer.tokens[at].text), at) for at in shown]
         if shown:  # after an empty list the box chooses nothing by itself
             self.token.value = chosen if chosen in shown else shown[0]
-        told = self._told_list(len(shown), len(found)) if shown else ""
-        self.listed.value = f'<span class="vx-listed" role="status">{told}</span>'
+        told = f"The box lists {len(found)} of {len(self.explorer.tokens)} new tokens"
+        told += f", those that contain '{html.escape(visible(words))}'." if words else "."
+        if len(shown) < len(found):
+            told = f"The box lists {len(shown)} of the {len(found)} tokens found: "
+            told += "type more of a token to see the others."
+        self.listed.value = f'<span class="vx-listed" role="status">{told if shown else ""}</span>'
         self._quiet = False
         self._show()
-
-    def _told_list(self, shown: int, found: int) -> str:
-        assert self.explorer is not None
-        known, words = len(self.explorer.tokens), html.escape(visible(self.search.value))
-        if shown < found:
-            return f"The box lists {shown} of the {found} tokens found: type more of a token to see the others."
-        return f"The box lists {found} of {known} new tokens" + (f", those that contain '{words}'." if words else ".")
 
     @_told
     def _choose_epoch(self) -> None:

@@ -15,8 +15,6 @@ from vocabx_utils.paths import STAGES
 from vocabx_utils.runs import Run
 from vocabx_utils.thesis import CLAIMS
 
-_ANSWERS = get_args(Answer)
-
 
 @dataclass(frozen=True)
 class Front:
@@ -58,10 +56,11 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _results(run: Run) -> Iterator[str]:
     for row in read_rows(run.folder / "01_tokenizer_extension/gains.csv"):
-        change = _percent(row["tokens_after"], row["tokens_before"])
+        change = 100 * (row["tokens_after"] / row["tokens_before"] - 1)
         yield (
             f"{row['texts']:,} held-out texts ({row['type']}) take {row['tokens_before']:,} tokens with the old "
-            f"tokenizer and {row['tokens_after']:,} with the new one, {change}."
+            f"tokenizer and {row['tokens_after']:,} with the new one, {abs(change):.1f} % "
+            f"{'fewer' if change < 0 else 'more'}."
         )
     phase1 = {row["variant"]: row["bpb"] for row in read_rows(run.folder / "03_phase1_training/table.csv")}
     trained = {name: value for name, value in phase1.items() if not name.endswith("untrained")}
@@ -82,11 +81,6 @@ def _results(run: Run) -> Iterator[str]:
             )
 
 
-def _percent(after: float, before: float) -> str:
-    change = 100 * (after / before - 1)
-    return f"{abs(change):.1f} % {'fewer' if change < 0 else 'more'}"
-
-
 def _claims(run: Run) -> Iterator[Said]:
     answers: dict[str, dict[tuple[str, str], None]] = {claim: {} for claim in CLAIMS}  # no answer twice, in order
     for stage in STAGES:
@@ -94,6 +88,6 @@ def _claims(run: Run) -> Iterator[Said]:
         found = read_json(path) if path.exists() else []
         for entry in found.values() if isinstance(found, dict) else found:  # by setting, or one after another
             claim = entry["claim"].split()[0]
-            if claim in answers and entry.get("answer") in _ANSWERS:
+            if claim in answers and entry.get("answer") in get_args(Answer):
                 answers[claim][word_of(entry["answer"], entry.get("reason", "")), stage] = None
     yield from (Said(claim, CLAIMS[claim], tuple(said)) for claim, said in answers.items() if said)

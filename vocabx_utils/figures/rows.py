@@ -27,7 +27,6 @@ from vocabx_utils.rows import Matrix
 
 GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
 """Columns that sort the tokens into groups, in words."""
-_ROWS = {"input": "input rows", "head": "head rows"}
 _COLUMNS = 4  # panels: a page shows more of them with smaller letters
 _TITLE = 22  # letters above such a panel
 _LIGHTEST = 0.55  # of viridis: what is lighter has less than 3:1 on white
@@ -113,7 +112,7 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
         "800 tokens. Vertical axes differ.",
     )
     alt = (
-        f"Line charts of the mean cosine of new {_ROWS[matrix]} to the rows of their subtokens by epoch, a panel for "
+        f"Line charts of the mean cosine of new {matrix} rows to the rows of their subtokens by epoch, a panel for "
         f"each variant. Last epoch: {'; '.join(ends)}."
     )
     return Drawing(fig, alt)
@@ -160,7 +159,7 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
         line[0].set_ylabel(f"cosine to the\n{position} subtoken")
     for ax in grid[0]:
         ax.title.set_fontsize("medium")
-    legend, title = legend_entries(grid.flat), f"new {_ROWS[matrix]}, by {GROUPINGS[grouping]}"
+    legend, title = legend_entries(grid.flat), f"new {matrix} rows, by {GROUPINGS[grouping]}"
     fig.legend(legend.values(), legend, loc="outside upper center", ncols=len(legend), title=title)
     left_out = f" {len(trained) - len(names)} other variants are left out." if len(names) < len(trained) else ""
     shared = " The panels of a column share a vertical axis." if len(shown) > 1 else ""
@@ -169,7 +168,7 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
     ends = "; ".join(_spread(table, name, shown[0], grouping) for name in names)
     alt = (
-        f"Line charts of the cosine of new {_ROWS[matrix]} to their {' and '.join(shown)} subtoken by epoch, a column "
+        f"Line charts of the cosine of new {matrix} rows to their {' and '.join(shown)} subtoken by epoch, a column "
         f"for each variant and a curve for each group of tokens by {GROUPINGS[grouping]}: {told}. Lowest and highest "
         f"group in the last epoch, {shown[0]} subtoken: {ends}."
     )

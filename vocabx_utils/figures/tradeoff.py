@@ -10,11 +10,9 @@ import numpy as np
 
 from vocabx_utils.figures.labels import name_points
 from vocabx_utils.figures.patterns import lowest_pattern
-from vocabx_utils.figures.theme import Drawing, note, plain_ticks, variant_style
+from vocabx_utils.figures.theme import FAINT, Drawing, note, plain_ticks, variant_style
 from vocabx_utils.measured import ce_line
 from vocabx_utils.names import variant_label
-
-_LINE = "0.35"  # colour of runs that differ in lambda alone
 
 
 def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Drawing:
@@ -35,7 +33,7 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
     for ax, (title, rows) in zip(axes[0], shown.items(), strict=True):
         line = ce_line(rows)
         _, kl, bits = np.reshape(line, (-1, 3)).T
-        (joined,) = ax.plot(kl, bits, "-o", color=_LINE, markersize=4, zorder=1)
+        (joined,) = ax.plot(kl, bits, "-o", color=FAINT, markersize=4, zorder=1)
         drawn["mean init, KL (last) + λ CE"] = joined
         points = [(x, y) for _, x, y in line]
         ends.append({at: f"λ = {line[at][0]:g}" for at in sorted({0, len(line) - 1}) if line})
@@ -53,6 +51,6 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
     above = " The untrained start lies far above." * any("mean_untrained" in rows for rows in settings.values())
     note(axes[0, 0], f"Down and left is better. One run for each point.{above}")
     for ax, place, names in zip(axes[0], places, ends, strict=True):
-        name_points(ax, place, names, color=_LINE)  # of the line, whatever stands beside them
+        name_points(ax, place, names, color=FAINT)  # of the line, whatever stands beside them
     words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
     return Drawing(fig, f"{words}{above} {' '.join(told)}")
