@@ -187,7 +187,8 @@ def test_what_one_seed_shows_follows_from_the_files(tmp_path: Path) -> None:
     said = seen(tmp_path, described).splitlines()
     assert said[0].startswith("- **1 of 3 arms with new tokens solves more") and "`base_a_lora`, 4" in said[0]
     assert "The recipe solves 6 and differs by +0.0100 [+0.0090, +0.0110]" in said[0]
-    assert "not taught 4.0%, those of phase 1 1.0%, the recipe's 0.4%" in said[1] and "), phase 1 takes back 75%." in said[1]
+    assert "not taught 4.0%, those of phase 1 1.0%, the recipe's 0.4%" in said[1]
+    assert "), phase 1 takes back 75%." in said[1]
     assert "one token in 50 (ds1000) to one token in 900 (mbpp)" in said[2]
     assert "6.50 characters with the recipe, 5.50 without" in said[2]
     assert (

@@ -24,6 +24,8 @@ from vocabx_utils.paths import stage_name
 from vocabx_utils.runs import Run
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from vocabx_utils.models import BaseModel
 
 FILE = "tokenizer.json"

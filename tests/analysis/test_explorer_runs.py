@@ -11,7 +11,7 @@ from tiny import tiny_decoder
 from vocabx_utils import files, runs
 from vocabx_utils.analysis import explorer_runs
 from vocabx_utils.analysis.explorer_runs import explorable_runs, open_explorer
-from vocabx_utils.analysis.explorer_view import explore, explorer_widget
+from vocabx_utils.analysis.explorer_view import Panel, explore
 from vocabx_utils.analysis.similarity import cosine
 from vocabx_utils.models import BaseModel, load_base_model
 
@@ -68,7 +68,7 @@ def test_another_model_under_the_noted_name_is_refused_in_the_view(tmp_path: Pat
     files.write_json(run.stage("01") / "key.json", {"model": str(tmp_path / "stranger")})
     with pytest.raises(ValueError, match="rows of another model would mean nothing"):
         open_explorer(run)
-    out = explorer_widget(lambda name: open_explorer(runs.open_run(name)), ["mine"]).children[-1]
+    out = Panel(lambda name: open_explorer(runs.open_run(name)), ["mine"]).out
     assert 'class="vx-error"' in out.value
     assert "rows of another model" in out.value
 

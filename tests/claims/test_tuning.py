@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from vocabx_utils.claims import judge_c8, judge_c9, judge_tuned
+from vocabx_utils import claims
+from vocabx_utils.claims import judge_tuned
+
+judge_c8, judge_c9 = (partial(judge, steps=(9, 9)) for judge in (claims.judge_c8, claims.judge_c9))
 
 SIZES = [100, 200, 150, 120, 180, 90]
 

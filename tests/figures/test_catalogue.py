@@ -30,7 +30,7 @@ WITHOUT_STRIPS = FIGURES[:-5]
 @pytest.fixture(scope="module")
 def drawn(tiny: TinyRun) -> dict[str, Drawing]:
     """Every figure of the run but the strips, drawn once for all tests that look at one; none stays open."""
-    theme("notebook")
+    theme()
     drawings = {spec.name: spec.draw(tiny.run) for spec in WITHOUT_STRIPS}
     plt.close("all")
     return drawings

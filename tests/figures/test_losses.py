@@ -117,7 +117,7 @@ def test_epochs_run_through_the_stages() -> None:
     )
     curve = epoch_curve(losses)
     assert curve.epoch.tolist() == [0, 1, 2, 3] and curve.validation.tolist() == [3.0, 2.5, 2.2, 1.9]
-    ax = loss_chart({"mean_ce": curve}, splits=False)
+    ax = loss_chart({"mean_ce": curve})
     solid, dashed, end = ax.lines
     assert [text.get_text().strip() for text in ax.texts] == ["end of stage a"]
     assert list(end.get_xdata()) == [2, 2]

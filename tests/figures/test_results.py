@@ -17,7 +17,6 @@ from vocabx_utils.figures.results import (
     draw_saved,
     failure_chart,
     forest_chart,
-    saved_chart,
 )
 from vocabx_utils.figures.theme import PALETTE
 from vocabx_utils.runs import Run
@@ -105,15 +104,6 @@ def test_forgetting_is_drawn_whole_with_its_legend_outside() -> None:
     assert "English prose -0.010 (base model) to +0.020" in drawing.alt and "1 of 2 below 0." in drawing.alt
 
 
-def test_tokens_saved_by_number_of_new_tokens() -> None:
-    columns = ["corpus", "strategy", "found", "saved_per_1000"]
-    rows = [("a", "added", 8, 1.0), ("a", "merges", 8, 2.0), ("a", "merges", 16, 3.0), ("b", "merges", 8, 9.0)]
-    ax = saved_chart(pd.DataFrame(rows, columns=columns))
-    assert ax.get_title() == "a"
-    assert lines(ax) == {"added": ([8], [1.0]), "merges": ([8, 16], [2.0, 3.0])}
-    assert ax.xaxis.get_major_formatter()(1600, 0) == "1,600"
-
-
 def test_tokens_saved_on_each_corpus_are_told_at_one_size() -> None:
     columns = ["corpus", "strategy", "n", "found", "saved_per_1000"]
     sizes = [("a", s, n, n, k * n) for s, k in (("added", 1.0), ("merges", 2.0)) for n in (4, 8)]
@@ -121,6 +111,9 @@ def test_tokens_saved_on_each_corpus_are_told_at_one_size() -> None:
     drawing = draw_saved(table)
     assert [ax.get_title() for ax in drawing.figure.axes] == ["a", "b"]
     assert {ax.get_ylim() for ax in drawing.figure.axes} == {(0, 1.05 * 16)}
+    first = drawing.figure.axes[0]
+    assert lines(first) == {"added": ([4, 8], [4.0, 8.0]), "merges": ([4, 8], [8.0, 16.0])}
+    assert first.xaxis.get_major_formatter()(1600, 0) == "1,600"
     assert "With 8 new tokens: a 8 (added) and 16 (merges); b 8" in drawing.alt
     assert "With 4 new tokens: a 4 (added) and 8 (merges)" in draw_saved(table, told=4).alt
     plt.close("all")

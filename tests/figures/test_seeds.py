@@ -11,7 +11,7 @@ import pytest
 from figures.figure_parts import cut_words
 
 from vocabx_utils.analysis.seeds import paired_differences, spread_over_seeds
-from vocabx_utils.figures.seeds import difference_chart, draw_differences, draw_spread, seed_chart
+from vocabx_utils.figures.seeds import draw_differences, draw_spread
 from vocabx_utils.figures.theme import theme
 from vocabx_utils.names import METRICS, metric_label
 
@@ -23,7 +23,7 @@ def values() -> pd.DataFrame:
 
 
 def test_each_run_is_a_mark_and_each_mean_a_bar(values: pd.DataFrame) -> None:
-    ax = seed_chart(values, label="kl_last")
+    [ax] = draw_spread(values, "kl_last").figure.axes
     marks = [line for line in ax.lines if line.get_linestyle() == "None"]
     assert [list(line.get_ydata())[:2] for line in marks] == [[1.0, 1.2], [0.5, 0.9]]
     assert len(ax.lines) == len(values) + 2
@@ -33,14 +33,15 @@ def test_each_run_is_a_mark_and_each_mean_a_bar(values: pd.DataFrame) -> None:
 
 def test_differences_have_their_limits_and_zero(values: pd.DataFrame) -> None:
     found = paired_differences(values, "mean_ce")
-    ax = difference_chart(found)
+    [ax] = draw_differences(found, "mean_ce", "kl_last").figure.axes
     (segment,) = ax.collections[0].get_segments()
     assert [point[0] for point in segment] == pytest.approx([found["low"].item(), found["high"].item()])
     assert ax.lines[-1].get_xdata() == [0, 0]
 
 
 def test_without_limits_the_mark_stands_alone(values: pd.DataFrame) -> None:
-    assert not list(difference_chart(paired_differences(values.iloc[:1], "mean_ce")).collections)
+    drawing = draw_differences(paired_differences(values.iloc[:1], "mean_ce"), "mean_ce", "kl_last")
+    assert not list(drawing.figure.axes[0].collections)
 
 
 def test_the_words_of_both_figures_hold_their_numbers(values: pd.DataFrame) -> None:

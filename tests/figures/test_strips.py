@@ -116,8 +116,8 @@ def test_shape_tells_the_kinds_apart_without_colour():
 
 
 def test_legend_names_every_kind_where_a_page_drops_colours_and_borders():
-    original, extended = [*ORIGINAL, " group", "by"], [*EXTENDED, " ", "groupby"]
-    page = github_view(strip_from_pieces(original, extended, new=[" numpy", "std", "groupby"]).html())
+    original, extended = [*ORIGINAL, " ", " group", "by"], [*EXTENDED, " ", " ", "groupby"]
+    page = github_view(strip_from_pieces(original, extended).html())
     tokens = [cell.get_text() for row in page.find_all("tr") for cell in row.find_all("td")]
     assert {"·num", "◆·numpy", "2:1", "○·"} <= set(tokens)
     items = [" ".join(item.get_text().split()) for item in page.find_all("li")]
@@ -143,9 +143,9 @@ def test_long_strips_break_at_shared_boundaries_only():
 
 
 def test_old_tokens_that_are_cut_differently_have_their_own_kind():
-    strip = strip_from_pieces([" group", "by"], [" ", "groupby"], new=["groupby"])
-    assert [token.kind for token in strip.extended] == ["recut", "new"]
-    assert strip.text().splitlines()[1].startswith("extended |○·¦◆groupby")
+    strip = strip_from_pieces([" ", " group", "by"], [" ", " ", "groupby"])
+    assert [token.kind for token in strip.extended] == ["same", "recut", "new"]
+    assert strip.text().splitlines()[1].startswith("extended |·|○·¦◆groupby")
 
 
 def test_specials_get_a_column_of_their_own():

@@ -23,7 +23,6 @@ from vocabx_utils.figures.theme import (
     cycle_style,
     legend_by_end,
     note,
-    position_style,
     save_figure,
     show_figure,
     theme,
@@ -73,10 +72,6 @@ def test_bad_input_names_what_to_do(tmp_path: Path) -> None:
         save_figure(fig, "x", "plot", tmp_path)
     with pytest.raises(ValueError, match="gif"):
         save_figure(fig, "x", ALT, tmp_path, ("gif",))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="poster"):
-        theme("poster")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="middle"):
-        position_style("middle")
     assert not list(tmp_path.iterdir())
 
 
@@ -92,7 +87,6 @@ def test_styles_differ_in_marker_and_line_not_only_in_colour() -> None:
     ]
     shapes = {(variant_style(n)["marker"], str(variant_style(n)["linestyle"])) for n in names}
     assert len(shapes) == len(names)
-    assert len({position_style(p)["marker"] for p in ("first", "intermediate", "last")}) == 3
     assert variant_style("mean_hidden_last") == variant_style("mean_hidden_last")
 
 

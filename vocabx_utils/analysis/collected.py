@@ -75,13 +75,8 @@ def _rows(folder: Path, notes: Mapping[str, _Facts]) -> Iterator[dict[str, Any]]
     for stage in (stage for stage in STAGES if stage in notes):
         facts = notes[stage]
         settings = facts.get("settings", facts["parameters"])
-        common = {
-            "run": folder.name,
-            "profile": Path(facts["profile"]).stem,
-            "model": settings.get("model"),
-            "stage": stage,
-        }
-        common |= {"seed": settings.get("seed", 0), "variant": "", "part": ""}
+        common = {"run": folder.name, "profile": Path(facts["profile"]).stem, "model": settings.get("model")}
+        common |= {"stage": stage, "seed": settings.get("seed", 0), "variant": "", "part": ""}
         read = _READERS.get(stage, lambda *_: iter(()))
         measured = [({}, {"seconds": facts["seconds"], "peak_mib": facts["peak_mib"]}), *read(folder / stage, settings)]
         for keys, values in measured:
@@ -94,7 +89,7 @@ def _rows(folder: Path, notes: Mapping[str, _Facts]) -> Iterator[dict[str, Any]]
 
 
 def _gains(folder: Path, _settings: _Facts) -> _Values:
-    for line in _table(folder / "gains.csv"):
+    for line in read_rows(folder / "gains.csv"):
         yield {"part": line.pop("type")}, line
 
 
@@ -106,48 +101,43 @@ def _alignment(folder: Path, _settings: _Facts) -> _Values:
 
 def _phase1(folder: Path, settings: _Facts) -> _Values:
     """Validation by variant and epoch; variants that the run was asked for no longer are left out."""
-    sealed = [
-        path.parent for path in sorted(folder.glob("*/provenance.json")) if (path.parent / "metrics.jsonl").exists()
-    ]
-    for place in _asked(sealed, settings):
-        for line in files.read_jsonl(place / "metrics.jsonl"):
-            epoch = line.pop("epoch")
-            yield {"variant": place.name, "epoch": epoch}, line
-
-
-def _asked(sealed: Iterable[Path], settings: _Facts) -> Iterator[Path]:
     wanted = settings.get("variants")
-    yield from (place for place in sealed if wanted is None or place.name in wanted)
+    for place in sorted(path.parent for path in folder.glob("*/provenance.json")):
+        if (place / "metrics.jsonl").exists() and (wanted is None or place.name in wanted):
+            for line in files.read_jsonl(place / "metrics.jsonl"):
+                yield {"variant": place.name, "epoch": line.pop("epoch")}, line
 
 
 def _stages(folder: Path, _settings: _Facts) -> _Values:
-    for line in _table(folder / "stages.csv"):
+    for line in read_rows(folder / "stages.csv"):
         yield {"variant": line.pop("variant"), "part": line.pop("stage")}, line
 
 
 def _scores(folder: Path, _settings: _Facts) -> _Values:
-    for line in _table(folder / "bits_per_byte.csv"):
+    for line in read_rows(folder / "bits_per_byte.csv"):
         yield {"variant": line["model"], "part": line["texts"]}, {key: line[key] for key in ("bits_per_byte", "n")}
-    for line in _table(folder / "table.csv"):
-        for column, text in line.items():
-            if column.endswith(" passed") and isinstance(text, str) and "/" in text:
-                passed, problems = map(int, text.split("/"))
-                keys = {"variant": line["model"], "part": column.removesuffix(" passed")}
-                yield keys, {"passed": passed, "problems": problems}
+    for model, benchmark, passed, problems in read_passes(read_rows(folder / "table.csv")):
+        yield {"variant": model, "part": benchmark}, {"passed": passed, "problems": problems}
 
 
 def _directions(folder: Path, _settings: _Facts) -> _Values:
-    for line in _table(folder / "cosines.csv"):
+    for line in read_rows(folder / "cosines.csv"):
         keys = {"variant": line["variant"], "part": f"{line['matrix']}, {line['position']}", "epoch": line["epoch"]}
         yield keys, {"cosine": line["mean"]}
 
 
-def _table(path: Path) -> list[dict[str, Any]]:
-    return (
-        [{str(key): value for key, value in line.items()} for line in pd.read_csv(path).to_dict("records")]
-        if path.exists()
-        else []
-    )
+def read_passes(rows: Iterable[Mapping[Any, Any]]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield model, benchmark, problems passed and answered from rows of notebook 05's `table.csv`, cell by cell."""
+    for row in rows:
+        for column, text in row.items():
+            if column.endswith(" passed") and isinstance(text, str) and "/" in text:
+                passed, problems = text.split("/")
+                yield row["model"], column.removesuffix(" passed"), int(passed), int(problems)
+
+
+def read_rows(path: Path) -> list[dict[Any, Any]]:
+    """Read a table that a notebook left, a mapping for each row; without the file there are none."""
+    return pd.read_csv(path).to_dict("records") if path.exists() else []
 
 
 _READERS: dict[str, Callable[[Path, _Facts], _Values]] = {

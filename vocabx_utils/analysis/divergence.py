@@ -31,9 +31,7 @@ class PairedText:
 
     original_ids: tuple[int, ...]  # To ids for the teacher
     extended_ids: tuple[int, ...]  # Te ids for the student
-    # (P, 2) int64 positions (original, extended), ascending in both columns; the `boundaries` of
-    # `vocabulary.alignment.align_text`
-    pairs: np.ndarray
+    pairs: np.ndarray  # (P, 2) int64 positions (original, extended), ascending: the `boundaries` of `align_text`
 
     @property
     def merged(self) -> np.ndarray:
@@ -124,10 +122,6 @@ class KLMeter:
             parts.append((log_p.exp() * (log_p - student.log_probabilities(part))).sum(-1))  # (c,)
         return torch.cat(parts).double().cpu().numpy()
 
-    def mean(self, input_rows: Tensor) -> float:
-        """Return the mean KL over all positions, in nats."""
-        return float(self.per_position(input_rows).mean())
-
     def by_text(self, input_rows: Tensor) -> np.ndarray:
         """Return the sum of KL over the positions of each text, (texts,) float64 in nats."""
         ends = np.cumsum([int(use.sum()) for use in self._used])
@@ -150,7 +144,7 @@ class KLMeter:
 
 
 def hidden_similarity(
-    base: BaseModel, texts: Sequence[PairedText], input_rows: Tensor, first_new_id: int, batch_size: int = 8
+    base: BaseModel, texts: Sequence[PairedText], input_rows: Tensor, first_new_id: int
 ) -> pd.DataFrame:
     """Compare hidden states of student and teacher by layer, at boundaries of merged spans and after them.
 
@@ -160,8 +154,8 @@ def hidden_similarity(
         compares the new row with the last subtoken's row.
     """
     reader = Student(base.model, first_new_id, input_rows)
-    teacher = reader.encode([t.original_ids for t in texts], layers=True, batch_size=batch_size)
-    student = reader.encode([t.extended_ids for t in texts], layers=True, batch_size=batch_size)
+    teacher = reader.encode([t.original_ids for t in texts], layers=True)
+    student = reader.encode([t.extended_ids for t in texts], layers=True)
     since = np.concatenate([text.since_new(first_new_id) for text in texts])  # (P,)
     left = torch.cat([h[:, text.pairs[:, 0]] for h, text in zip(teacher, texts, strict=True)], dim=1).float()
     right = torch.cat([h[:, text.pairs[:, 1]] for h, text in zip(student, texts, strict=True)], dim=1).float()
@@ -199,18 +193,16 @@ def logit_lens(
     reader = Student(base.model, first_new_id, input_rows)
     [teacher] = reader.encode([text.original_ids[: i + 1]], layers=True)  # (L + 1, To, D)
     [student] = reader.encode([text.extended_ids[: j + 1]], layers=True)  # (L + 1, Te, D)
-    readers = {f"teacher {at - begin + 1}": teacher[:, at] for at in range(begin, i + 1)}
-    readers["student"] = student[:, j]
-    read = {f"teacher {at - begin + 1}": base.tokenizer.decode([text.original_ids[at]]) for at in range(begin, i + 1)}
-    read["student"] = base.tokenizer.decode(list(text.original_ids[begin : i + 1]))
+    span = text.original_ids[begin : i + 1]
+    readers = [(f"teacher {at + 1}", teacher[:, begin + at], [read]) for at, read in enumerate(span)]
     target = reader.log_probabilities(teacher[-1, i])  # (V,)
     rows = []
-    for name, states in readers.items():
+    for name, states, read in [*readers, ("student", student[:, j], list(span))]:
         for layer, log_q in enumerate(_lens(reader, states)):
             best = log_q.topk(k)
             tokens = tuple(base.tokenizer.decode([token]) for token in best.indices.tolist())
             kl = float((target.exp() * (target - log_q)).sum())
-            rows.append((layer, name, tokens, float(best.values[0].exp()), kl, read[name]))
+            rows.append((layer, name, tokens, float(best.values[0].exp()), kl, base.tokenizer.decode(read)))
     return pd.DataFrame(rows, columns=["layer", "reader", "top", "probability", "kl", "read"])
 
 

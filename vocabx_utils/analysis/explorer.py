@@ -6,7 +6,8 @@ as a table that was measured before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from vocabx_utils.analysis.similarity import POSITIONS, cosine, nearest_rows, su
 from vocabx_utils.rows import MATRICES, Matrix, NewToken, RowHistory
 
 Decode = Callable[[Sequence[int]], str]
+_OCCURRENCES, _AROUND, _KL_AROUND = 5, 10, 6  # places shown, tokens on either side of one, positions of KL
 
 
 class Occurrence(NamedTuple):
@@ -77,10 +79,10 @@ class Explorer:
         kl_tables: Mapping[tuple[str, int], pd.DataFrame] | None = None,
         run: str = "",
     ) -> None:
-        self.run = run
         if not tokens or not histories:
             given = f"{len(tokens)} tokens and {len(histories)} variants"
             raise ValueError(f"{given}; an explorer needs at least one of each.")
+        self.run = run
         self.tokens, self.histories, self.texts = tuple(tokens), dict(histories), tuple(texts)
         self._original = {matrix: original[matrix].detach().float().cpu() for matrix in MATRICES}
         self._norms = {matrix: rows.norm(dim=1) for matrix, rows in self._original.items()}
@@ -98,12 +100,11 @@ class Explorer:
         candidates = measured or trained or list(self.histories)
         return next((name for name in candidates if "_kl" in name), candidates[-1])
 
-    def search(self, words: str, limit: int | None = None) -> list[int]:
+    def search(self, words: str) -> list[int]:
         """Find indices of tokens by a part of their text (case ignored), first those that begin so; "" finds all."""
         wanted = words.casefold()
         found = [at for at, token in enumerate(self.tokens) if wanted in token.text.casefold()]
-        found.sort(key=lambda at: (not self.tokens[at].text.casefold().strip().startswith(wanted.strip()), at))
-        return found[:limit]
+        return sorted(found, key=lambda at: not self.tokens[at].text.casefold().strip().startswith(wanted.strip()))
 
     def view(self, variant: str, token: int, epoch: int, matrix: Matrix = "input", k: int = 8) -> TokenView:
         """Answer for the token at one index of `tokens`; without this epoch the nearest earlier one is shown, and said.
@@ -134,7 +135,7 @@ class Explorer:
             cosines=self._course(variant, token, matrix),
             neighbours=self._neighbours(row, matrix, k),
             new_neighbours=self._new_neighbours(rows, token, k),
-            occurrences=self._occurrences(token),
+            occurrences=tuple(self._occurrences(token)),
             kl=self._kl(variant, shown, info),
             points=self._points(variant, shown, token, matrix),
             norm=float(row.norm()),
@@ -175,31 +176,27 @@ class Explorer:
         return _ranked([(other.id, other.text, value) for other, value in others])
 
     def _find_places(self) -> dict[int, list[tuple[int, int]]]:
-        first = self.tokens[0].id
-        places: dict[int, list[tuple[int, int]]] = {}
+        first, places = self.tokens[0].id, defaultdict(list)
         for at, text in enumerate(self.texts):
             for position, token in enumerate(text.extended_ids):
                 if token >= first:
-                    places.setdefault(token - first, []).append((at, position))
+                    places[token - first].append((at, position))
         return places
 
-    def _occurrences(self, token: int, limit: int = 5, around: int = 10) -> tuple[Occurrence, ...]:
-        found = []
-        for at, position in self._places.get(token, [])[:limit]:
+    def _occurrences(self, token: int) -> Iterator[Occurrence]:
+        for at, position in self._places.get(token, [])[:_OCCURRENCES]:
             ids = self.texts[at].extended_ids
-            before, behind = ids[max(0, position - around) : position], ids[position + 1 : position + 1 + around]
-            shown = Occurrence(at, position, self._decode(before), self._decode([ids[position]]), self._decode(behind))
-            found.append(shown)
-        return tuple(found)
+            before, behind = ids[max(0, position - _AROUND) : position], ids[position + 1 : position + 1 + _AROUND]
+            yield Occurrence(at, position, *map(self._decode, (before, [ids[position]], behind)))
 
-    def _kl(self, variant: str, epoch: int, info: NewToken, around: int = 6) -> pd.DataFrame:
+    def _kl(self, variant: str, epoch: int, info: NewToken) -> pd.DataFrame:
         table = self._kl_tables.get((variant, epoch))
         if table is None:
             return pd.DataFrame(columns=["text", "extended", "token", "kl", "shown"])
         at = np.flatnonzero(table["token"].to_numpy() == info.id)
         if not len(at):
             return table.iloc[:0].assign(shown=[])
-        part = table.iloc[at[0] : at[0] + around]
+        part = table.iloc[at[0] : at[0] + _KL_AROUND]
         part = part[part["text"] == part["text"].iloc[0]]
         return part.assign(shown=[self._decode([int(i)]) for i in part["token"]])
 
@@ -222,11 +219,11 @@ class Explorer:
         rows = torch.cat([self.rows(variant, epoch, matrix), self._original[matrix][ids]])
         places = torch.nan_to_num((rows - centre) @ directions).numpy()
         n = len(self.tokens)
-        points = pd.DataFrame(places, columns=["x", "y"])
-        points["kind"] = ["new"] * n + ["subtoken"] * len(ids)
-        points["label"] = [t.text for t in self.tokens] + [self._decode([i]) for i in ids]
-        points["token"] = [*range(n), *[token] * len(ids)]
-        return points
+        return pd.DataFrame(places, columns=["x", "y"]).assign(
+            kind=["new"] * n + ["subtoken"] * len(ids),
+            label=[t.text for t in self.tokens] + [self._decode([i]) for i in ids],
+            token=[*range(n), *[token] * len(ids)],
+        )
 
 
 def _ranked(rows: Sequence[tuple[int, str, float]]) -> pd.DataFrame:

@@ -17,8 +17,8 @@ from vocabx_utils.analysis.divergence import PairedText
 from vocabx_utils.analysis.explorer import Explorer
 from vocabx_utils.files import read_json
 from vocabx_utils.models import BaseModel, load_base_model
-from vocabx_utils.paths import STAGES, runs_root, show_path
-from vocabx_utils.rows import MATRICES, Matrix, RowHistory, read_histories, read_tokens
+from vocabx_utils.paths import STAGES, runs_root, show_path, stage_name
+from vocabx_utils.rows import Matrix, RowHistory, read_histories, read_tokens
 from vocabx_utils.runs import MissingStageError, Run, read_provenance
 from vocabx_utils.tokenizer_files import read_tokenizer
 
@@ -55,8 +55,8 @@ def open_explorer(run: Run, base: BaseModel | None = None) -> Explorer:
 
 
 def _original_rows(run: Run, histories: Mapping[str, RowHistory], base: BaseModel | None) -> Mapping[Matrix, Tensor]:
-    keys = {name: read_json(path) for name in histories if (path := run.stage("03", name) / "key.json").exists()}
-    marks = {(str(key.get("model")), str(key.get("dtype"))) for key in keys.values()}
+    keys = [read_json(path) for name in histories if (path := run.stage("03", name) / "key.json").exists()]
+    marks = {(str(key.get("model")), str(key.get("dtype"))) for key in keys}
     if len(keys) < len(histories) or len(marks) != 1:
         found = "on more than one model" if len(marks) > 1 else "on a model that it does not name"
         raise ValueError(
@@ -87,8 +87,7 @@ def _load(source: str, dtype: str) -> tuple[str, Mapping[Matrix, Tensor]]:
 
 
 def _matrices(base: BaseModel) -> dict[Matrix, Tensor]:
-    both = (base.input_rows, base.head_rows)
-    return {name: rows[: base.vocab_size] for name, rows in zip(MATRICES, both, strict=True)}
+    return {"input": base.input_rows[: base.vocab_size], "head": base.head_rows[: base.vocab_size]}
 
 
 def _measured(
@@ -111,8 +110,7 @@ def _measured(
 
 def _finished(run: Run, stage: str, variant: str = "") -> str:
     """Tell when a stage or variant was finished, as text that sorts by time; nothing where it was not."""
-    name = next(name for name in STAGES if name.startswith(stage))
     try:
-        return str(read_provenance(run.folder / name / variant).get("finished", ""))
+        return str(read_provenance(run.folder / stage_name(stage) / variant).get("finished", ""))
     except MissingStageError:
         return ""

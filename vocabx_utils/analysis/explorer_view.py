@@ -2,7 +2,7 @@
 
 Class names that tests in a browser may hold on to: `vx` (an answer), `vx-kl` (strip of KL), `vx-map` (picture of the
 rows), `vx-panel` (all widgets), `vx-listed` (how many tokens the box lists), `vx-none` (a search without a hit),
-`vx-error` (what went wrong), `vx-restart` (shown once the kernel was restarted). Labels of the boxes are in `_Panel`.
+`vx-error` (what went wrong), `vx-restart` (shown once the kernel was restarted). Labels of the boxes are in `Panel`.
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ def explore(opened: Explorer | None = None, token: int = 0, base: BaseModel | No
     """
     from IPython.display import HTML
 
-    first = [opened.run] if opened else []
-    names = [*first, *(name for name in explorable_runs() if name not in first)]
+    names = list(dict.fromkeys([*([opened.run] if opened else []), *explorable_runs()]))
     if not names:
         words = (
             "No run has trained rows yet. Run the notebooks 01 to 03 (<code>vocabx run</code>), then this cell again."
@@ -185,27 +184,14 @@ def explore(opened: Explorer | None = None, token: int = 0, base: BaseModel | No
     def load(name: str) -> Explorer:
         return opened if opened and name == opened.run else open_explorer(open_run(name), base)
 
-    return explorer_widget(load, names, token)
+    return Panel(load, names, token).box
 
 
-def explorer_widget(load: Callable[[str], Explorer], runs: Sequence[str], token: int = 0) -> Any:
-    """Build the interactive explorer, an ipywidgets box: choices, search, epoch, and the view below them.
-
-    Args:
-        load: returns the explorer of a run by name; called when a run is chosen. What it raises is shown in the view.
-        runs: names to choose from, at least one; the first one is loaded now.
-        token: index of the token to begin with.
-    """
-    if not runs:
-        raise ValueError("No run to explore; name at least one.")
-    return _Panel(load, runs, token).box
-
-
-def _told(act: Callable[[_Panel], None]) -> Callable[..., None]:
+def _told(act: Callable[[Panel], None]) -> Callable[..., None]:
     """Show in the view what an act raises: what a callback of a widget raises would otherwise end in a log unseen."""
 
     @functools.wraps(act)
-    def tell(panel: _Panel, _: Any = None) -> None:
+    def tell(panel: Panel, _: Any = None) -> None:
         try:
             act(panel)
         except Exception as error:  # whatever it is, a reader has to see it
@@ -214,29 +200,36 @@ def _told(act: Callable[[_Panel], None]) -> Callable[..., None]:
     return tell
 
 
-class _Panel:
-    """Widgets and what happens when they change."""
+class Panel:
+    """The interactive explorer, an ipywidgets `box`: choices, search, epoch, and the view below them.
 
-    def __init__(self, load: Callable[[str], Explorer], runs: Sequence[str], token: int) -> None:
+    Args:
+        load: returns the explorer of a run by name; called when a run is chosen. What it raises is shown in the view.
+        runs: names to choose from, at least one; the first one is loaded now.
+        token: index of the token to begin with.
+    """
+
+    def __init__(self, load: Callable[[str], Explorer], runs: Sequence[str], token: int = 0) -> None:
         import ipywidgets as w
 
         self._load, self._quiet = load, True
         self._wanted = math.inf  # the epoch that was chosen by hand, which variants with fewer epochs do not change
         self.explorer: Explorer | None = None
         wide: dict[str, Any] = {"layout": w.Layout(width="320px"), "style": {"description_width": "85px"}}
+        late = wide | {"continuous_update": False}
         self.run = w.Dropdown(options=list(runs), description="Run", tooltip="Choose a run", **wide)
         self.variant = w.Dropdown(description="Objective", tooltip="Choose a variant of phase 1", **wide)
         self.matrix = w.ToggleButtons(
             options=["input", "head"], description="Rows", tooltips=["input embedding rows", "head rows"]
         )
         self.search = w.Text(
-            description="Find token", placeholder="part of a token", tooltip="Type a part of a token, then Enter",
-            continuous_update=False, **wide,
-        )  # fmt: skip
-        self.token = w.Dropdown(description="Token", tooltip="Choose one of the tokens found", **wide)
-        self.epoch = w.IntSlider(
-            min=0, max=0, description="Epoch", tooltip="Choose an epoch", continuous_update=False, **wide
+            description="Find token",
+            placeholder="part of a token",
+            tooltip="Type a part of a token, then Enter",
+            **late,
         )
+        self.token = w.Dropdown(description="Token", tooltip="Choose one of the tokens found", **wide)
+        self.epoch = w.IntSlider(min=0, max=0, description="Epoch", tooltip="Choose an epoch", **late)
         self.listed, self.out, self.restart = w.HTML(), w.HTML(), w.HTML(_RESTART)
         self.run.observe(self._open, names="value")
         self.search.observe(self._find, names="value")
@@ -272,17 +265,14 @@ class _Panel:
         self.token.options = [(visible(self.explorer.tokens[at].text), at) for at in shown]
         if shown:  # after an empty list the box chooses nothing by itself
             self.token.value = chosen if chosen in shown else shown[0]
-        told = self._told_list(len(shown), len(found)) if shown else ""
-        self.listed.value = f'<span class="vx-listed" role="status">{told}</span>'
+        told = f"The box lists {len(found)} of {len(self.explorer.tokens)} new tokens"
+        told += f", those that contain '{html.escape(visible(words))}'." if words else "."
+        if len(shown) < len(found):
+            told = f"The box lists {len(shown)} of the {len(found)} tokens found: "
+            told += "type more of a token to see the others."
+        self.listed.value = f'<span class="vx-listed" role="status">{told if shown else ""}</span>'
         self._quiet = False
         self._show()
-
-    def _told_list(self, shown: int, found: int) -> str:
-        assert self.explorer is not None
-        known, words = len(self.explorer.tokens), html.escape(visible(self.search.value))
-        if shown < found:
-            return f"The box lists {shown} of the {found} tokens found: type more of a token to see the others."
-        return f"The box lists {found} of {known} new tokens" + (f", those that contain '{words}'." if words else ".")
 
     @_told
     def _choose_epoch(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -17,10 +17,11 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from vocabx_utils.analysis.divergence import KLMeter
 from vocabx_utils.analysis.similarity import cosine
 from vocabx_utils.rows import RowHistory
 
-Keep = Literal["top", "random", "principal"]
+Keep = Literal["top", "random"]
 OLD_ROWS = "old rows"
 """Name of the yardstick in a table by variant."""
 
@@ -34,41 +35,41 @@ def participation_ratio(delta: Tensor) -> np.ndarray:
     >>> participation_ratio(torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 1.0]])).tolist()
     [1.0, 3.0]
     """
-    return (1.0 / (_unit_power(delta) ** 2).sum(-1)).cpu().numpy()  # (N,)
+    return (1.0 / (_unit_energy(delta) ** 2).sum(-1)).cpu().numpy()  # (N,)
 
 
-def top_k_share(delta: Tensor, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
-    """Return the share of each change (N, D) that its k largest coordinates hold, (N, len(ks)), NaN for a zero change.
+def top_k_share(delta: Tensor, ks: Sequence[int]) -> np.ndarray:
+    """Return the share of the energy (squares) of each change (N, D) that its k largest coordinates hold.
 
-    Shares lie in 0 to 1; `power` 2 takes those of energy (squares), 1 of absolute values.
+    Returns:
+        (N, len(ks)), each 0 to 1; NaN for a zero change.
 
     Raises:
         ValueError: a k is outside 0 to D.
     """
     _check_ks(ks, delta.shape[-1])
-    parts = _unit_power(delta, power).sort(dim=-1, descending=True).values.cumsum(-1)  # (N, D)
+    parts = _unit_energy(delta).sort(dim=-1, descending=True).values.cumsum(-1)  # (N, D)
     padded = torch.cat([torch.where(parts[:, :1].isnan(), torch.nan, 0.0), parts], dim=-1)  # (N, D + 1)
     return padded[:, list(ks)].cpu().numpy()
 
 
-def gaussian_top_k_share(width: int, ks: Sequence[int], power: Literal[1, 2] = 2) -> np.ndarray:
+def gaussian_top_k_share(width: int, ks: Sequence[int]) -> np.ndarray:
     """Return top-k shares, (len(ks),), if coordinates were independent and normal: a yardstick for `top_k_share`.
 
-    It uses the large-D closed form (error of order 1/√D): with t the upper k/(2D) quantile of the normal,
-    k/D + 2·t·φ(t) of the energy, exp(−t²/2) of the absolute values.
+    It uses the large-D closed form (error of order 1/√D): k/D + 2·t·φ(t), t the upper k/(2D) quantile of the normal.
     """
     _check_ks(ks, width)
     share = np.asarray(ks, dtype=float) / width
     with np.errstate(divide="ignore", invalid="ignore"):
         t = norm.isf(share / 2)
-        values = share + 2 * t * norm.pdf(t) if power == 2 else np.exp(-(t**2) / 2)
+        values = share + 2 * t * norm.pdf(t)
     return np.where(share == 0, 0.0, values)
 
 
-def _unit_power(delta: Tensor, power: int = 2) -> Tensor:
+def _unit_energy(delta: Tensor) -> Tensor:
     if delta.ndim != 2:
         raise ValueError(f"Changes have shape {tuple(delta.shape)}; expected (N, D).")
-    values = delta.detach().double().abs() ** power
+    values = delta.detach().double().abs() ** 2
     return values / values.sum(-1, keepdim=True)  # 0/0 is NaN: a zero change has no shares
 
 
@@ -148,12 +149,10 @@ def row_statistics(start: Tensor, end: Tensor, ks: Sequence[int] = (1, 8, 64)) -
 
 
 def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int = 0) -> Tensor:
-    """Undo the learned change except for k of its dimensions: 0 gives the start (N, D), D the end.
+    """Undo the learned change except for k of its coordinates: 0 gives the start (N, D), D the end.
 
     Args:
-        keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for each row;
-            `principal`, the projection onto the k top principal directions of all changes. There are at most
-            min(N, D) of those, and they are shared, so k of them say more than k coordinates of each row.
+        keep: `top`, the k largest coordinates of each row's own change; `random`, k coordinates drawn for each row.
 
     Raises:
         ValueError: the shapes differ, k is outside 0 to D, or `keep` is unknown.
@@ -162,29 +161,14 @@ def keep_part(start: Tensor, end: Tensor, k: int, keep: Keep = "top", seed: int 
         raise ValueError(f"Initial rows are {tuple(start.shape)}, trained rows {tuple(end.shape)}; expected (N, D).")
     _check_ks([k], start.shape[1])
     delta = end.double() - start.double()
-    if keep == "principal":
-        directions = torch.linalg.svd(delta, full_matrices=False).Vh[:k]  # (k, D)
-        kept = delta @ directions.T @ directions
-    elif keep in ("top", "random"):
-        if keep == "top":
-            order = delta.abs().argsort(dim=-1, descending=True, stable=True)  # (N, D)
-        else:
-            order = torch.rand(delta.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=-1)
-        kept = torch.zeros_like(delta).scatter_(1, order[:, :k], delta.gather(1, order[:, :k]))
+    if keep == "top":
+        order = delta.abs().argsort(dim=-1, descending=True, stable=True)  # (N, D)
+    elif keep == "random":
+        order = torch.rand(delta.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=-1)
     else:
-        raise ValueError(f"Unknown choice {keep!r}; choose top, random or principal.")
+        raise ValueError(f"Unknown choice {keep!r}; choose top or random.")
+    kept = torch.zeros_like(delta).scatter_(1, order[:, :k], delta.gather(1, order[:, :k]))
     return (start.double() + kept).to(start.dtype)
-
-
-class Meter(Protocol):
-    """What measures KL for a causal test: `divergence.KLMeter`, or anything like it."""
-
-    @property
-    def positions(self) -> int:
-        """Positions that KL is measured at."""
-
-    def by_text(self, input_rows: Tensor) -> np.ndarray:
-        """Return the sum of KL over the positions of each text, (texts,), with input rows (N, D)."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +181,7 @@ class CausalTest:
     kl_start: float  # KL with the initial rows
     kl_end: float  # KL with the trained rows
     width: int  # D
-    # sums of KL of each text, (texts,), mean over draws, by way of choosing and k; for every way 0 is the start, D the
-    # end
+    # sums of KL of each text, (texts,), mean over draws, by way of choosing and k: 0 is the start, D the end
     by_text: Mapping[tuple[Keep, int], np.ndarray] = field(default_factory=dict)
     positions: int = 0  # that KL was measured at
 
@@ -209,38 +192,35 @@ class CausalTest:
         return int(enough.min()) if len(enough) else None
 
     def recovered(self, k: int, keep: Keep = "top") -> float:
-        """Return the share of the improvement in KL that k dimensions bring back, mean over draws."""
+        """Return the share of the improvement in KL that k coordinates bring back, mean over draws."""
         part = self.table[(self.table["keep"] == keep) & (self.table["k"] == k)]
         return float(part["recovered"].mean())
 
     def facts(self) -> dict[str, float]:
         """Return what a figure of the table needs besides it."""
-        ends = {"kl_start": self.kl_start, "kl_end": self.kl_end}
-        return ends | {"width": self.width, "positions": self.positions}
+        return {name: getattr(self, name) for name in ("kl_start", "kl_end", "width", "positions")}
 
     def ends(self, k: int, keep: Keep = "top") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the sums of KL of each text with the initial rows, k dimensions of the change, and all of it."""
+        """Return the sums of KL of each text with the initial rows, k coordinates of the change, and all of it."""
         return self.by_text[keep, 0], self.by_text[keep, k], self.by_text[keep, self.width]
 
 
 def causal_sweep(
-    meter: Meter,
+    meter: KLMeter,
     start: Tensor,
     end: Tensor,
     ks: Sequence[int],
     *,
-    keeps: Sequence[Keep] = ("top", "random", "principal"),
+    keeps: Sequence[Keep] = ("top", "random"),
     draws: int = 1,
     seed: int = 0,
 ) -> CausalTest:
-    """Keep k dimensions of the learned change, k swept, and measure each time (thesis, end of appendix A, claim C6).
+    """Keep k coordinates of the learned change, k swept, and measure each time (thesis, end of appendix A, claim C6).
 
     Args:
-        meter: measures KL of the student with given input rows (N, D).
-        start: rows before training, (N, D).
-        end: rows after it.
-        ks: dimensions kept. 0 and D are measured once and need not be in it.
-        keeps: ways to choose the dimensions, see `keep_part`; `random` is drawn `draws` times.
+        start, end: input rows before training and after it, (N, D) each.
+        ks: coordinates kept. 0 and D are measured once and need not be in it.
+        keeps: ways to choose them, see `keep_part`; `random` is drawn `draws` times.
         seed: of the first draw; each further one has the next seed.
     """
     width = start.shape[1]

@@ -25,16 +25,12 @@ def read_turns(turns: pd.Series) -> str:
 def read_change(medians: pd.DataFrame, width: int) -> str:
     """Say how many coordinates change and by what angle rows do, from medians of `row_statistics`."""
     part, cosine = medians["participation"] / width, medians["cosine"]
+    near, far = (np.degrees(np.arccos(np.clip(end, -1, 1))) for end in (cosine.max(), cosine.min()))
     return (
         f"Between {part.min():.0%} and {part.max():.0%} of the {width} coordinates take part in the change, where "
         f"independent normal numbers would give 33%. The cosine between a row before and after training is "
-        f"{cosine.min():.3f} to {cosine.max():.3f}, so the angle between them is {_degrees(cosine.max())} to "
-        f"{_degrees(cosine.min())} degrees."
+        f"{cosine.min():.3f} to {cosine.max():.3f}, so the angle between them is {near:.0f} to {far:.0f} degrees."
     )
-
-
-def _degrees(cosine: float) -> str:
-    return f"{np.degrees(np.arccos(np.clip(cosine, -1, 1))):.0f}"
 
 
 def read_shares(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int) -> str:
@@ -65,19 +61,16 @@ def read_causal(tests: Mapping[str, CausalTest]) -> list[str]:
     said = []
     for name, test in tests.items():
         kl = test.table.groupby(["k", "keep"])["kl"].mean().unstack()
-        as_well = _list(kl.index[kl["random"] <= kl["top"]].tolist())
+        as_well = ", ".join(map(str, kl.index[kl["random"] <= kl["top"]]))
         better = kl["top"][kl["top"] < test.kl_end]
         ends = f"({kl['top'].min():.3f} nats against {test.kl_end:.3f})"
         part = f"the {better.idxmin()} largest alone beat" if len(better) else "no part that was tried beats"
         said.append(
-            f"**{variant_label(name)}**: random coordinates do at least as well as the largest at {as_well}; "
+            f"**{variant_label(name)}**: random coordinates do at least as well as the largest at "
+            f"{f'k = {as_well}' if as_well else 'no k that was tried'}; "
             f"{part} the fully trained rows {ends}."
         )
     return said
-
-
-def _list(ks: Sequence[int]) -> str:
-    return "k = " + ", ".join(map(str, ks)) if len(ks) else "no k that was tried"
 
 
 def read_layers(table: pd.DataFrame) -> list[str]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
-import pandas as pd
-
+from vocabx_utils.analysis.collected import read_rows
 from vocabx_utils.files import read_json
 from vocabx_utils.intervals import Answer, word_of
 from vocabx_utils.names import TUNED, variant_label
 from vocabx_utils.paths import STAGES
 from vocabx_utils.runs import Run
 from vocabx_utils.thesis import CLAIMS
-
-_ANSWERS = get_args(Answer)
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,14 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _results(run: Run) -> Iterator[str]:
-    for row in _rows(run, "01_tokenizer_extension/gains.csv"):
-        change = _percent(row["tokens_after"], row["tokens_before"])
+    for row in read_rows(run.folder / "01_tokenizer_extension/gains.csv"):
+        change = 100 * (row["tokens_after"] / row["tokens_before"] - 1)
         yield (
             f"{row['texts']:,} held-out texts ({row['type']}) take {row['tokens_before']:,} tokens with the old "
-            f"tokenizer and {row['tokens_after']:,} with the new one, {change}."
+            f"tokenizer and {row['tokens_after']:,} with the new one, {abs(change):.1f} % "
+            f"{'fewer' if change < 0 else 'more'}."
         )
-    phase1 = {row["variant"]: row["bpb"] for row in _rows(run, "03_phase1_training/table.csv")}
+    phase1 = {row["variant"]: row["bpb"] for row in read_rows(run.folder / "03_phase1_training/table.csv")}
     trained = {name: value for name, value in phase1.items() if not name.endswith("untrained")}
     if trained and len(trained) < len(phase1):
         start = min(value for name, value in phase1.items() if name not in trained)
@@ -73,7 +71,7 @@ def _results(run: Run) -> Iterator[str]:
             f"After phase 1 the best variant ({variant_label(best)}) needs {trained[best]:.3f} bits per byte of "
             f"held-out text; untrained new rows need {start:.3f}."
         )
-    for row in _rows(run, "05_benchmark_evaluation/bits_per_byte.csv"):
+    for row in read_rows(run.folder / "05_benchmark_evaluation/bits_per_byte.csv"):
         if row["texts"] == "held out" and row["model"].startswith(TUNED):
             interval = f"95 % interval {row['low']:+.3f} to {row['high']:+.3f}, {row['n']} texts"
             yield (
@@ -83,16 +81,6 @@ def _results(run: Run) -> Iterator[str]:
             )
 
 
-def _percent(after: float, before: float) -> str:
-    change = 100 * (after / before - 1)
-    return f"{abs(change):.1f} % {'fewer' if change < 0 else 'more'}"
-
-
-def _rows(run: Run, relative: str) -> list[dict[str, Any]]:
-    path = run.folder / relative
-    return [dict(row) for _, row in pd.read_csv(path).iterrows()] if path.exists() else []
-
-
 def _claims(run: Run) -> Iterator[Said]:
     answers: dict[str, dict[tuple[str, str], None]] = {claim: {} for claim in CLAIMS}  # no answer twice, in order
     for stage in STAGES:
@@ -100,6 +88,6 @@ def _claims(run: Run) -> Iterator[Said]:
         found = read_json(path) if path.exists() else []
         for entry in found.values() if isinstance(found, dict) else found:  # by setting, or one after another
             claim = entry["claim"].split()[0]
-            if claim in answers and entry.get("answer") in _ANSWERS:
+            if claim in answers and entry.get("answer") in get_args(Answer):
                 answers[claim][word_of(entry["answer"], entry.get("reason", "")), stage] = None
     yield from (Said(claim, CLAIMS[claim], tuple(said)) for claim, said in answers.items() if said)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+from scipy.stats import ttest_ind
 
 from vocabx_utils.intervals import CONFIDENCE, Interval, judge, mean_interval, shared_level
 
@@ -36,13 +37,9 @@ def last_values(table: pd.DataFrame, metric: str, stage: str = "03_phase1_traini
     if found.empty:
         known = ", ".join(sorted(here["metric"].unique())) or "none"
         raise ValueError(f"no values of {metric!r} for notebook {stage}, part {part!r}; there are: {known}.")
-    last = (
-        found.sort_values("epoch", na_position="first", kind="stable")
-        .groupby(["run", "seed", "variant"])["value"]
-        .last()
-    )
-    order = [name for name in dict.fromkeys(found["variant"])]
-    return last.unstack("variant")[order].sort_index(level=["seed", "run"])
+    in_order = found.sort_values("epoch", na_position="first", kind="stable")
+    last = in_order.groupby(["run", "seed", "variant"])["value"].last()
+    return last.unstack("variant")[list(found["variant"].unique())].sort_index(level=["seed", "run"])
 
 
 def spread_over_seeds(values: pd.DataFrame, confidence: float = CONFIDENCE) -> pd.DataFrame:
@@ -52,10 +49,13 @@ def spread_over_seeds(values: pd.DataFrame, confidence: float = CONFIDENCE) -> p
     """
     rows = {}
     for variant, column in values.items():
-        known = column.dropna()
-        mean = mean_interval(known, confidence)
+        known, mean = column.dropna(), mean_interval(column.dropna(), confidence)
         ends = {"lowest": known.min(), "highest": known.max(), "low": mean.low, "high": mean.high}
-        rows[variant] = {"n": len(known), "mean": mean.estimate, "sd": known.std(ddof=1), **ends}
+        rows[variant] = {"n": len(known), "mean": mean.estimate, "sd": known.std(), **ends}
+    return _by_variant(rows)
+
+
+def _by_variant(rows: dict[Any, dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("variant").astype({"n": int})
 
 
@@ -82,14 +82,12 @@ def paired_differences(values: pd.DataFrame, reference: str, confidence: float |
     for name in others:
         gaps = (values[name] - values[reference]).dropna()
         found = mean_interval(gaps, level)
-        ends = {"difference": found.estimate, "low": found.low, "high": found.high, "sd": gaps.std(ddof=1)}
+        ends = {"difference": found.estimate, "low": found.low, "high": found.high, "sd": gaps.std()}
         rows[name] = {"n": len(gaps), **ends, "above": judge(found)}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("variant").astype({"n": int})
+    return _by_variant(rows)
 
 
 def unpaired_difference(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the difference of two means with Welch's limits, as if the two had no run in common."""
-    from scipy.stats import ttest_ind
-
     found = ttest_ind(first, second, equal_var=False).confidence_interval(confidence)
     return Interval(float(found.low + found.high) / 2, float(found.low), float(found.high))

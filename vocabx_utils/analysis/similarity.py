@@ -115,12 +115,11 @@ def cosines_by_epoch(
     described = pd.DataFrame(facts, columns=["token", "text", "subtokens", "count"])
     columns = ["variant", "matrix", "epoch", "token", "text", "position", "cosine", "subtokens", "count"]
     parts = []
-    for history, matrix in ((history, matrix) for history in histories for matrix in MATRICES):
-        for epoch in history.epochs:
-            found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens)
-            wide = pd.DataFrame(found).assign(token=range(len(tokens)))
-            part = wide.melt("token", var_name="position", value_name="cosine")
-            parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
+    for history, matrix, epoch in ((h, m, epoch) for h in histories for m in MATRICES for epoch in h.epochs):
+        found = subtoken_cosines(history.rows(epoch, matrix), original[matrix], subtokens)
+        wide = pd.DataFrame(found).assign(token=range(len(tokens)))
+        part = wide.melt("token", var_name="position", value_name="cosine")
+        parts.append(part.assign(variant=history.variant, matrix=matrix, epoch=epoch))
     if not parts:
         return pd.DataFrame(columns=columns)
     return pd.concat(parts, ignore_index=True).merge(described, on="token")[columns]
@@ -237,11 +236,8 @@ def beside_thesis(summary: pd.DataFrame, variants: Sequence[str]) -> pd.DataFram
     """
     last = summary[summary["epoch"] == summary.groupby("variant")["epoch"].transform("max")]
     ours = last[last["variant"].isin(variants)].rename(columns={"mean": "cosine"})
-    ours = ours.assign(rows=ours["variant"].map(variant_label))
-    theirs = cosine_table()
-    theirs = theirs[theirs["epoch"] == theirs["epoch"].max()]
-    theirs = theirs.assign(rows="thesis: random init, " + theirs["objective"].str.upper())
-    columns = ["rows", "matrix", "position", "cosine"]
-    table = pd.concat([ours[columns], theirs[columns]])
+    theirs = cosine_table().query("epoch == epoch.max()")
+    rows = [ours["variant"].map(variant_label), "thesis: random init, " + theirs["objective"].str.upper()]
+    table = pd.concat([ours, theirs]).assign(rows=pd.concat(rows).to_numpy())
     wide = table.pivot(index="rows", columns=["matrix", "position"], values="cosine")
     return wide.dropna(axis=1, how="all").sort_index(axis=1)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from vocabx_utils import statistics
-from vocabx_utils.claims.verdict import Verdict, spelled, unseen
+from vocabx_utils.claims.verdict import Verdict, of_parts, spelled, unseen
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.evaluation.scoring import Count
 from vocabx_utils.intervals import Interval, judge, judge_all, ratio_difference, shared_level
@@ -57,17 +57,17 @@ def judge_c14(passes: Passes) -> Verdict:
     cells = _cells(passes, ["mean_ce", "mean_kl"], _THESIS_BENCHMARKS)
     if not cells:
         return unseen("C14", "DS-1000 and BigCodeBench results of mean_ce and mean_kl")
-    level = shared_level(2)  # each half can refute the claim
-    gaps = {}
-    for title, better, worse, name in (
-        ("DS-1000 CE - KL", "mean_ce", "mean_kl", "ds1000"),
-        ("BigCodeBench KL - CE", "mean_kl", "mean_ce", "bigcodebench"),
-    ):
-        one, two = cells[better, name], cells[worse, name]
-        gaps[title] = statistics.difference_interval(one.passed, one.kept, two.passed, two.kept, level)
-    parts = {title: judge(gap) for title, gap in gaps.items()}
-    reason = spelled({title: f"{title} {_points(gap)}" for title, gap in gaps.items()}, parts)
-    return Verdict("C14", judge_all(list(parts.values())), reason, gaps, parts)
+    ce, kl = ({name: cells[variant, name] for name in _THESIS_BENCHMARKS} for variant in ("mean_ce", "mean_kl"))
+    halves = {
+        "DS-1000 CE - KL": (ce["ds1000"], kl["ds1000"]),
+        "BigCodeBench KL - CE": (kl["bigcodebench"], ce["bigcodebench"]),
+    }
+    gaps = {  # each half can refute the claim
+        title: statistics.difference_interval(one.passed, one.kept, two.passed, two.kept, shared_level(2))
+        for title, (one, two) in halves.items()
+    }
+    texts = {title: f"{title} {_points(gap)}" for title, gap in gaps.items()}
+    return of_parts("C14", "", texts, gaps, {title: judge(gap) for title, gap in gaps.items()})
 
 
 def judge_c15(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
@@ -81,9 +81,8 @@ def judge_c15(counts: Mapping[str, Sequence[tuple[int, int]]]) -> Verdict:
     others = [name for name in usable if name != "ds1000"]
     if "ds1000" not in usable or not others:
         measured = ", ".join(usable) or "nothing"
-        return unseen(
-            "C15", f"DS-1000 and another benchmark ({_FEWEST_PROBLEMS} problems or more), but {measured} only"
-        )
+        wanted = f"DS-1000 and another benchmark ({_FEWEST_PROBLEMS} problems or more)"
+        return unseen("C15", f"{wanted}, but {measured} only")
     level = shared_level(len(others))  # any of them can refute the claim
     gaps = {name: ratio_difference(usable["ds1000"], usable[name], confidence=level) for name in others}
     parts = {name: judge(gap) for name, gap in gaps.items()}

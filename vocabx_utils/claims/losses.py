@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils.claims.verdict import Verdict, signed, spelled, told, unseen
-from vocabx_utils.intervals import Interval, judge, judge_all, mean_interval, shared_level, slope_interval
+from vocabx_utils.claims.verdict import Verdict, of_parts, signed, told, unseen
+from vocabx_utils.intervals import Interval, judge, mean_interval, shared_level, slope_interval
 
 HALF = 0.6
 """Ratio of times below which the time counts as halved (C13): half, and a tenth for the losses that both ways share."""
@@ -29,7 +29,7 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 """Metrics by variant, one mapping an epoch, epoch 0 first."""
 Settings = Mapping[str, Results]
 """Results by setting: `model, corpus` with what else differs after another comma, or a name of one run."""
-_SHARED_ANCHORS = {"first": "kl_pooled", "last": "kl_pooled_last"}  # validation KL at the places that the loss has
+_Comparison = tuple[str, str, str]  # two variants, and what is compared at their ends
 
 
 def judge_c1(settings: Settings) -> Verdict:
@@ -38,12 +38,10 @@ def judge_c1(settings: Settings) -> Verdict:
     It rises from both starts in the thesis, "even" from mean rows; each start has an answer of its own.
     """
 
-    def rise(name: str) -> Callable[[Results], float | None]:
-        return lambda results: (
-            math.log(results[name][-1]["kl_pooled"] / results[name][0]["kl_pooled"]) if name in results else None
-        )
+    def rise(results: Results, name: str) -> float | None:
+        return math.log(results[name][-1]["kl_pooled"] / results[name][0]["kl_pooled"]) if name in results else None
 
-    parts = {f"from {start} rows": _effects(settings, rise(f"{start}_ce")) for start in ("mean", "random")}
+    parts = {f"from {start} rows": _effects(settings, rise, f"{start}_ce") for start in ("mean", "random")}
     return _over_settings("C1", "pooled KL, end over start", parts, 1, "mean_ce, random_ce")
 
 
@@ -52,16 +50,16 @@ def judge_c2(settings: Settings) -> Verdict:
 
     The difference between two inits over that between two objectives has to lie above 1.
     """
-    inits = (("random_kl_last", "mean_kl_last"), ("random_kl_first", "mean_kl_first"))
-    objectives = (("mean_ce", "mean_kl_first"), ("mean_ce", "mean_kl_last"))
+    inits = [("random_kl_last", "mean_kl_last", "ce"), ("random_kl_first", "mean_kl_first", "ce")]
+    objectives = [("mean_ce", "mean_kl_first", "ce"), ("mean_ce", "mean_kl_last", "ce")]
 
     def ratio(results: Results) -> float | None:
-        init, objective = _first_seen(results, "ce", *inits), _first_seen(results, "ce", *objectives)
+        init, objective = _first_seen(results, inits), _first_seen(results, objectives)
         if init is None or objective is None:
             return None
         return math.log(max(abs(init), 1e-9) / max(abs(objective), 1e-9))
 
-    level, note = _levelled(settings, {name: "ce" for pair in (*inits, *objectives) for name in pair})
+    level, note = _levelled(settings, inits + objectives)
     parts = {"change of CE between first values over that between objectives": _effects(level, ratio)}
     return _over_settings("C2", "", parts, 1, "two inits of one objective and two objectives of one init", note)
 
@@ -71,14 +69,9 @@ def judge_c3(settings: Settings) -> Verdict:
 
     This is what the thesis observes. That mean rows generalise better, as it concludes, does not follow.
     """
-    keys = {f"{start}_kl_{at}": key for at, key in _SHARED_ANCHORS.items() for start in ("random", "mean")}
-    level, note = _levelled(settings, keys)
-
-    def gap(results: Results) -> float | None:
-        found = (_log_ratio(results, f"random_kl_{at}", f"mean_kl_{at}", key) for at, key in _SHARED_ANCHORS.items())
-        return next((value for value in found if value is not None), None)
-
-    parts = {"validation KL, random over mean": _effects(level, gap)}
+    anchors = [("random_kl_first", "mean_kl_first", "kl_pooled"), ("random_kl_last", "mean_kl_last", "kl_pooled_last")]
+    level, note = _levelled(settings, anchors)
+    parts = {"validation KL, random over mean": _effects(level, _first_seen, anchors)}
     return _over_settings("C3", "", parts, -1, "random and mean init under one KL objective", note)
 
 
@@ -89,16 +82,13 @@ def judge_c7(settings: Settings) -> Verdict:
     better is another question, of pass rates.
     """
 
-    def gain(name: str) -> Callable[[Results], float | None]:
-        def change(results: Results) -> float | None:
-            if name not in results or "mean_untrained" not in results:
-                return None
-            starts = [results[at][-1]["bpb"] for at in ("mean_untrained", "random_untrained") if at in results]
-            return math.log(results[name][-1]["bpb"] / min(starts))
+    def gain(results: Results, name: str) -> float | None:
+        if name not in results or "mean_untrained" not in results:
+            return None
+        starts = [results[at][-1]["bpb"] for at in ("mean_untrained", "random_untrained") if at in results]
+        return math.log(results[name][-1]["bpb"] / min(starts))
 
-        return change
-
-    parts = {name: _effects(settings, gain(name)) for name in ("mean_ce", "mean_kl_first", "mean_kl_last")}
+    parts = {name: _effects(settings, gain, name) for name in ("mean_ce", "mean_kl_first", "mean_kl_last")}
     return _over_settings("C7", "bits per byte, over untrained", parts, -1, "a trained and an untrained variant")
 
 
@@ -143,14 +133,9 @@ def judge_c13(one_forward: Sequence[float], two_forwards: Sequence[float]) -> Ve
 
 def judge_c17(settings: Settings) -> Verdict:
     """C17: a temperature and a share of CE help together: better than either and neither, in both measures."""
-    base, both = "mean_kl_last", "mean_kl_last_ce0.3_t2"
-    others = (base, "mean_kl_last_t2", "mean_kl_last_ce0.3")
-
-    def gap(other: str, key: str) -> Callable[[Results], float | None]:
-        return lambda results: _log_ratio(results, both, other, key)
-
+    both, others = "mean_kl_last_ce0.3_t2", ("mean_kl_last", "mean_kl_last_t2", "mean_kl_last_ce0.3")
     parts = {
-        f"{key} of both over {other[5:]}": _effects(settings, gap(other, key))
+        f"{key} of both over {other[5:]}": _effects(settings, _log_ratio, both, other, key)
         for key in ("bpb", "kl_last")
         for other in others
     }
@@ -159,11 +144,11 @@ def judge_c17(settings: Settings) -> Verdict:
     return _over_settings("C17", "", parts, -1, both)
 
 
-def _effects(settings: Settings, effect: Callable[[Results], float | None]) -> list[float]:
-    """One effect a pair of model and corpus; runs of one pair are averaged."""
+def _effects(settings: Settings, effect: Callable[..., float | None], *what: Any) -> list[float]:
+    """One effect, of the results of a setting and `what`, a pair of model and corpus; runs of one pair are averaged."""
     pairs: dict[str, list[float]] = {}
     for title, results in settings.items():
-        value = effect(results)
+        value = effect(results, *what)
         if value is not None and math.isfinite(value):
             pairs.setdefault(", ".join(title.split(", ")[:2]), []).append(value)
     return [float(np.mean(values)) for values in pairs.values()]
@@ -180,15 +165,15 @@ def _over_settings(
     ratios = {name: _exp(log) for name, log in logs.items()}
     answers = {name: judge(signed(log, sign)) for name, log in logs.items()}
     texts = {name: f"{name} {told(ratios[name], len(values), 'settings')}" for name, values in seen.items()}
-    reason = (f"{what}: " if what else "") + spelled(texts, answers) + note
-    return Verdict(claim, judge_all(list(answers.values())), reason, ratios, answers)
+    return of_parts(claim, f"{what}: " if what else "", texts, ratios, answers, note)
 
 
-def _levelled(settings: Settings, keys: Mapping[str, str]) -> tuple[Settings, str]:
-    """Keep the variants whose loss (by variant, its key) has levelled off; the others are named in a note.
+def _levelled(settings: Settings, compared: Sequence[_Comparison]) -> tuple[Settings, str]:
+    """Keep the variants compared whose loss has levelled off; the others are named in a note.
 
     A start and an end alone do not show it.
     """
+    keys = {name: key for *pair, key in compared for name in pair}
     level: dict[str, Results] = {}
     moving = []
     for title, results in settings.items():
@@ -214,8 +199,8 @@ def _log_ratio(results: Results, one: str, other: str, key: str) -> float | None
     return math.log(results[one][-1][key] / results[other][-1][key])
 
 
-def _first_seen(results: Results, key: str, *pairs: tuple[str, str]) -> float | None:
-    return next((found for pair in pairs if (found := _log_ratio(results, *pair, key)) is not None), None)
+def _first_seen(results: Results, compared: Sequence[_Comparison]) -> float | None:
+    return next((found for one in compared if (found := _log_ratio(results, *one)) is not None), None)
 
 
 def _exp(log: Interval) -> Interval:

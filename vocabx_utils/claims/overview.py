@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vocabx_utils import files, paths
 from vocabx_utils.claims.stored import judge_stored
-from vocabx_utils.claims.verdict import Verdict
+from vocabx_utils.claims.verdict import NAMES, RULES, Verdict
 from vocabx_utils.runs import Run, git_revision, read_provenance
 from vocabx_utils.thesis import ALSO, CLAIMS
 
@@ -19,33 +19,20 @@ FILE = "verdicts.json"
 
 @dataclass(frozen=True)
 class Setting:
-    """What one setting says about the claims, such as the quick run.
-
-    Attributes:
-        title: heading of its column.
-        date, revision: of the work that was judged, or of the judging; the revision is None outside a checkout.
-        verdicts: by claim, in the claims' order.
-    """
+    """What one setting says about the claims, such as the quick run."""
 
     name: str
-    title: str
-    date: str
-    revision: str | None
-    verdicts: Mapping[str, Verdict]
+    title: str  # heading of its column
+    date: str  # of the work that was judged, or of the judging
+    revision: str | None  # the same; None outside a checkout
+    verdicts: Mapping[str, Verdict]  # by claim, in the claims' order
 
     def write(self, folder: Path) -> Path:
         """Write `NAME.json` into a folder, such as `results/claims`, and return its path."""
         path = folder / f"{self.name}.json"
-        files.write_json(
-            path,
-            {
-                "setting": self.name,
-                "title": self.title,
-                "date": self.date,
-                "revision": self.revision,
-                "verdicts": [verdict.to_dict() for verdict in self.verdicts.values()],
-            },
-        )
+        facts = {"setting": self.name, "title": self.title, "date": self.date, "revision": self.revision}
+        verdicts = [verdict.to_dict() for verdict in self.verdicts.values()]
+        files.write_json(path, facts | {"verdicts": verdicts})
         return path
 
     def answer(self, claim: str) -> str:
@@ -104,15 +91,14 @@ def overview(settings: Sequence[Setting]) -> str:
     for claim, said in CLAIMS.items():
         answers = [setting.answer(claim) for setting in settings]
         told = [f"**{answer}**" if answer.endswith("confirmed") else answer for answer in answers]
-        lines.append([claim, said, Verdict(claim, "cannot tell", "").rule, *told])
+        lines.append([claim, said, RULES[claim], *told])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def tell(claim: str, settings: Sequence[Setting]) -> str:
     """Spell one claim in full, as Markdown: what the thesis says and also says, our rule, and what each setting saw."""
     said = f"> **The text says:** {CLAIMS[claim]}" + (f" **And also:** {ALSO[claim]}" if claim in ALSO else "")
-    lines = [f"**{Verdict(claim, 'cannot tell', '').name}**", said]
-    lines.append(f"**Our rule.** Confirmed if {Verdict(claim, 'cannot tell', '').rule}.")
+    lines = [f"**{claim} {NAMES[claim]}**", said, f"**Our rule.** Confirmed if {RULES[claim]}."]
     for setting in settings:
         reason = f": {setting.verdicts[claim].reason}" if claim in setting.verdicts else ""
         lines.append(f"- *{setting.title}* ({setting.date}): **{setting.answer(claim)}**{reason}")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from vocabx_utils.claims.verdict import Verdict, signed, spelled, told, unseen
+from vocabx_utils.claims.verdict import Verdict, of_parts, signed, spelled, told, unseen
 from vocabx_utils.intervals import Answer, Interval, judge, judge_all, mean_interval, ratio_interval, shared_level
 from vocabx_utils.names import variant_label
 
@@ -85,10 +85,10 @@ def judge_c5(
         found[name] = moved = mean_interval(change, shared_level(len(changes)))
         parts[name] = judge_all([judge(side, -STILL * abs(start)) for side in (moved, signed(moved, -1))])
         texts[name] = f"{variant_label(name)} {start:.3f} at the start, change {told(moved, change.size, sample)}"
-    reason = spelled(texts, parts)
+    alone = ""
     if expected is not None and orthogonal is not None:
-        reason += f"; the averaging alone gives {expected:.3f} ({orthogonal:.3f} for orthogonal subtokens)"
-    return Verdict("C5", judge_all(list(parts.values())), reason, found, parts)
+        alone = f"; the averaging alone gives {expected:.3f} ({orthogonal:.3f} for orthogonal subtokens)"
+    return of_parts("C5", "", texts, found, parts, alone)
 
 
 def judge_c6(sums: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike]], sample: str) -> Verdict:

@@ -28,8 +28,9 @@ def judge_stored(results: Path) -> list[Verdict]:
     full = {title: found for title, found in measured.by_setting(lines).items() if "N =" not in title}
     small = measured.by_setting(measured.read_bench(results / "phase1" / "small"))
     curves = {title: {name: row["curve"] for name, row in found.items()} for title, found in full.items()}
-    last = {title: {name: [row] for name, row in found.items()} for title, found in full.items()}
-    few_pairs = {title: {name: [row] for name, row in found.items()} for title, found in small.items()}
+    last, few_pairs = (
+        {title: {name: [row] for name, row in found.items()} for title, found in some.items()} for some in (full, small)
+    )
     directions = _directions(full)
     verdicts = [
         losses.judge_c1(curves),
@@ -47,19 +48,15 @@ def judge_stored(results: Path) -> list[Verdict]:
 
 def _directions(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> rows.Ends:
     """Mean cosines of the input rows before and after training, by variant: one line a setting."""
-    sides: dict[str, list[tuple[Mapping[str, float], Mapping[str, float]]]] = {}
+    cosines: dict[str, list[Any]] = {}
     for found in settings.values():
         for name, row in found.items():
-            sides.setdefault(name, []).append((row["cosines"][0]["input"], row["cosines"][-1]["input"]))
-    return {
-        name: (_by_place([pair[0] for pair in pairs]), _by_place([pair[1] for pair in pairs]))
-        for name, pairs in sides.items()
-    }
+            cosines.setdefault(name, []).append(row["cosines"])
 
+    def side(epochs: list[Any], at: int) -> rows.Places:
+        return {place: [lines[at]["input"][place] for lines in epochs] for place in ("first", "last")}
 
-def _by_place(lines: list[Mapping[str, float]]) -> rows.Places:
-    """Cosines by place, one value a line."""
-    return {place: [line[place] for line in lines] for place in ("first", "last")}
+    return {name: (side(epochs, 0), side(epochs, -1)) for name, epochs in cosines.items()}
 
 
 def _judge_tuned(models: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Verdict]:

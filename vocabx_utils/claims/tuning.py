@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vocabx_utils.claims.verdict import Verdict, signed, spelled, unseen
-from vocabx_utils.intervals import CONFIDENCE, Interval, judge, judge_all, shared_level
+from vocabx_utils.claims.verdict import Verdict, of_parts, signed, unseen
+from vocabx_utils.intervals import CONFIDENCE, Interval, judge, shared_level
 from vocabx_utils.measured import bits_gap
 
 Observed = Mapping[str, Mapping[str, Any]]
@@ -41,36 +41,31 @@ def judge_tuned(
     return c8, c9
 
 
-def judge_c8(with_a: Observed, without_a: Observed, steps: tuple[int, int] | None = None) -> Verdict:
+def judge_c8(with_a: Observed, without_a: Observed, steps: tuple[int, int]) -> Verdict:
     """C8: stage a is necessary. One start with and without it, compared at the end on held-out domain texts.
 
-    Args:
-        steps: optimiser steps of both in all; None where they are known to be as many.
+    Both took optimiser `steps` in all.
     """
     gap = bits_gap(with_a, without_a, "domain", CONFIDENCE)
     reason = f"with minus without stage a, bits per byte {_told(gap, with_a, 'domain')}"
     return _at_steps(Verdict("C8", judge(signed(gap, -1)), reason, {"domain": gap}), steps)
 
 
-def judge_c9(lora: Observed, full: Observed, steps: tuple[int, int] | None = None) -> Verdict:
+def judge_c9(lora: Observed, full: Observed, steps: tuple[int, int]) -> Verdict:
     """C9: LoRA (ends with stage b) beats sequential full fine-tuning (c) and forgets less; both halves have to hold.
 
-    Args:
-        steps: optimiser steps of b and of c; None where they are known to be as many.
+    Stages b and c took optimiser `steps`.
     """
     names = list(_last(lora)["bits"])
     gaps = {name: bits_gap(lora, full, name, shared_level(len(names))) for name in names}  # each can refute the claim
-    fair = steps is None or steps[0] == steps[1]
+    fair = steps[0] == steps[1]
     parts = {name: judge(signed(gap, -1)) if fair else "cannot tell" for name, gap in gaps.items()}
     texts = {name: f"{name} {_told(gap, lora, name)}" for name, gap in gaps.items()}
-    answer, reason = judge_all(list(parts.values())), f"LoRA minus full: {spelled(texts, parts)}"
-    return _at_steps(Verdict("C9", answer, reason, gaps, parts), steps)
+    return _at_steps(of_parts("C9", "LoRA minus full: ", texts, gaps, parts), steps)
 
 
-def _at_steps(verdict: Verdict, steps: tuple[int, int] | None) -> Verdict:
+def _at_steps(verdict: Verdict, steps: tuple[int, int]) -> Verdict:
     """The verdict, unless one side took more steps than the other."""
-    if steps is None:
-        return verdict
     if steps[0] == steps[1]:
         return replace(verdict, reason=f"{verdict.reason}; {steps[0]} steps each")
     reason = f"{verdict.reason}; but after {steps[0]} and {steps[1]} steps, so the steps alone may have done it"

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
-from vocabx_utils.intervals import UNSEEN, Answer, Interval, word_of
+from vocabx_utils.intervals import UNSEEN, Answer, Interval, judge_all, word_of
 from vocabx_utils.thesis import CLAIMS
 
-_NAMES = {
+NAMES = {
     "C1": "KL rises under CE",
     "C2": "final CE depends on first values, not on the objective",
     "C3": "under KL, random rows end with the lower validation KL",
@@ -29,7 +29,7 @@ _NAMES = {
     "C16": "models fail by prose instead of code",
     "C17": "temperature and a CE share help together",
 }
-_RULES = {
+RULES = {
     "C1": "under CE, pooled KL at the end over that at the start is above 1, from mean rows and from random rows",
     "C2": "once CE has levelled off, it differs more between two inits of one objective than between two objectives",
     "C3": "once KL has levelled off, that on validation texts, random over mean, is below 1",
@@ -48,6 +48,7 @@ _RULES = {
     "C16": "in every model, answers without code are more than half of those and any other class of failure",
     "C17": "both together end below either and neither, in bits per byte and in KL",
 }
+"""Claims in a few words, and what has to hold for each to be confirmed."""
 _AGREEMENT = {
     "confirmed": "Agrees with the thesis",
     "not confirmed": "Does not agree with the thesis",
@@ -63,19 +64,18 @@ class Verdict:
     claim: str  # its number, `C1` to `C17`
     answer: Answer  # "cannot tell" wherever an interval holds both answers, or nothing was measured
     reason: str  # the numbers in words, each with its interval and sample
-    # those numbers by what they belong to, such as a variant
-    effects: Mapping[str, Interval] = field(default_factory=dict)
+    effects: Mapping[str, Interval] = field(default_factory=dict)  # those numbers by what they belong to
     parts: Mapping[str, Answer] = field(default_factory=dict)  # an answer for each, where a claim has several parts
 
     @property
     def name(self) -> str:
         """The number and a few words."""
-        return f"{self.claim} {_NAMES[self.claim]}"
+        return f"{self.claim} {NAMES[self.claim]}"
 
     @property
     def rule(self) -> str:
         """What has to hold for the claim to be confirmed."""
-        return _RULES[self.claim]
+        return RULES[self.claim]
 
     @property
     def measured(self) -> bool:
@@ -117,7 +117,7 @@ class Verdict:
             ValueError: no claim of the thesis, or no answer that a rule gives.
         """
         claim, answer = str(content.get("claim", "")).split(" ")[0], cast(Answer, content.get("answer"))
-        if claim not in _RULES or answer not in get_args(Answer):
+        if claim not in RULES or answer not in get_args(Answer):
             raise ValueError(f"expected a claim from C1 to C17 and one of {get_args(Answer)}, got {dict(content)}")
         effects = content.get("effects", {})
         intervals = {name: Interval(*(_limit(found, key) for key in _LIMITS)) for name, found in effects.items()}
@@ -163,6 +163,18 @@ def spelled(texts: Mapping[str, str], answers: Mapping[str, Answer]) -> str:
     """
     differ = len(set(answers.values())) > 1
     return "; ".join(f"{text} ({answers[name]})" if differ else text for name, text in texts.items())
+
+
+def of_parts(
+    claim: str,
+    before: str,
+    texts: Mapping[str, str],
+    effects: Mapping[str, Interval],
+    parts: Mapping[str, Answer],
+    behind: str = "",
+) -> Verdict:
+    """Return the verdict on a claim whose parts all have to hold, with what is said of each between two other texts."""
+    return Verdict(claim, judge_all(list(parts.values())), f"{before}{spelled(texts, parts)}{behind}", effects, parts)
 
 
 def box(verdicts: Sequence[Verdict]) -> str:

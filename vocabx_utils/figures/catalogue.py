@@ -7,22 +7,22 @@ have no counterpart. A figure whose files a run does not have is left out with a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
 
-from vocabx_utils.figures import changes, diagrams, losses, results, rows
+from vocabx_utils import thesis
+from vocabx_utils.figures import changes, losses, results, rows
+from vocabx_utils.figures.diagrams import distillation_diagram, draw_diagram, loss_gradient_chart, pipeline_diagram
+from vocabx_utils.figures.looks import LOOKS
 from vocabx_utils.figures.strip_pictures import draw_loss_pipeline, draw_strip, draw_token_ids
-from vocabx_utils.figures.strips import aligned_strip, strip_from_pieces
-from vocabx_utils.figures.theme import Drawing, Format, note, save_figure, theme
+from vocabx_utils.figures.strips import Strip, aligned_strip, strip_from_pieces
+from vocabx_utils.figures.theme import Drawing, Format, figure_of, note, save_figure, theme
 from vocabx_utils.files import read_json, read_jsonl
 from vocabx_utils.rows import Matrix
 from vocabx_utils.runs import MissingStageError, Run
-from vocabx_utils.thesis import ALIGNMENT_EXAMPLE, POSITION_MAPPING, TOKENIZATION_TABLE, AlignmentExample
 from vocabx_utils.vocabulary.alignment import AlignedText, align_ids, align_texts
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
@@ -54,7 +54,7 @@ def draw_figures(
     run: Run, folder: Path, specs: Iterable[FigureSpec] | None = None, formats: Sequence[Format] = ("svg", "png")
 ) -> list[Outcome]:
     """Draw figures (all of `FIGURES` if none are named) of a run into a folder, with `alt.json`; one outcome each."""
-    theme("notebook")
+    theme()
     outcomes = []
     for spec in FIGURES if specs is None else specs:
         try:
@@ -66,16 +66,6 @@ def draw_figures(
         plt.close(drawing.figure)
         outcomes.append(Outcome(spec.name, tuple(paths)))
     return outcomes
-
-
-def _drawing(ax: Axes, alt: str) -> Drawing:
-    figure = ax.get_figure(root=True)
-    assert figure is not None  # axes that we made
-    return Drawing(figure, alt)
-
-
-def _diagram(_: Run, draw: Callable[..., Axes]) -> Drawing:
-    return diagrams.draw_diagram(draw)
 
 
 def _variants(run: Run, stage: str) -> list[str]:
@@ -120,14 +110,6 @@ def _curves(run: Run, *, blocks_moved: bool) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _finetuning(run: Run) -> Drawing:
-    return losses.draw_finetuning(_curves(run, blocks_moved=False))
-
-
-def _sequential(run: Run) -> Drawing:
-    return losses.draw_sequential(_curves(run, blocks_moved=True))
-
-
 def _results(run: Run) -> Drawing:
     bits = pd.read_csv(run.require("05", "bits_per_byte.csv"))
     path = run.folder / "05_benchmark_evaluation" / "table.csv"  # only where answers could be executed
@@ -160,20 +142,25 @@ def _extension(run: Run) -> Extension:
     return load_extension(run.require("01", "extension/original").parent)
 
 
-def _telling_line(run: Run) -> tuple[Extension, AlignedText]:
-    """The validation line of code with the most new tokens among the short ones, aligned."""
-    extension = _extension(run)
+def _code_lines(run: Run) -> list[str]:
+    """Lines of code of the validation split that are long enough to say something, sorted."""
     pairs = read_jsonl(run.require("01", "splits/validation.jsonl"))
     lines = sorted({line.strip() for pair in pairs for line in pair["answer"].splitlines()})
-    found = align_texts(extension, [line for line in lines if 20 <= len(line) <= _LONGEST_LINE])
-    if not found:
-        raise MissingStageError(f"The validation split of run {run.name!r} has no line that is short enough to draw.")
-    return extension, max(found, key=lambda aligned: int((aligned.extended_ids >= extension.V).sum()))
+    return [line for line in lines if len(line) >= _SHORTEST_LINE]
 
 
 def _tokenization(run: Run) -> Drawing:
-    strip = aligned_strip(*_telling_line(run))
-    return _drawing(draw_strip(strip, indices=True), f"Two tokenizations of one line of code. {strip.summary}")
+    """The validation line of code with the most new tokens among the short ones."""
+    extension = _extension(run)
+    found = align_texts(extension, [line for line in _code_lines(run) if len(line) <= _LONGEST_LINE])
+    if not found:
+        raise MissingStageError(f"The validation split of run {run.name!r} has no line that is short enough to draw.")
+    strip = aligned_strip(extension, max(found, key=lambda text: int((text.extended_ids >= extension.V).sum())))
+    return _pictured(strip, "Two tokenizations of one line of code.")
+
+
+def _pictured(strip: Strip, words: str) -> Drawing:
+    return Drawing(figure_of(draw_strip(strip, indices=True)), f"{words} {strip.summary}")
 
 
 def _tokenization_process(run: Run) -> Drawing:
@@ -181,7 +168,7 @@ def _tokenization_process(run: Run) -> Drawing:
     extension = _extension(run)
     ways: list[tuple[str, list[str], list[int], set[int]]] = []
     if _new_tokens(extension, _PROCESS_TEXT):
-        text, published = _PROCESS_TEXT, zip(*TOKENIZATION_TABLE, strict=True)
+        text, published = _PROCESS_TEXT, zip(*thesis.TOKENIZATION_TABLE, strict=True)
         ways.append(("thesis", *map(list, published), set()))  # type: ignore[arg-type]
     else:
         text = _short_line(run, extension)
@@ -192,22 +179,20 @@ def _tokenization_process(run: Run) -> Drawing:
         ways.append((name, pieces, coded["input_ids"], new))
     ax = draw_token_ids(ways)
     (_, original, _, _), (_, extended, _, fresh) = ways[-2:]
-    published_too = (
-        " The thesis's table (tab:tokenization_process) leaves out the end of the text; its ids are of another "
-        "tokenizer."
-    )
-    note(
-        ax,
+    words = (
         f"One text, n = {len(original)} original and {len(extended)} extended tokens, and below each its id. "
-        f"{chr(0x25C6)} new: its id is {extension.V:,} or more, for the original ids end there."
-        + (published_too if len(ways) > 2 else ""),
+        f"{LOOKS['new'].mark} new: its id is {extension.V:,} or more, for the original ids end there."
     )
+    if len(ways) > 2:
+        words += " The thesis's table (tab:tokenization_process) leaves out the end of the text; its ids are of "
+        words += "another tokenizer."
+    note(ax, words)
     alt = (
         f"The text {text.strip()} cut into tokens with their ids, one row for each tokenizer: {len(original)} tokens "
         f"under the original and {len(extended)} under the extended tokenizer of run {run.name}, {len(fresh)} of them "
         "new, with ids behind all original ones."
     )
-    return _drawing(ax, alt)
+    return Drawing(figure_of(ax), alt)
 
 
 def _new_tokens(extension: Extension, text: str) -> int:
@@ -215,11 +200,9 @@ def _new_tokens(extension: Extension, text: str) -> int:
 
 
 def _short_line(run: Run, extension: Extension) -> str:
-    """The shortest validation line of code with a new token that is long enough to say something."""
-    pairs = read_jsonl(run.require("01", "splits/validation.jsonl"))
-    lines = sorted({line.strip() for pair in pairs for line in pair["answer"].splitlines()}, key=lambda s: (len(s), s))
-    for line in lines:
-        if len(line) >= _SHORTEST_LINE and line.isascii() and _new_tokens(extension, line):
+    """The shortest line of code with a new token, in plain letters."""
+    for line in sorted(_code_lines(run), key=len):
+        if line.isascii() and _new_tokens(extension, line):
             return line
     raise MissingStageError(f"The validation split of run {run.name!r} has no line with a new token.")
 
@@ -235,7 +218,7 @@ def _loss_pipeline(run: Run) -> Drawing:
         f"{extension.N} new rows of the student's logits are cut off, and KL is taken column by column; its mean here "
         f"is {sum(found) / len(found):.3f} nats."
     )
-    return _drawing(axes[0], alt)
+    return Drawing(figure_of(axes[0]), alt)
 
 
 def _measured_window(run: Run) -> tuple[Extension, AlignedText, dict[tuple[int, int], float]]:
@@ -250,38 +233,44 @@ def _measured_window(run: Run) -> tuple[Extension, AlignedText, dict[tuple[int, 
     return extension, align_ids(extension, *windows[chosen].values()), kl
 
 
-def _example(_: Run, example: AlignmentExample, name: str) -> Drawing:
-    strip = strip_from_pieces(example.original, example.extended)
-    return _drawing(draw_strip(strip, indices=True), f"{name} of the thesis ({example.label}). {strip.summary}")
+def _example(example: thesis.AlignmentExample, name: str) -> Drawing:
+    return _pictured(strip_from_pieces(example.original, example.extended), f"{name} of the thesis ({example.label}).")
 
-
-_alignment_example = partial(_example, example=ALIGNMENT_EXAMPLE, name="Worked example of the token mapping")
-_position_mapping = partial(_example, example=POSITION_MAPPING, name="Example of position mapping")
 
 FIGURES: tuple[FigureSpec, ...] = (
-    FigureSpec("pipeline", "fig:complete_pipeline", partial(_diagram, draw=diagrams.pipeline_diagram)),
-    FigureSpec("self_distillation", "fig:algo1", partial(_diagram, draw=diagrams.distillation_diagram)),
-    FigureSpec("loss_gradient", "fig:loss_gradient", partial(_diagram, draw=diagrams.loss_gradient_chart)),
-    FigureSpec("phase1_ce", "fig:phase1_ce_loss", partial(_phase1, key="ce")),
-    FigureSpec("phase1_kl", "fig:phase1_kl_loss", partial(_phase1, key="kl_identical")),
-    FigureSpec("phase1_kl_last", "", partial(_phase1, key="kl_last")),
-    FigureSpec("phase1_kl_pooled", "fig:phase1_kl_loss", partial(_phase1, key="kl_pooled")),
-    FigureSpec("finetuning", "fig:finetune_loss", _finetuning),
-    FigureSpec("sequential", "fig:sequential_finetune", _sequential),
+    FigureSpec("pipeline", "fig:complete_pipeline", lambda _: draw_diagram(pipeline_diagram)),
+    FigureSpec("self_distillation", "fig:algo1", lambda _: draw_diagram(distillation_diagram)),
+    FigureSpec("loss_gradient", "fig:loss_gradient", lambda _: draw_diagram(loss_gradient_chart)),
+    FigureSpec("phase1_ce", "fig:phase1_ce_loss", lambda run: _phase1(run, "ce")),
+    FigureSpec("phase1_kl", "fig:phase1_kl_loss", lambda run: _phase1(run, "kl_identical")),
+    FigureSpec("phase1_kl_last", "", lambda run: _phase1(run, "kl_last")),
+    FigureSpec("phase1_kl_pooled", "fig:phase1_kl_loss", lambda run: _phase1(run, "kl_pooled")),
+    FigureSpec("finetuning", "fig:finetune_loss", lambda run: losses.draw_finetuning(_curves(run, blocks_moved=False))),
+    FigureSpec(
+        "sequential", "fig:sequential_finetune", lambda run: losses.draw_sequential(_curves(run, blocks_moved=True))
+    ),
     FigureSpec("sequential_published", "fig:sequential_finetune", lambda _: losses.draw_sequential_published()),
     FigureSpec("results", "tab:combined_results", _results),
     FigureSpec("results_published", "tab:combined_results", lambda _: results.draw_published_results()),
-    FigureSpec("input_cosines", "fig:embedding_similarity", partial(_cosines, matrix="input")),
-    FigureSpec("head_cosines", "fig:head_similarity", partial(_cosines, matrix="head")),
-    FigureSpec("input_cosines_by_length", "", partial(_groups, matrix="input", grouping="subtokens")),
-    FigureSpec("input_cosines_by_count", "", partial(_groups, matrix="input", grouping="frequency")),
-    FigureSpec("head_cosines_by_length", "", partial(_groups, matrix="head", grouping="subtokens")),
-    FigureSpec("head_cosines_by_count", "", partial(_groups, matrix="head", grouping="frequency")),
+    FigureSpec("input_cosines", "fig:embedding_similarity", lambda run: _cosines(run, "input")),
+    FigureSpec("head_cosines", "fig:head_similarity", lambda run: _cosines(run, "head")),
+    FigureSpec("input_cosines_by_length", "", lambda run: _groups(run, "input", "subtokens")),
+    FigureSpec("input_cosines_by_count", "", lambda run: _groups(run, "input", "frequency")),
+    FigureSpec("head_cosines_by_length", "", lambda run: _groups(run, "head", "subtokens")),
+    FigureSpec("head_cosines_by_count", "", lambda run: _groups(run, "head", "frequency")),
     FigureSpec("causal", "", _causal),
     FigureSpec("layers", "", lambda run: changes.draw_layers(_analysed(run, "layers.csv"))),
     FigureSpec("tokenization", "fig:tokenization", _tokenization),
     FigureSpec("tokenization_process", "tab:tokenization_process", _tokenization_process),
     FigureSpec("loss_pipeline", "fig:complete_loss_pipeline", _loss_pipeline),
-    FigureSpec("alignment_example", "alg:token-mapping", _alignment_example),
-    FigureSpec("position_mapping", "tab:awedist_mappings", _position_mapping),
+    FigureSpec(
+        "alignment_example",
+        "alg:token-mapping",
+        lambda _: _example(thesis.ALIGNMENT_EXAMPLE, "Worked example of the token mapping"),
+    ),
+    FigureSpec(
+        "position_mapping",
+        "tab:awedist_mappings",
+        lambda _: _example(thesis.POSITION_MAPPING, "Example of position mapping"),
+    ),
 )

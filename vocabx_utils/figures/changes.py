@@ -15,7 +15,16 @@ from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from vocabx_utils.analysis.mechanisms import CausalTest, gaussian_top_k_share
 from vocabx_utils.figures.looks import visible
-from vocabx_utils.figures.theme import WIDEST, Drawing, cycle_style, new_axes, note, variant_style, whole_epochs
+from vocabx_utils.figures.theme import (
+    WIDEST,
+    Drawing,
+    cycle_style,
+    new_axes,
+    note,
+    plain_ticks,
+    variant_style,
+    whole_epochs,
+)
 from vocabx_utils.names import variant_label
 
 _PLACES = {
@@ -27,15 +36,15 @@ _PLACES = {
 """Distances of `divergence.hidden_similarity` in words."""
 _NO_KL = 0.01
 """Nats below which two predictions count as the same, on a logarithmic scale of colours."""
-_KEPT = {"top": "largest coordinates", "random": "random coordinates", "principal": "principal directions"}
+_KEPT = {"top": "largest coordinates", "random": "random coordinates"}
 
 
-def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int, ax: Axes | None = None) -> Axes:
+def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int) -> Axes:
     """Draw how much of the learned change the k largest coordinates hold: `mechanisms.top_k_share` by variant.
 
     Medians and middle 50 % of the tokens; the black line is what independent normal coordinates would give.
     """
-    ax = new_axes(ax)
+    _, ax = plt.subplots()
     for variant, values in shares.items():
         low, middle, high = np.nanquantile(values, [0.25, 0.5, 0.75], axis=0)
         style = variant_style(variant)
@@ -50,9 +59,7 @@ def share_chart(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: int,
 def _powers(ax: Axes, ks: Sequence[int]) -> None:
     """Make the horizontal axis logarithmic, with plain numbers at no more of the values than there is room for."""
     ax.set_xscale("log", base=2)
-    shown = list(ks)[:: 1 + (len(ks) - 1) // 9]
-    ax.set_xticks(shown, [str(k) for k in shown])
-    ax.minorticks_off()
+    plain_ticks(ax, ks[:: 1 + (len(ks) - 1) // 9], "{}")
 
 
 def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> Axes:
@@ -71,16 +78,11 @@ def causal_chart(test: CausalTest, ax: Axes | None = None, title: str = "") -> A
         ax.annotate(text, (float(side == "right"), value), beside, va="bottom" if side == "right" else "top", **place)
     _powers(ax, sorted(test.table["k"].unique()))
     ax.margins(y=0.08)
-    ax.set(xlabel=f"{_what(test.table)} kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
+    ax.set(xlabel=f"coordinates kept, k of D = {test.width}", ylabel="KL (nats per position)", title=title)
     return ax
 
 
-def _what(table: pd.DataFrame) -> str:
-    """Name what is kept: coordinates, and directions where the table has those."""
-    return "coordinates or directions" if "principal" in set(table["keep"]) else "coordinates"
-
-
-def draws_note(table: pd.DataFrame) -> str:
+def _draws_note(table: pd.DataFrame) -> str:
     """Say how often a `CausalTest` drew random coordinates, and with that what the band around their curve is."""
     draws = int(table.loc[table["keep"] == "random", "draw"].nunique())
     if draws < 2:
@@ -105,24 +107,20 @@ def draw_causal(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> 
         needed.append(f"{variant_label(variant)} {found} (KL {test.kl_start:.3f} to {test.kl_end:.3f})")
     _label_left(axes.values())
     first = next(iter(axes.values()))
-    handles, labels = first.get_legend_handles_labels()
-    if room:
-        room.legend(handles, labels, loc="center", title="kept of the change")
-    else:
-        fig.legend(handles, labels, loc="outside right center", title="kept of the change")
+    place: Any = "center" if room else "outside right center"
+    (room or fig).legend(*first.get_legend_handles_labels(), loc=place, title="kept of the change")
     positions, left_out = facts[next(iter(axes))]["positions"], _left_out(axes, facts)
-    note(first, f"Lower is better. n = {positions} positions. {draws_note(table)}{left_out}")
+    note(first, f"Lower is better. n = {positions} positions. {_draws_note(table)}{left_out}")
     alt = (
-        f"Line charts of KL against the number of {_what(table)} of the learned change that are kept, a panel for each "
+        "Line charts of KL against the number of coordinates of the learned change that are kept, a panel for each "
         "variant, with lines at the KL of the initial and of the trained rows. Coordinates for 90 % of the gain: "
         f"{'; '.join(needed)}.{left_out}"
     )
     return Drawing(fig, alt)
 
 
-def _left_out(drawn: Iterable[str], measured: Iterable[str]) -> str:
-    shown = set(drawn)
-    if not (rest := [variant_label(name) for name in measured if name not in shown]):
+def _left_out(drawn: Mapping[str, Axes], measured: Iterable[str]) -> str:
+    if not (rest := [variant_label(name) for name in measured if name not in drawn]):
         return ""
     return f" Measured too, and not drawn so that the panels keep their size: {'; '.join(rest)}."
 
@@ -161,22 +159,16 @@ def _label_left(axes: Iterable[Axes]) -> None:
             ax.set_ylabel("")
 
 
-def layer_chart(table: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw how similar student and teacher are by layer (`hidden_similarity`), one curve for each place."""
-    ax = new_axes(ax)
-    for at, (place, part) in enumerate(table.groupby("place", sort=False)):
-        label = f"{_PLACES.get(str(place), place)} (n = {part['n'].max()})"
-        ax.plot(part["layer"], part["cosine"], **cycle_style(at), markevery=2, label=label)
-    whole_epochs(ax)
-    ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=title)
-    return ax
-
-
 def draw_layers(table: pd.DataFrame) -> Drawing:
-    """Draw the similarity of hidden states (`divergence.hidden_similarity`), one panel for each variant."""
+    """Draw `divergence.hidden_similarity` by layer, one panel for each variant, one curve for each place."""
     axes, fig, room = _panels(table, 4.0)
     for variant, ax in axes.items():
-        layer_chart(table[table["variant"] == variant], ax, variant_label(variant))
+        places = table[table["variant"] == variant].groupby("place", sort=False)
+        for at, (place, part) in enumerate(places):
+            label = f"{_PLACES.get(str(place), place)} (n = {part['n'].max()})"
+            ax.plot(part["layer"], part["cosine"], **cycle_style(at), markevery=2, label=label)
+        whole_epochs(ax)
+        ax.set(xlabel="layer (0: embedding)", ylabel="cosine, student to teacher", title=variant_label(variant))
     first = next(iter(axes.values()))
     (room or first).legend(*first.get_legend_handles_labels(), loc="lower right", title="hidden state at the")
     note(first, "1: student and teacher have the same state. Mean over positions (no bands), n in the legend.")

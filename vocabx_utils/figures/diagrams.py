@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes
+from vocabx_utils.figures.theme import PALETTE, Drawing, figure_of
 from vocabx_utils.thesis import AXES
 
 _SMALL = 9  # points
 _PLAIN, _MARKED, _TEACHER = "#e8eef5", "#ffe3c2", "#e3f1e7"
 
 
-def loss_gradient_chart(ax: Axes | None = None) -> Axes:
+def loss_gradient_chart() -> Axes:
     """Draw −ln p, its gradient magnitude 1/p, and the squared error beside it (thesis, `fig:loss_gradient`)."""
-    ax = new_axes(ax)
+    _, ax = plt.subplots()
     limits = AXES["fig:loss_gradient"]
     p = np.linspace(0.005, 1, 400)
     curves = (
@@ -37,9 +37,9 @@ def loss_gradient_chart(ax: Axes | None = None) -> Axes:
     return ax
 
 
-def pipeline_diagram(ax: Axes | None = None) -> Axes:
+def pipeline_diagram() -> Axes:
     """Draw what each notebook takes and gives, and which parts move, for the thesis's `fig:complete_pipeline`."""
-    ax = _canvas(ax, 9.4, 3.3)
+    ax = _canvas(9.4, 3.3)
     boxes = (
         ("01\nnew tokens", "num + py → numpy:\nN merges are\nappended to V ids", _MARKED),
         ("02\nalignment", "where have both\nread the same\nbytes?", _MARKED),
@@ -63,9 +63,9 @@ def pipeline_diagram(ax: Axes | None = None) -> Axes:
     return ax
 
 
-def distillation_diagram(ax: Axes | None = None) -> Axes:
+def distillation_diagram() -> Axes:
     """Draw two readings of one text by one frozen model, and the losses (thesis: `fig:algo1` with its algorithms)."""
-    ax = _canvas(ax, 9.6, 3.9)
+    ax = _canvas(9.6, 3.9)
     for y, who, tokens, color in (
         (2.55, "teacher reads\n4 tokens", (" num", "py", " as", " np"), _TEACHER),
         (0.75, "student reads\n3 tokens", (" numpy", " as", " np"), _PLAIN),
@@ -75,7 +75,7 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
             new = token == " numpy"
             width = 1.42 if new else 0.68
             x = 1.35 + 0.74 * (at + (1 if who.startswith("student") and at else 0))
-            _box(ax, x, y, width, 0.7, token.replace(" ", "·"), _MARKED if new else "white", mono=True)
+            _box(ax, x, y, width, 0.7, token.replace(" ", "·"), _MARKED if new else "white", family="DejaVu Sans Mono")
         _arrow(ax, (4.34, y + 0.35), (4.64, y + 0.35))
         _box(ax, 4.68, y, 1.5, 0.7, "the same\nfrozen model", color)
         _arrow(ax, (6.22, y + 0.35), (6.52, y + 0.35))
@@ -95,7 +95,7 @@ def distillation_diagram(ax: Axes | None = None) -> Axes:
     return ax
 
 
-_ALT: dict[Callable[..., Axes], str] = {
+_ALT: dict[Callable[[], Axes], str] = {
     pipeline_diagram: (
         "Diagram of the series: a pretrained model passes through new tokens (01), alignment (02), phase 1 (03), "
         "fine-tuning (04) and evaluation (05); until phase 1 it stays as it is but for the rows of its new tokens. "
@@ -115,29 +115,24 @@ _ALT: dict[Callable[..., Axes], str] = {
 """Each diagram with its alternative text."""
 
 
-def draw_diagram(diagram: Callable[..., Axes]) -> Drawing:
+def draw_diagram(diagram: Callable[[], Axes]) -> Drawing:
     """Draw one of the diagrams of this module, with its alternative text."""
-    figure = diagram().get_figure(root=True)
-    assert isinstance(figure, Figure)  # one that it made
-    return Drawing(figure, _ALT[diagram])
+    return Drawing(figure_of(diagram()), _ALT[diagram])
 
 
-def _canvas(ax: Axes | None, width: float, height: float) -> Axes:
+def _canvas(width: float, height: float) -> Axes:
     """Axes without an axis, an inch for each unit."""
-    ax = new_axes(ax, figsize=(width, height))
+    _, ax = plt.subplots(figsize=(width, height))
     ax.set(xlim=(0, width), ylim=(-0.15, height - 0.15))
     ax.axis("off")
     return ax
 
 
-def _box(
-    ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, *, mono: bool = False
-) -> None:
+def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str, **words: Any) -> None:
     style = "round,pad=0,rounding_size=0.08"
     edge = 2.2 if color == _MARKED else 1.0  # what is new stands out in grey too
-    family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
     ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, facecolor=color, edgecolor="0.3", lw=edge))
-    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", family=family)
+    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", **words)
 
 
 def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -14,22 +14,25 @@ from matplotlib.lines import Line2D
 
 from vocabx_utils.figures.labels import name_points
 from vocabx_utils.figures.looks import drawable
+from vocabx_utils.figures.patterns import lowest_pattern
 from vocabx_utils.figures.theme import (
     ADVISED_COLOR,
     BASE_COLOR,
     FAINT,
+    LEAST_KL,
     PALETTE,
     WIDEST,
     Drawing,
     cycle_style,
     legend_above,
+    log_axes,
     note,
+    plain_ticks,
 )
 from vocabx_utils.glyphs import visible
 from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS, RECIPE_COLUMNS, RECIPES, REFERENCE_RECIPES, recipe_setting
 from vocabx_utils.names import variant_label
 
-_FLOOR = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
 _NAMED = 5  # tokens whose text stands beside their point
 _FAR = 3.0  # runs further from the best than so many times the median run are not drawn
 _TICKS = [digit * power for power in (1e-3, 1e-2, 0.1, 1.0, 10.0) for digit in (1, 1.5, 2, 3, 5, 7)]
@@ -52,8 +55,7 @@ def draw_phrases(table: pd.DataFrame, told: int = 800) -> Drawing:
             line = rows[rows["strategy"] == strategy].sort_values("n")
             ax.plot(line["n"], line["saved_percent"], label=strategy, **cycle_style(k))
         ax.set(title=f"{tokenizer}, {corpus}", xscale="log")
-        ax.set_xticks(sorted(table["n"].unique()), [f"{n:,}" for n in sorted(table["n"].unique())])
-        ax.minorticks_off()
+        plain_ticks(ax, sorted(table["n"].unique()), "{:,}")
         at = rows[rows["n"] == told].set_index("strategy")["saved_percent"]
         if len(at):
             listed = ", ".join(f"{value:.1f} % ({strategy})" for strategy, value in at.items())
@@ -79,7 +81,7 @@ def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
         variant: the trained variant, for the caption.
     """
     seen = tokens.dropna(subset=["kl_start", "kl_end"])
-    start, end = (seen[name].clip(lower=_FLOOR).to_numpy() for name in ("kl_start", "kl_end"))
+    start, end = (seen[name].clip(lower=LEAST_KL).to_numpy() for name in ("kl_start", "kl_end"))
     better = end < start
     fig, ax = plt.subplots(figsize=(6.4, 4.6))
     limits = [0.7 * min(start.min(), end.min()), 1.5 * max(start.max(), end.max())]
@@ -87,11 +89,9 @@ def draw_token_gains(tokens: pd.DataFrame, variant: str) -> Drawing:
     for kind, chosen, colour, marker in (("fell", better, PALETTE[0], "o"), ("did not fall", ~better, PALETTE[4], "X")):
         label = f"KL {kind}: n = {chosen.sum()}"
         ax.scatter(start[chosen], end[chosen], color=colour, marker=marker, s=34, label=label)
-    ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits)
+    log_axes(ax, limits, limits)
     ax.set(xlabel="KL before training (nats)", ylabel="KL after training (nats)")
     ax.set_title("How far student and teacher differ after each new token")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter("{x:g}")
     ax.legend(loc="upper left")
     note(ax, f"{variant_label(variant)}; validation, n = {len(seen)} new tokens, KL after the token. Line: no change.")
     worst = np.argsort(-end)[:_NAMED]
@@ -138,9 +138,7 @@ def draw_frontier(
         ax.set(title="\n".join(recipe_setting(setting)), xlabel=f"{RECIPE_COLUMNS['kl_last']} (nats)")
         ax.set(ylabel="bits per byte above base", xscale="log")
         low, high = ax.get_xlim()
-        ticks = [tick for tick in _TICKS if low <= tick <= high]
-        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        ax.minorticks_off()
+        plain_ticks(ax, (tick for tick in _TICKS if low <= tick <= high))
         told += _best_families(setting, whole) if search else _best_rows(setting, found)
     for ax in axes.flat[len(sweeps) :]:
         ax.set_axis_off()
@@ -220,9 +218,8 @@ def _sizes(pale: float, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 def _best_families(setting: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return []
-    best = {key: RECIPES[min(rows, key=lambda row: row[key])["family"]] for key in ("kl_last", "bpb")}
-    place = ", ".join(recipe_setting(setting))
-    return [f"{place}: “{best['kl_last']}” has the lowest KL and “{best['bpb']}” the fewest bits per byte."]
+    lowest = lowest_pattern((f"“{RECIPES[row['family']]}”", row) for row in rows)
+    return [f"{', '.join(recipe_setting(setting))}: {lowest}"]
 
 
 def _best_rows(setting: str, found: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
+
+from vocabx_utils.figures.theme import figure_of
 
 FloatArray = npt.NDArray[np.float64]
 _AWAY = (4.0, 10.0)  # points of type between a place and its name
@@ -27,30 +28,22 @@ def name_points(ax: Axes, points: FloatArray, names: dict[int, str], *, radius: 
         radius: of a drawn point, in points of type.
         text: how the names look, such as `color`.
     """
-    figure = ax.get_figure(root=True)
-    assert figure is not None
+    figure = figure_of(ax)
     figure.draw_without_rendering()  # lays the axes out, so that pixels are those of the drawn figure
     pixel = figure.dpi / 72
     centres = ax.transData.transform(points)
     marks = [Bbox.from_bounds(x - r, y - r, 2 * r, 2 * r) for r in [radius * pixel] for x, y in centres]
     taken: list[Bbox] = []
     for row, name in names.items():
-        found = [_annotate(ax, points[row], name, side, away, text) for away, side in product(_AWAY, _SIDES)]
-        boxes = [label.get_window_extent() for label in found]
-        costs = [_cost(box, marks, taken, ax.get_window_extent()) for box in boxes]
-        best = int(np.argmin(costs))  # of equals the first
-        taken.append(boxes[best])
-        for at, label in enumerate(found):
-            if at != best:
-                label.remove()
-
-
-def _annotate(
-    ax: Axes, point: FloatArray, name: str, side: tuple[int, int], away: float, text: dict[str, Any]
-) -> Annotation:
-    (x, y), horizontal, vertical = side, _ALIGN[0][side[0]], _ALIGN[1][side[1]]
-    look: dict[str, Any] = {"ha": horizontal, "va": vertical, "fontsize": "small", **text}
-    return ax.annotate(name, tuple(point), (x * away, y * away), textcoords="offset points", **look)
+        tried = {}
+        for away, (x, y) in product(_AWAY, _SIDES):
+            look: dict[str, Any] = {"ha": _ALIGN[0][x], "va": _ALIGN[1][y], "fontsize": "small", **text}
+            label = ax.annotate(name, tuple(points[row]), (x * away, y * away), textcoords="offset points", **look)
+            tried[label] = label.get_window_extent()
+        best = min(tried, key=lambda label: _cost(tried[label], marks, taken, ax.get_window_extent()))  # the first
+        taken.append(tried.pop(best))
+        for label in tried:
+            label.remove()
 
 
 def _cost(box: Bbox, marks: Sequence[Bbox], taken: Sequence[Bbox], inside: Bbox) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from vocabx_utils.glyphs import visible as visible
-from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.spelling import Spelling, spelling_of
 
 Kind = Literal["same", "merged", "new", "recut", "special"]
 
@@ -51,6 +51,11 @@ LOOKS: dict[Kind, Look] = {
 INK = "#1a1a1a"
 
 
+def spell_token(spelling: Spelling, index: int) -> str:
+    """Spell one token id so that nothing is invisible; a special token shows its name."""
+    return spelling.pieces[index] if spelling.is_control[index] else visible(spelling.raws[index])
+
+
 def visible_tokens(tokenizer: Any, ids: Iterable[int]) -> str:
     """Spell token ids so that nothing is invisible, with a bar between two; special tokens show their name.
 
@@ -61,9 +66,7 @@ def visible_tokens(tokenizer: Any, ids: Iterable[int]) -> str:
         '·skip | na | ='
     """
     spelling = spelling_of(tokenizer)
-    return " | ".join(
-        spelling.pieces[i] if spelling.is_control[i] else visible(spelling.raws[i]) for i in map(int, ids)
-    )
+    return " | ".join(spell_token(spelling, int(i)) for i in ids)
 
 
 def drawable(text: str) -> str:

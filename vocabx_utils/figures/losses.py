@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -12,10 +12,12 @@ from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
 from vocabx_utils.figures.theme import (
+    LEAST_KL,
     Drawing,
     cycle_style,
     legend_above,
     legend_by_end,
+    log_axes,
     new_axes,
     note,
     variant_style,
@@ -30,21 +32,15 @@ Curves = Mapping[str, pd.DataFrame]
 
 _NATS = "cross-entropy (nats per token)"
 _POSITION = "KL (nats per position)"
+_DIFFER = "How far student and teacher differ"
 _BESIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
 _ONE_RUN = "one run for each variant (no bands)"
-_LEAST = 1e-3  # nats: a KL of 0 has no place on a logarithmic axis
-
 
 _METRICS: dict[str, tuple[str, str, tuple[str, ...], str | None]] = {
     "ce": ("How well the next token is predicted", _NATS, ("n_old_targets", "n_new_targets"), "train_ce"),
-    "kl_identical": ("How far student and teacher differ after a token both have", _POSITION, ("n_identical",), None),
-    "kl_last": ("How far student and teacher differ after a new token", _POSITION, ("n_last",), None),
-    "kl_pooled": (
-        "How far student and teacher differ, pooled as in the thesis",
-        _POSITION,
-        ("n_identical", "n_first"),
-        None,
-    ),
+    "kl_identical": (f"{_DIFFER} after a token both have", _POSITION, ("n_identical",), None),
+    "kl_last": (f"{_DIFFER} after a new token", _POSITION, ("n_last",), None),
+    "kl_pooled": (f"{_DIFFER}, pooled as in the thesis", _POSITION, ("n_identical", "n_first"), None),
 }
 """Validation metrics: title, unit, the counts of their positions, and the name on training data if that is drawn."""
 
@@ -157,30 +153,27 @@ def _shift(curve: pd.DataFrame, places: Mapping[str, tuple[int, int]]) -> pd.Ser
     return moved
 
 
-def loss_chart(
-    curves: Curves, ax: Axes | None = None, *, splits: bool = True, marked: Collection[str] = ("a",)
-) -> Axes:
+def loss_chart(curves: Curves, ax: Axes | None = None) -> Axes:
     """Draw training losses solid and validation losses dashed, one epoch after the other through all stages.
 
-    All curves share one axis: one that enters at a later stage begins there. With `splits` the legend names both lines
-    of a variant. The end of a `marked` stage, if another follows, is dotted and named.
+    All curves share one axis: one that enters at a later stage begins there. The end of stage a, if another follows, is
+    dotted and named.
     """
     ax = new_axes(ax)
     places = _places(curves)
     for name, curve in curves.items():
-        label, epochs = variant_label(name), _shift(curve, places)
-        for key, line in (("train", "-"), ("validation", "--")):
+        epochs = _shift(curve, places)
+        for key, line, label in (("train", "-", variant_label(name)), ("validation", "--", None)):
             known = np.isfinite(curve[key])
-            shown = f"{label}, {key}" if splits else label if key == "train" else None
             if known.any():
-                style = variant_style(name) | {"linestyle": line}
-                ax.plot(epochs[known], curve[key][known], **style, label=shown)
+                style = variant_style(name) | {"linestyle": line, "label": label}
+                ax.plot(epochs[known], curve[key][known], **style)
     ax.margins(y=0.1)
-    for stage, (_, end) in list(places.items())[:-1]:
-        if stage in marked:
-            ax.axvline(end, color="0.4", ls=":", marker="", lw=1)
-            beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-            ax.annotate(f"end of stage {stage} ", (end, 1), (-2, -2), ha="right", va="top", fontsize="small", **beside)
+    if "a" in places and len(places) > 1:
+        end = places["a"][1]
+        ax.axvline(end, color="0.4", ls=":", marker="", lw=1)
+        beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        ax.annotate("end of stage a ", (end, 1), (-2, -2), ha="right", va="top", fontsize="small", **beside)
     whole_epochs(ax)
     ax.set(xlabel="epoch (stages one after the other)", ylabel=_NATS)
     return ax
@@ -189,7 +182,7 @@ def loss_chart(
 def draw_finetuning(curves: Curves) -> Drawing:
     """Draw variants that went through stages a and b: embedding and head, then LoRA."""
     fig, ax = plt.subplots(figsize=(9.2, 4.2))
-    loss_chart(curves, ax, splits=False).set_title("Fine-tuning: embedding and head (stage a), then LoRA (stage b)")
+    loss_chart(curves, ax).set_title("Fine-tuning: embedding and head (stage a), then LoRA (stage b)")
     legend_by_end(ax, **_BESIDE)
     note(
         ax,
@@ -208,7 +201,7 @@ def draw_sequential(curves: Curves) -> Drawing:
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.6))
     published = _published_curves()
     for ax, some, title in ((left, published, "thesis"), (right, curves, "this run")):
-        loss_chart(some, ax, splits=False).set_title(title)
+        loss_chart(some, ax).set_title(title)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1 if len(some) < 2 else 2)
     note(
         left,
@@ -227,7 +220,7 @@ def draw_sequential_published() -> Drawing:
     """Draw the published losses of sequential fine-tuning alone."""
     fig, ax = plt.subplots(figsize=(8.4, 4.2))
     title = "Thesis: in the last epoch training loss falls and validation loss rises"
-    loss_chart(_published_curves(), ax, splits=False).set_title(title)
+    loss_chart(_published_curves(), ax).set_title(title)
     legend_by_end(ax, **_BESIDE)
     note(
         ax,
@@ -262,21 +255,22 @@ def draw_wrong_pairs(losses: pd.DataFrame) -> Drawing:
             `text`, the number of the text that holds the pair.
     """
     fig, ax = plt.subplots(figsize=(5.6, 4.6))
-    costs = losses[["true partner", "wrong place"]].astype(float).clip(lower=_LEAST)
+    costs = losses[["true partner", "wrong place"]].astype(float).clip(lower=LEAST_KL)
     for at, (order, part) in enumerate(losses.groupby("order")):
         style = cycle_style(at) | {"linestyle": "none", "alpha": 0.7, "label": f"smallest by {order}, n = {len(part)}"}
         ax.plot(*costs.loc[part.index].to_numpy().T, **style)
-    across, up = ((0.7 * costs[name].min(), 1.5 * costs[name].max()) if len(costs) else (_LEAST, 1.0) for name in costs)
+    across, up = (
+        (0.7 * costs[name].min(), 1.5 * costs[name].max()) if len(costs) else (LEAST_KL, 1.0) for name in costs
+    )
     ends = [min(across[0], up[0]), max(across[1], up[1])]
     ax.plot(ends, ends, color="0.4", linewidth=1, marker="", linestyle="--", label="equal cost")
-    ax.set(xscale="log", yscale="log", xlim=across, ylim=up)
+    log_axes(ax, across, up)
     ax.set(xlabel="KL at the true partner (nats)", ylabel="KL at the wrong place (nats)")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter("{x:g}")
     ax.set_title("What a wrong pair costs")
     legend_above(fig, {str(line.get_label()): line for line in ax.lines}, columns=2)  # pairs lie in every corner
     texts = f"{losses['text'].nunique()} text{'s' * (losses['text'].nunique() != 1)}"
-    edge = f" Below {_LEAST:g} nats: drawn at {_LEAST:g}." if (losses[list(costs)] < _LEAST).any(axis=None) else ""
+    low = (losses[list(costs)] < LEAST_KL).any(axis=None)
+    edge = f" Below {LEAST_KL:g} nats: drawn at {LEAST_KL:g}." if low else ""
     note(ax, f"n = {len(losses)} pairs of {texts}; those of one text are not independent.{edge}")
     above = int((losses["wrong place"] > losses["true partner"]).sum())
     alt = (

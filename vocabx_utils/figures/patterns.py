@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,13 @@ from matplotlib.axes import Axes
 from vocabx_utils.analysis.mechanisms import gaussian_top_k_share
 from vocabx_utils.figures.looks import visible
 from vocabx_utils.names import variant_label
+
+
+def lowest_pattern(named: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """Say which of some rows, each behind its name, has the lowest `kl_last` and which the lowest `bpb`."""
+    rows = list(named)
+    kl, bits = (min(rows, key=lambda pair: pair[1][key])[0] for key in ("kl_last", "bpb"))
+    return f"{kl} has the lowest KL and {bits} the fewest bits per byte."
 
 
 def forest_pattern(table: pd.DataFrame, digits: int = 3) -> str:
@@ -57,10 +65,8 @@ def share_pattern(shares: Mapping[str, np.ndarray], ks: Sequence[int], width: in
     """
     at = max((n for n, k in enumerate(ks) if k <= width / 10), default=0)
     medians = {name: float(np.nanmedian(values[:, at])) for name, values in shares.items()}
-    ends = [
-        f"{variant_label(name)} with {medians[name]:.3f}"
-        for name in (max(medians, key=lambda name: medians[name]), min(medians, key=lambda name: medians[name]))
-    ]
+    most, least = (choose(medians, key=medians.__getitem__) for choose in (max, min))
+    ends = [f"{variant_label(name)} with {medians[name]:.3f}" for name in (most, least)]
     normal = gaussian_top_k_share(width, ks)[at]
     below = sum(value < normal for value in medians.values())
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
-from vocabx_utils.figures.theme import PALETTE, Drawing, new_axes, note
+from vocabx_utils.analysis.collected import read_passes
+from vocabx_utils.figures.theme import PALETTE, WIDEST, Drawing, figure_of, new_axes, note, plain_ticks
 from vocabx_utils.names import TUNED, variant_label
 from vocabx_utils.statistics import smallest_detectable_difference, wilson_interval
 
@@ -50,9 +51,9 @@ def forest_chart(
     return ax
 
 
-def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def failure_chart(table: pd.DataFrame) -> Axes:
     """Draw passed answers and the classes of failures of each variant (`failures.failure_table`) as stacked bars."""
-    ax = new_axes(ax, figsize=(7.6, 0.45 * len(table) + 2.0))
+    _, ax = plt.subplots(figsize=(7.6, 0.45 * len(table) + 2.0))
     names = [variant_label(name) for name in table["variant"]]
     left = np.zeros(len(table))
     classes = [column for column in table.columns if column not in ("variant", "exceptions")]
@@ -63,7 +64,7 @@ def failure_chart(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlabel("answers")
     ax.grid(visible=False, axis="y")
-    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4)  # type: ignore[union-attr]
+    figure_of(ax).legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return ax
 
 
@@ -103,22 +104,15 @@ def draw_forgetting(relative: pd.DataFrame, texts: int) -> Drawing:
     return Drawing(fig, alt)
 
 
-def detectable_chart(
-    rate: float,
-    sizes: Sequence[int],
-    ax: Axes | None = None,
-    *,
-    discordant: Sequence[float] = (0.05, 0.2),
-    power: float = 0.8,
-) -> Axes:
+def detectable_chart(rate: float, sizes: Sequence[int], *, power: float = 0.8) -> Axes:
     """Draw the smallest difference found with this `power` against the number of problems, at a reference's pass rate.
 
-    The paired test has a line for each share of `discordant` verdicts. Where they are too few for any difference to be
-    found, it has no point, and the note says so.
+    The paired test has lines for 5 % and for 20 % of verdicts that differ. Where these are too few for any difference
+    to be found, it has no point, and the note says so.
     """
-    ax = new_axes(ax)
+    _, ax = plt.subplots()
     missing = []
-    for share in (None, *discordant):
+    for share in (None, 0.05, 0.2):
         found = [100 * smallest_detectable_difference(rate, n, power=power, discordant=share) for n in sizes]
         label = f"McNemar, {share:.0%} of verdicts differ" if share else "two-proportion z-test"
         ax.plot(sizes, found, label=label)
@@ -129,23 +123,8 @@ def detectable_chart(
     if missing:
         note(ax, " ".join(missing))
     ax.set_xscale("log")
-    ax.set_xticks(list(sizes), [str(n) for n in sizes])
-    ax.minorticks_off()
+    plain_ticks(ax, sizes, "{}")
     ax.set(xlabel="problems", ylabel="smallest detectable difference (points)")
-    ax.legend()
-    return ax
-
-
-def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None = None) -> Axes:
-    """Draw tokens saved per 1,000 against the number of new tokens, for one corpus of `compare_strategies`."""
-    ax = new_axes(ax, figsize=(4.5, 3.2), layout="constrained")
-    chosen = corpus or str(table["corpus"].iloc[0])
-    for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
-        rows = table[(table["corpus"] == chosen) & (table["strategy"] == strategy)]
-        ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
-    ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=chosen)
-    ax.set_ylim(bottom=0)
-    ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.legend()
     return ax
 
@@ -153,39 +132,39 @@ def saved_chart(table: pd.DataFrame, ax: Axes | None = None, corpus: str | None 
 def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
     """Draw what both strategies save, a panel for each corpus of `compare_strategies`; the text names size `told`."""
     names = list(table["corpus"].unique())
-    size = (min(3.4 * len(names), 9.8), 3.2)
+    size = (min(3.4 * len(names), WIDEST), 3.2)
     fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
     for ax, name in zip(axes.flat, names, strict=True):
-        saved_chart(table, ax, name)
+        for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
+            rows = table[(table["corpus"] == name) & (table["strategy"] == strategy)]
+            ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
+        ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=name)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.legend()
         ax.label_outer()
     axes[0, 0].set_ylim(0, 1.05 * table["saved_per_1000"].max())
-    at = table[table["n"] == min(told, table["n"].max())].pivot(
-        index="corpus", columns="strategy", values="saved_per_1000"
-    )
+    n = min(told, table["n"].max())
+    at = table[table["n"] == n].pivot(index="corpus", columns="strategy", values="saved_per_1000")
     numbers = "; ".join(f"{row.Index} {row.added:.0f} (added) and {row.merges:.0f} (merges)" for row in at.itertuples())
     alt = (
         "Tokens saved per 1,000 original tokens against the number of new tokens, a panel for each corpus, "
-        f"all on one scale, and a line for each strategy. With {min(told, table['n'].max())} new tokens: {numbers}."
+        f"all on one scale, and a line for each strategy. With {n} new tokens: {numbers}."
     )
     return Drawing(fig, alt)
 
 
-def _pass_points(ax: Axes, passed: Sequence[int | None], totals: Sequence[int], marked: Sequence[bool]) -> None:
-    """Draw pass rates as points from top to bottom with Wilson's interval; None leaves a row empty.
+def _pass_points(ax: Axes, counts: Mapping[int, tuple[int, int]], reference: Collection[int]) -> None:
+    """Draw pass rates by row as points, which show a rate of 0 too, with Wilson's interval.
 
-    A point shows a rate of 0 too, of which a bar shows nothing. The reference, which is `marked`, is a filled square
-    on a line through all rows.
+    The reference is a filled square on a line through all rows.
     """
-    for row, (value, total, reference) in enumerate(zip(passed, totals, marked, strict=True)):
-        if value is None:
-            continue
-        found = wilson_interval(value, total)
+    for row, (passed, total) in counts.items():
+        found = wilson_interval(passed, total)
         share = 100 * found.estimate
         ends = 100 * np.array([[found.estimate - found.low], [found.high - found.estimate]]).clip(min=0)
-        look: dict[str, Any] = {"marker": "s", "mfc": PALETTE[4]} if reference else {"marker": "o", "mfc": "white"}
-        color = PALETTE[4] if reference else PALETTE[0]
-        ax.errorbar(share, row, xerr=ends, color=color, ls="none", ms=5.5, **look)
-        if reference:
+        color, marker, fill = (PALETTE[4], "s", PALETTE[4]) if row in reference else (PALETTE[0], "o", "white")
+        ax.errorbar(share, row, xerr=ends, color=color, ls="none", ms=5.5, marker=marker, mfc=fill)
+        if row in reference:
             ax.axvline(share, color=color, lw=1, ls=":", marker="")
     ax.set_xlim(left=-1)
     ax.set_xlabel("problems passed (%)")
@@ -206,11 +185,11 @@ def draw_published_results() -> Drawing:
     fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.4), sharey=True)
     parts = _PUBLISHED | {"both": ("combined", thesis.COMBINED_TOTAL)}
     for ax, (title, (key, total)) in zip(axes, parts.items(), strict=True):
-        passed = [getattr(row, key) for row in rows]
-        _pass_points(ax, passed, [total] * len(rows), [row is thesis.REFERENCE for row in rows])
+        counts = {at: (getattr(row, key), total) for at, row in enumerate(rows)}
+        _pass_points(ax, counts, [rows.index(thesis.REFERENCE)])
         ax.set_title(f"{title} (n = {total:,})")
         if key != "combined":
-            _write_beside(ax, {at: str(value) for at, value in enumerate(passed)})
+            _write_beside(ax, {at: str(passed) for at, (passed, _) in counts.items()})
     labels = [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].invert_yaxis()
@@ -238,19 +217,12 @@ def draw_published_results() -> Drawing:
 
 
 def _read_counts(table: pd.DataFrame) -> dict[str, dict[str, tuple[int, int]]]:
-    """Read problems passed and answered (`passed/answered`) out of `table.csv` of notebook 05, by benchmark and model.
-
-    `together` holds the sums where there are several benchmarks.
-    """
-    columns = {c.removesuffix(" passed"): c for c in table.columns if c.endswith(" passed") and c != "combined passed"}
-    if len(columns) > 1:
-        columns["together"] = "combined passed"
+    """Problems passed and answered by benchmark and model; `together` holds the sums where there are several."""
     counts: dict[str, dict[str, tuple[int, int]]] = {}
-    for title, column in columns.items():
-        for model, text in zip(table["model"], table[column], strict=True):
-            passed, _, answered = str(text).partition("/")
-            counts.setdefault(title, {})[str(model)] = int(passed), int(answered)
-    return counts
+    for model, benchmark, passed, answered in read_passes(table.to_dict("records")):
+        counts.setdefault(benchmark, {})[model] = passed, answered
+    together = counts.pop("combined", {})
+    return counts | ({"together": together} if len(counts) > 1 else {})
 
 
 def _published_share(model: str, benchmark: str) -> float | None:
@@ -293,18 +265,15 @@ def draw_results(bits: pd.DataFrame, table: pd.DataFrame, run: str) -> Drawing:
 def _draw_passes(
     ax: Axes, title: str, found: Mapping[str, tuple[int, int]], models: Sequence[str], tests: Mapping[str, Any]
 ) -> None:
-    passed = [found[name][0] if name in found else None for name in models]
-    totals = [found[name][1] if name in found else 0 for name in models]
-    _pass_points(ax, passed, totals, [tests.get(name) == "reference" for name in models])
-    for at, name in enumerate(models):
-        if name in found and (share := _published_share(name, title)) is not None:
+    counts = {at: found[name] for at, name in enumerate(models) if name in found}
+    _pass_points(ax, counts, [at for at, name in enumerate(models) if tests.get(name) == "reference"])
+    words = dict.fromkeys(range(len(models)), "not asked")
+    for at, (passed, total) in counts.items():
+        if (share := _published_share(models[at], title)) is not None:
             ax.plot([share], [at], marker="D", mfc="none", mec="black", ls="none", ms=7)
-    ax.set_title(f"{title} (n = {max(totals):,})")
-    words = {}
-    for at, name in enumerate(models):
-        p = tests.get(name)
-        told = f"\n{p if p == 'reference' else f'p = {p}'}" if p is not None else ""
-        words[at] = f"{found[name][0]}/{found[name][1]}{told}" if name in found else "not asked"
+        p = tests.get(models[at])
+        words[at] = f"{passed}/{total}" + ("" if p is None else "\nreference" if p == "reference" else f"\np = {p}")
+    ax.set_title(f"{title} (n = {max(total for _, total in counts.values()):,})")
     _write_beside(ax, words)
 
 

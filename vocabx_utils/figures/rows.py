@@ -9,18 +9,24 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
 from vocabx_utils.analysis.similarity import POSITIONS
-from vocabx_utils.figures.theme import WIDEST, Drawing, cycle_style, new_axes, note, position_style, whole_epochs
+from vocabx_utils.figures.theme import (
+    WIDEST,
+    Drawing,
+    cycle_style,
+    legend_entries,
+    new_axes,
+    note,
+    whole_epochs,
+)
 from vocabx_utils.names import variant_label
 from vocabx_utils.rows import Matrix
 
 GROUPINGS = {"subtokens": "number of subtokens", "frequency": "occurrences in the corpus"}
 """Columns that sort the tokens into groups, in words."""
-_ROWS = {"input": "input rows", "head": "head rows"}
 _COLUMNS = 4  # panels: a page shows more of them with smaller letters
 _TITLE = 22  # letters above such a panel
 _LIGHTEST = 0.55  # of viridis: what is lighter has less than 3:1 on white
@@ -37,10 +43,10 @@ def cosine_chart(
     """
     ax = new_axes(ax)
     for curve in published:
-        style = position_style(curve.position) | {"color": "0.45"}
+        style = cycle_style(POSITIONS.index(curve.position)) | {"color": "0.45"}
         ax.plot(curve.epochs, curve.cosine, **style, lw=0.9, ms=2.5, label=f"thesis, {curve.position}")
     for position, part in summary.groupby("position", sort=False):
-        _course(ax, part, f"{position} subtoken", position_style(str(position)), alpha=0.18)
+        _course(ax, part, f"{position} subtoken", cycle_style(POSITIONS.index(str(position))), alpha=0.18)
     ax.axhline(0, color="0.4", lw=0.8, ls="-", marker="")
     whole_epochs(ax)
     ax.set(xlabel="epoch", ylabel="cosine to the subtoken's row", title=title)
@@ -84,24 +90,21 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
     size = (min(3.1 * wide + 1.8 * (not room), WIDEST), 2.7 * high + 0.5)
     fig, grid = plt.subplots(high, wide, figsize=size, squeeze=False)
     ends: list[str] = []
-    legend: dict[str, Artist] = {}
     for ax, (name, published) in zip(grid.flat, panels, strict=False):
         part = table[table["variant"] == name]
         only = ": thesis only" if part.empty else ""
         cosine_chart(part, published, ax, f"{variant_label(name)}{only}")
-        handles, labels = ax.get_legend_handles_labels()
-        legend.update(zip(labels, handles, strict=True))
         if not only:
             ends.append(f"{variant_label(name)} {_final(part)}")
     for ax in list(grid.flat)[len(panels) :]:
         ax.set_axis_off()
     for ax in grid[:, 1:].flat:
         ax.set_ylabel("")
-    shown = {"handles": list(legend.values()), "labels": list(legend)}
+    legend = legend_entries(grid.flat)
     if room:
-        grid[-1, -1].legend(**shown, loc="center", title="cosine of a new row to its")
+        grid[-1, -1].legend(legend.values(), legend, loc="center", title="cosine of a new row to its")
     else:
-        fig.legend(**shown, loc="outside right center")
+        fig.legend(legend.values(), legend, loc="outside right center")
     note(
         grid[0, 0],
         "1: the row points where its subtoken points; 0: it has nothing to do with it. Bands: 95 % bootstrap over "
@@ -109,7 +112,7 @@ def draw_cosines(summary: pd.DataFrame, matrix: Matrix) -> Drawing:
         "800 tokens. Vertical axes differ.",
     )
     alt = (
-        f"Line charts of the mean cosine of new {_ROWS[matrix]} to the rows of their subtokens by epoch, a panel for "
+        f"Line charts of the mean cosine of new {matrix} rows to the rows of their subtokens by epoch, a panel for "
         f"each variant. Last epoch: {'; '.join(ends)}."
     )
     return Drawing(fig, alt)
@@ -147,22 +150,17 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     shown = [position for position in POSITIONS if seen.get(position, 0)]
     size = (min(2.2 * len(names), 9.4) + 0.4, 2.2 * len(shown) + 1.1)
     fig, grid = plt.subplots(len(shown), len(names), figsize=size, squeeze=False, sharex=True, sharey="col")
-    legend: dict[str, Artist] = {}
     for line, position in zip(grid, shown, strict=True):
         for ax, name in zip(line, names, strict=True):
             part = table[(table["variant"] == name) & (table["position"] == position)]
             title = textwrap.fill(variant_label(name), _TITLE) if ax in grid[0] else ""
             group_curve_chart(part, grouping, ax, title)
             ax.set_xlabel("epoch" if ax in grid[-1] else "")
-            handles, labels = ax.get_legend_handles_labels()
-            legend.update(zip(labels, handles, strict=True))
         line[0].set_ylabel(f"cosine to the\n{position} subtoken")
     for ax in grid[0]:
         ax.title.set_fontsize("medium")
-    fig.legend(
-        handles=list(legend.values()), labels=list(legend), loc="outside upper center", ncols=len(legend),
-        title=f"new {_ROWS[matrix]}, by {GROUPINGS[grouping]}",
-    )  # fmt: skip
+    legend, title = legend_entries(grid.flat), f"new {matrix} rows, by {GROUPINGS[grouping]}"
+    fig.legend(legend.values(), legend, loc="outside upper center", ncols=len(legend), title=title)
     left_out = f" {len(trained) - len(names)} other variants are left out." if len(names) < len(trained) else ""
     shared = " The panels of a column share a vertical axis." if len(shown) > 1 else ""
     note(grid[0, 0], f"Bands: 95 % bootstrap over the n tokens of a group.{shared}{left_out}")
@@ -170,7 +168,7 @@ def draw_group_cosines(groups: pd.DataFrame, matrix: Matrix, grouping: str) -> D
     told = ", ".join(f"{group} (n = {n})" for group, n in counts.items())
     ends = "; ".join(_spread(table, name, shown[0], grouping) for name in names)
     alt = (
-        f"Line charts of the cosine of new {_ROWS[matrix]} to their {' and '.join(shown)} subtoken by epoch, a column "
+        f"Line charts of the cosine of new {matrix} rows to their {' and '.join(shown)} subtoken by epoch, a column "
         f"for each variant and a curve for each group of tokens by {GROUPINGS[grouping]}: {told}. Lowest and highest "
         f"group in the last epoch, {shown[0]} subtoken: {ends}."
     )

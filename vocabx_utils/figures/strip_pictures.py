@@ -17,8 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from vocabx_utils.figures.looks import INK, LOOKS, Kind, drawable, visible
-from vocabx_utils.figures.strips import Point, Strip, StripToken, column_places
-from vocabx_utils.figures.theme import new_axes
+from vocabx_utils.figures.strips import NAMES, Point, Strip, StripToken, column_places
 from vocabx_utils.vocabulary.alignment import MERGED, IntArray, KindArray
 
 _TOP, _BOTTOM, _HIGH = 1.0, 0.0, 0.62
@@ -29,8 +28,8 @@ _LEAST = 52  # characters that the words of the matrices need side by side
 
 
 def _drawable_strip(strip: Strip) -> Strip:
-    sides = [tuple(replace(t, text=drawable(t.text)) for t in row) for row in (strip.original, strip.extended)]
-    return Strip(sides[0], sides[1], strip.shared)
+    above, below = (tuple(replace(token, text=drawable(token.text)) for token in row) for row in strip.rows)
+    return Strip(above, below, strip.shared)
 
 
 def _box(axes: Axes, left: float, right: float, bottom: float, kind: Kind) -> None:
@@ -46,27 +45,24 @@ def _write(axes: Axes, x: float, y: float, text: str, size: float, *, back: bool
     axes.text(x, y, text, fontsize=size, bbox=ground, **style)
 
 
-def draw_strip(
-    strip: Strip, ax: Axes | None = None, *, width: int = 84, indices: bool = False, legend: bool = True
-) -> Axes:
+def draw_strip(strip: Strip, *, width: int = 84, indices: bool = False) -> Axes:
     """Draw both tokenizations, one above the other, with shared boundaries joined.
 
-    A line has at most `width` characters and ends at a shared boundary; lines are about equally long, and new axes no
-    wider than they need to be. With `indices`, each token's position stands beside it.
+    A line has at most `width` characters and ends at a shared boundary; lines are about equally long, and the figure no
+    wider than it needs to be. With `indices`, each token's position stands beside it.
     """
     strip = _drawable_strip(strip)
     lines = _even_lines(strip, width)
     below, step = max(len(lines), 1), 2.9 if indices else 2.3
-    widest = max([_places(line)[line.points[-1]] for line in lines], default=1)
-    rows = len(strip.kinds) if widest < 60 else -(-len(strip.kinds) // 2)
-    high = 0.42 * (step * below + 0.1) + 0.2 * rows * legend
-    ax = new_axes(ax, figsize=(max(_INCHES * (widest + _NAMES + 1), 5.4 * legend), high))
+    widest = max((line.places[line.points[-1]] for line in lines), default=1)
+    columns = 1 if widest < 60 else 2  # of the legend
+    high = 0.42 * (step * below + 0.1) + 0.2 * -(-len(strip.kinds) // columns)
+    _, ax = plt.subplots(figsize=(max(_INCHES * (widest + _NAMES + 1), 5.4), high))
     for n, line in enumerate(lines):
         _draw_line(ax, line, -n * step, indices)
-    ax.set_xlim(-_NAMES, max(widest, 54 - _NAMES if legend else 0) + 0.5)
+    ax.set_xlim(-_NAMES, max(widest, 54 - _NAMES) + 0.5)
     ax.set_ylim(-(below - 1) * step - (0.4 if indices else 0.1), 2.0)
-    if legend:
-        _draw_legend(ax, strip, columns=1 if widest < 60 else 2)
+    _draw_legend(ax, strip, columns)
     ax.set_axis_off()
     return ax
 
@@ -82,20 +78,15 @@ def _even_lines(strip: Strip, width: int) -> list[Strip]:
     return lines
 
 
-def _places(line: Strip) -> dict[Point, int]:
-    return column_places((line.original, line.extended), line.points)
-
-
 def _draw_line(axes: Axes, line: Strip, base: float, indices: bool) -> None:
-    at = _places(line)
-    for name, row, bottom in (("original", line.original, base + _TOP), ("extended", line.extended, base + _BOTTOM)):
+    at = line.places
+    for name, row, bottom in zip(NAMES, line.rows, (base + _TOP, base + _BOTTOM), strict=True):
         _write(axes, -0.6, bottom + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")
         for token in row:
-            _draw_token(axes, token, at, bottom, above=name == "original" if indices else None)
+            _draw_token(axes, token, at, bottom, above=row is line.original if indices else None)
     style: dict[str, Any] = {"color": "#444444", "linewidth": 0.8, "linestyle": "-", "marker": ""}
-    for point in line.points:
-        if point in line.shared:
-            axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], **style)
+    for point in line.joints:
+        axes.plot([at[point]] * 2, [base + _BOTTOM, base + _TOP + _HIGH], **style)
     for start, stop, label in line.groups():
         if label:
             left, right = at[start], at[stop]
@@ -120,9 +111,7 @@ def _draw_legend(axes: Axes, strip: Strip, columns: int) -> None:
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=columns, **style)
 
 
-def draw_token_ids(
-    rows: Sequence[tuple[str, Sequence[str], Sequence[int], Collection[int]]], ax: Axes | None = None
-) -> Axes:
+def draw_token_ids(rows: Sequence[tuple[str, Sequence[str], Sequence[int], Collection[int]]]) -> Axes:
     """Draw several ways to cut one text into tokens, each token with its id, characters above one another.
 
     Args:
@@ -141,7 +130,7 @@ def draw_token_ids(
     points = sorted({point for row in tokens for token in row for point in (token.start, token.stop)})
     at = column_places(tokens, points)
     width = max(at.values(), default=0)
-    ax = new_axes(ax, figsize=(_INCHES * (width + 20), 0.66 * len(rows) + 0.5))
+    _, ax = plt.subplots(figsize=(_INCHES * (width + 20), 0.66 * len(rows) + 0.5))
     for n, ((name, pieces, ids, _), row) in enumerate(zip(rows, tokens, strict=True)):
         base = -n * 1.5
         _write(ax, -0.8, base + _HIGH / 2, name, _SIZE, ha="right", family="DejaVu Sans")
@@ -199,7 +188,7 @@ def draw_loss_pipeline(
         given = f"{len(pairs)} pairs, {len(kind)} kinds and {len(losses)} losses"
         raise ValueError(f"{given}; there must be one for each pair")
     shown = _stretch(_drawable_strip(strip), width)
-    at = _places(shown)
+    at = shown.places
     widest = max(at[shown.points[-1]], _LEAST)
     heights = [1.6, 1.35, 1.2, 1.5]
     size = (_INCHES * (widest + _NAMES + 1), sum(heights) + 1.6)
@@ -226,13 +215,13 @@ def draw_loss_pipeline(
 
 def _stretch(strip: Strip, width: int) -> Strip:
     """Cut out the longest run of columns up to `width` characters that has the first new token in its first third."""
-    edges = [point for point in strip.points if point in strip.shared]
-    fresh = [token.start for token in strip.extended if token.kind == "new"][:1]
-    first = max([n for n, edge in enumerate(edges) if edge <= fresh[0]], default=0) if fresh else 0
+    edges = strip.joints
+    fresh = next((token.start for token in strip.extended if token.kind == "new"), edges[0])
+    first = max((n for n, edge in enumerate(edges) if edge <= fresh), default=0)
 
     def long(start: int, stop: int) -> int:
         part = strip.between(edges[start], edges[stop])
-        return _places(part)[part.points[-1]]
+        return part.places[part.points[-1]]
 
     start = stop = first
     while start and long(start - 1, first) <= width // 3:
@@ -286,13 +275,10 @@ def _draw_losses(
     here = np.array([j in drawn for j in pairs[:, 1].tolist()], dtype=bool)
     place = np.array([drawn.get(j, 0.0) for j in pairs[:, 1].tolist()])
     merged = np.asarray(kind) == MERGED
-    for mask, colour, hatch, label in (
-        (~merged, LOOKS["same"].edge, "", "identical tokens"),
-        (merged, LOOKS["merged"].edge, "///", "merged spans"),
-    ):
-        bars = axes.bar(place[mask & here], losses[mask & here], 1.8, color=colour, edgecolor="white", label=label)
+    for mask, look, label in ((~merged, LOOKS["same"], "identical tokens"), (merged, LOOKS["merged"], "merged spans")):
+        bars = axes.bar(place[mask & here], losses[mask & here], 1.8, color=look.edge, edgecolor="white", label=label)
         for bar in bars:
-            bar.set_hatch(hatch)
+            bar.set_hatch(look.hatch)
     axes.set_xticks([])
     axes.spines["left"].set_position(("data", 0))
     axes.spines["bottom"].set_bounds(0, widest)  # lines begin at the axis: further left are its numbers

@@ -9,14 +9,14 @@ colours, so that it reads the same in light and dark themes and after export.
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from vocabx_utils.figures.looks import INK, LOOKS, Kind, visible
+from vocabx_utils.figures.looks import INK, LOOKS, Kind, spell_token, visible
 from vocabx_utils.vocabulary.alignment import AlignedText, align_text
 from vocabx_utils.vocabulary.boundaries import align_boundaries
 from vocabx_utils.vocabulary.encoding import piece_ends
@@ -25,6 +25,8 @@ from vocabx_utils.vocabulary.tokens import Extension
 
 Point = tuple[int, int]
 """Bytes of the text before it, and a number among the points there: tokens without text take room too."""
+NAMES = ("original", "extended")
+"""Words beside the two rows."""
 _EMPTY = "border:none;background:none"
 _UNMARKED: dict[Kind, str] = {"same": " (no mark)", "merged": " (no mark, beside a ratio such as {})"}
 """How a legend names kinds without a mark where their colours and borders are not seen."""
@@ -46,15 +48,15 @@ class StripToken:
         return LOOKS[self.kind].mark + self.text
 
 
-Row = Sequence[StripToken]
+Row = tuple[StripToken, ...]
 
 
 @dataclass(frozen=True)
 class Strip:
     """Two tokenizations of one text, ready to draw."""
 
-    original: tuple[StripToken, ...]  # tokens of O
-    extended: tuple[StripToken, ...]  # tokens of E
+    original: Row  # tokens of O
+    extended: Row  # tokens of E
     shared: frozenset[Point]  # points at which both sides have read the same text, and the start of the text
 
     @cached_property
@@ -68,6 +70,11 @@ class Strip:
             f"{merged} original tokens lie in differing spans."
         )
 
+    @property
+    def rows(self) -> tuple[Row, Row]:
+        """Both rows of tokens, from top to bottom."""
+        return self.original, self.extended
+
     @cached_property
     def kinds(self) -> list[Kind]:
         """Kinds of tokens in it, in the order of the legend."""
@@ -77,22 +84,30 @@ class Strip:
     @cached_property
     def points(self) -> list[Point]:
         """All points at which a token of either side begins or ends, in order: the edges of the columns."""
-        tokens = self.original + self.extended
-        return sorted({point for token in tokens for point in (token.start, token.stop)})
+        return sorted({point for token in self.original + self.extended for point in (token.start, token.stop)})
+
+    @cached_property
+    def places(self) -> dict[Point, int]:
+        """Where each point stands, in characters, so that every token has room for its label."""
+        return column_places(self.rows, self.points)
+
+    @cached_property
+    def joints(self) -> list[Point]:
+        """Points at which both sides have read the same text, in order."""
+        return [point for point in self.points if point in self.shared]
 
     def lines(self, width: int) -> list[Strip]:
         """Cut the strip into lines of at most `width` characters, at shared points only."""
         length: dict[Point, int] = {}
-        for row in (self.original, self.extended):
+        for row in self.rows:
             used = 0
             for token in row:
                 used += len(token.label) + 1
                 length[token.stop] = max(length.get(token.stop, 0), used)
-        edges = [point for point in self.points if point in self.shared]
-        if len(edges) < 2:
+        if len(self.joints) < 2:
             return [self] if self.points else []
-        cuts, used = [edges[0]], 0
-        for before, point in pairwise(edges[1:]):
+        cuts, used = self.joints[:1], 0
+        for before, point in pairwise(self.joints[1:]):
             if length.get(point, 0) - used > width and before != cuts[-1]:
                 cuts.append(before)
                 used = length.get(before, 0)
@@ -100,12 +115,12 @@ class Strip:
 
     def between(self, start: Point, stop: Point) -> Strip:
         """Cut out the part between two shared points."""
-        sides = [tuple(t for t in row if start <= t.start and t.stop <= stop) for row in (self.original, self.extended)]
-        return Strip(sides[0], sides[1], self.shared)
+        above, below = (tuple(t for t in row if start <= t.start and t.stop <= stop) for row in self.rows)
+        return Strip(above, below, self.shared)
 
     def groups(self) -> Iterator[tuple[Point, Point, str]]:
         """Yield neighbouring shared points, and `k:m` where k old tokens between them stand for m others."""
-        for start, stop in pairwise(point for point in self.points if point in self.shared):
+        for start, stop in pairwise(self.joints):
             part = self.between(start, stop)
             plain = {token.kind for token in part.extended} <= {"same", "special"}
             yield start, stop, "" if plain else f"{len(part.original)}:{len(part.extended)}"
@@ -130,7 +145,7 @@ class Strip:
         return f"{self.summary}\n{self.text()}"
 
 
-def column_places(rows: Sequence[Row], points: Sequence[Point]) -> dict[Point, int]:
+def column_places(rows: Iterable[Sequence[StripToken]], points: Sequence[Point]) -> dict[Point, int]:
     """Place the points of a line so that every token of every row has room for its label, in characters."""
     ends: dict[Point, list[tuple[Point, int]]] = {}
     for row in rows:
@@ -144,9 +159,8 @@ def column_places(rows: Sequence[Row], points: Sequence[Point]) -> dict[Point, i
 
 
 def _characters(line: Strip) -> str:
-    at = column_places((line.original, line.extended), line.points)
-    shown = []
-    for name, row in (("original", line.original), ("extended", line.extended)):
+    at, shown = line.places, []
+    for name, row in zip(NAMES, line.rows, strict=True):
         characters = [" "] * (at[line.points[-1]] + 1)
         for token in row:
             left, right = at[token.start], at[token.stop]
@@ -159,18 +173,15 @@ def _characters(line: Strip) -> str:
 
 def _table(line: Strip) -> str:
     column = {point: n for n, point in enumerate(line.points)}
-    rows = (
-        _row("original", line.original, column, len(line.points) - 1),
-        _joint_row(line, column),
-        _row("extended", line.extended, column, len(line.points) - 1),
-    )
+    above, below = (_row(name, row, column) for name, row in zip(NAMES, line.rows, strict=True))
+    rows = f"{above}{_joint_row(line, column)}{below}"
     return (
         '<table style="border-collapse:separate;border-spacing:2px 0;margin:0.5em 0;border:none;'
-        f'font-family:monospace;font-size:90%;width:auto"><tbody>{"".join(rows)}</tbody></table>'
+        f'font-family:monospace;font-size:90%;width:auto"><tbody>{rows}</tbody></table>'
     )
 
 
-def _row(name: str, tokens: Row, column: dict[Point, int], columns: int) -> str:
+def _row(name: str, tokens: Row, column: dict[Point, int]) -> str:
     cells, at = [], 0
     for token in tokens:
         left, right, look = column[token.start], column[token.stop], LOOKS[token.kind]
@@ -183,8 +194,8 @@ def _row(name: str, tokens: Row, column: dict[Point, int], columns: int) -> str:
         title = html.escape(f"{name} position {token.index}: {look.meaning}", quote=True)
         cells.append(f'<td colspan="{right - left}" title="{title}" style="{style}">{html.escape(token.label)}</td>')
         at = right
-    if at < columns:
-        cells.append(f'<td colspan="{columns - at}" style="{_EMPTY}"></td>')
+    if (rest := len(column) - 1 - at) > 0:
+        cells.append(f'<td colspan="{rest}" style="{_EMPTY}"></td>')
     head = (
         f'<th scope="row" style="text-align:right;padding-right:6px;font-weight:normal;background:none;'
         f'border:none">{name}</th>'
@@ -222,27 +233,21 @@ def _legend(strip: Strip) -> str:
     )
 
 
-def token_strip(extension: Extension, text: str, *, add_special_tokens: bool = False) -> Strip:
-    """Make the strip of a text, a few lines at most, under both tokenizers of an extension."""
-    return aligned_strip(extension, align_text(extension, text, add_special_tokens=add_special_tokens))
+def token_strip(extension: Extension, text: str) -> Strip:
+    """Make the strip of a text, a few lines at most, under both tokenizers of an extension, without added specials."""
+    return aligned_strip(extension, align_text(extension, text, add_special_tokens=False))
 
 
 def aligned_strip(extension: Extension, aligned: AlignedText) -> Strip:
     """Make the strip of a text that this extension aligned already."""
-    both = extension.original, extension.extended
-    spellings = [spelling_of(tokenizer) for tokenizer in both]
-    sides = (aligned.original_ids, aligned.extended_ids)
-    pieces = [
-        [_shown(spelling.raws[i], bool(spelling.is_control[i]), tokenizer, int(i)) for i in ids]
-        for spelling, ids, tokenizer in zip(spellings, sides, both, strict=True)
-    ]
-    known = set(spellings[0].pieces)
-    fresh = {j for j, i in enumerate(aligned.extended_ids.tolist()) if i not in known}
-    return _strip(aligned, pieces, fresh)
+    known, other = (spelling_of(tokenizer) for tokenizer in (extension.original, extension.extended))
+    old_ids, new_ids = aligned.original_ids.tolist(), aligned.extended_ids.tolist()
+    pieces = ([spell_token(known, i) for i in old_ids], [spell_token(other, i) for i in new_ids])
+    return _strip(aligned, pieces, {j for j, i in enumerate(new_ids) if i not in known.pieces})
 
 
-def strip_from_pieces(original: Sequence[str], extended: Sequence[str], new: Sequence[str] | None = None) -> Strip:
-    """Make a strip from two ways to cut a text by hand; by default, pieces of E that O does not have are new.
+def strip_from_pieces(original: Sequence[str], extended: Sequence[str]) -> Strip:
+    """Make a strip from two ways to cut a text by hand; pieces of E that O does not have are new.
 
     Raises:
         ValueError: if the two do not spell the same text.
@@ -254,16 +259,8 @@ def strip_from_pieces(original: Sequence[str], extended: Sequence[str], new: Seq
     ends = [piece_ends(list(side)) for side in (original, extended)]
     none = [np.zeros(len(side), dtype=bool) for side in ids]
     aligned = AlignedText(ids[0], ids[1], ends[0], ends[1], align_boundaries(ends[0], ends[1]), none[0], none[1])
-    wanted = set(extended) - set(original) if new is None else set(new)
     shown = [[visible(piece.encode()) for piece in side] for side in (original, extended)]
-    return _strip(aligned, shown, {j for j, piece in enumerate(extended) if piece in wanted})
-
-
-def _shown(piece: bytes, special: bool, tokenizer: object, index: int) -> str:
-    if not special:
-        return visible(piece)
-    name = getattr(tokenizer, "convert_ids_to_tokens", None)
-    return str(name(index)) if name else f"special {index}"
+    return _strip(aligned, shown, {j for j, piece in enumerate(extended) if piece not in original})
 
 
 def _strip(aligned: AlignedText, pieces: Sequence[Sequence[str]], fresh: Collection[int]) -> Strip:
@@ -288,13 +285,14 @@ def _strip(aligned: AlignedText, pieces: Sequence[Sequence[str]], fresh: Collect
             return "recut" if side else "merged"
         return "same"
 
-    rows = []
+    rows: list[Row] = []
     for side in (0, 1):
         row, before = [], 0
         for position, (text, end) in enumerate(zip(pieces[side], ends[side], strict=True)):
-            start, stop = (before, room.get(before, 0)), (end, 0)
-            if position in slots[side]:
-                start, stop = (end, slots[side][position]), (end, slots[side][position] + 1)
+            if (own := slots[side].get(position)) is None:
+                start, stop = (before, room.get(before, 0)), (end, 0)
+            else:
+                start, stop = (end, own), (end, own + 1)
             row.append(StripToken(position, text, kind_of(side, position), start, stop))
             before = end
         rows.append(tuple(row))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import textwrap
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -39,10 +40,11 @@ BASE_COLOR, ADVISED_COLOR, FAINT = "#222222", "#8000f8", "0.35"
 The first two are as far from all line colours, and from each other, as those are.
 """
 
+LEAST_KL = 1e-3
+"""Nats at which a KL of less is drawn on a logarithmic axis, where 0 has no place."""
 WIDEST = 9.8
 """Inches of the widest figure: a page shows what is wider with smaller letters."""
 Format = Literal["svg", "pdf", "png"]
-_SCALE = {"paper": 0.85, "notebook": 1.0, "talk": 1.35}
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 _LINES: tuple[Any, ...] = (
     "-", "--", "-.", (0, (6, 3)), (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (7, 2, 2, 2)),
@@ -50,7 +52,6 @@ _LINES: tuple[Any, ...] = (
 )  # fmt: skip
 """Markers and lines of the colours, and last those of the advised recipe."""
 _UNTRAINED_LINE = ":"  # theirs alone: none of the others is dotted
-_POSITIONS = ("first", "intermediate", "last")
 _ADVISED = "mean_kl_last_ce0.1"
 _ORDERED = (
     "mean_ce", "random_ce", "mean_kl_first", "random_kl_first", "mean_kl_last", "random_kl_last",
@@ -78,42 +79,35 @@ class Drawing:
     alt: str
 
 
-def theme(context: Literal["paper", "notebook", "talk"] = "notebook") -> None:
-    """Set the look of all figures made after this call; `context` (seaborn's names) sizes text and lines.
-
-    Raises:
-        ValueError: another context.
-    """
-    if context not in _SCALE:
-        raise ValueError(f"Unknown context {context!r}; choose one of {sorted(_SCALE)}.")
-    size = 10 * _SCALE[context]
+def theme() -> None:
+    """Set the look of all figures made after this call."""
     mpl.rcParams.update(
         {
             "axes.axisbelow": True,
             "axes.edgecolor": "0.3",
             "axes.grid": True,
-            "axes.labelsize": size,
+            "axes.labelsize": 10,
             "axes.prop_cycle": cycler(color=PALETTE, linestyle=_LINES[: len(PALETTE)], marker=_MARKERS[: len(PALETTE)]),
             "axes.spines.right": False,
             "axes.spines.top": False,
-            "axes.titlesize": size * 1.1,
+            "axes.titlesize": 11,
             "errorbar.capsize": 3,
             "figure.constrained_layout.use": True,
             "figure.dpi": _PAGE_DPI,
             "figure.figsize": (6.4, 3.8),
             "font.family": "DejaVu Sans",
-            "font.size": size,
+            "font.size": 10,
             "grid.color": "0.88",
             "image.cmap": "viridis",
-            "legend.fontsize": size * 0.9,
+            "legend.fontsize": 9,
             "legend.frameon": False,
-            "lines.linewidth": 1.6 * _SCALE[context],
-            "lines.markersize": 4.5 * _SCALE[context],
+            "lines.linewidth": 1.6,
+            "lines.markersize": 4.5,
             "savefig.facecolor": "white",
             "svg.fonttype": "path",
             "svg.hashsalt": "vocabx",
-            "xtick.labelsize": size * 0.9,
-            "ytick.labelsize": size * 0.9,
+            "xtick.labelsize": 9,
+            "ytick.labelsize": 9,
         }
     )
 
@@ -135,21 +129,7 @@ def variant_style(name: str) -> dict[str, Any]:
     if stem.endswith("_untrained") and not added:
         return style | {"linestyle": _UNTRAINED_LINE}
     marker, line = _MARKERS.index(style["marker"]), _LINES.index(style["linestyle"])
-    return style | {
-        "marker": _MARKERS[marker - shift],
-        "linestyle": _LINES[line - shift],
-    }
-
-
-def position_style(position: str) -> dict[str, Any]:
-    """Return colour, marker and line style of a subtoken position: `first`, `intermediate` or `last`.
-
-    Raises:
-        ValueError: another position.
-    """
-    if position not in _POSITIONS:
-        raise ValueError(f"Unknown position {position!r}; choose one of {_POSITIONS}.")
-    return cycle_style(_POSITIONS.index(position))
+    return style | {"marker": _MARKERS[marker - shift], "linestyle": _LINES[line - shift]}
 
 
 def cycle_style(index: int) -> dict[str, Any]:
@@ -164,16 +144,37 @@ def new_axes(ax: Axes | None = None, **figure: Any) -> Axes:
     return ax if ax is not None else plt.subplots(**figure)[1]
 
 
+def figure_of(ax: Axes) -> Figure:
+    """Return the whole figure that these axes belong to."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None  # axes that we made
+    return figure
+
+
 def whole_epochs(ax: Axes) -> None:
     """Put ticks of the horizontal axis at whole numbers only."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+def plain_ticks(ax: Axes, values: Iterable[float], spelling: str = "{:g}") -> None:
+    """Put ticks of a logarithmic horizontal axis at these values only, spelled as plain numbers."""
+    shown = list(values)
+    ax.set_xticks(shown, [spelling.format(value) for value in shown])
+    ax.minorticks_off()
+
+
+def log_axes(ax: Axes, across: Sequence[float], up: Sequence[float]) -> None:
+    """Make both axes logarithmic between these limits, with plain numbers."""
+    ax.set(xscale="log", yscale="log", xlim=across, ylim=up)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
+
+
 def note(ax: Axes, text: str) -> None:
     """Write a note below the figure of these axes: what n is and what bars or bands mean. One for each figure."""
-    if (figure := ax.get_figure(root=True)) is not None:
-        width = int(_CHARACTERS_PER_INCH * figure.get_size_inches()[0])
-        figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="small", color=FAINT)
+    figure = figure_of(ax)
+    width = int(_CHARACTERS_PER_INCH * figure.get_size_inches()[0])
+    figure.supxlabel(textwrap.fill(text, width), x=0.01, ha="left", fontsize="small", color=FAINT)
 
 
 def legend_by_end(ax: Axes, **style: Any) -> Legend:
@@ -182,6 +183,12 @@ def legend_by_end(ax: Axes, **style: Any) -> Legend:
     ends = [float(np.asarray(h.get_ydata())[-1]) if isinstance(h, Line2D) else -np.inf for h in handles]
     order = sorted(range(len(ends)), key=lambda at: -ends[at])
     return ax.legend([handles[at] for at in order], [labels[at] for at in order], **style)
+
+
+def legend_entries(axes: Iterable[Axes]) -> dict[str, Artist]:
+    """Return what a legend of several axes has to name, each label once."""
+    both = [ax.get_legend_handles_labels() for ax in axes]
+    return {label: handle for handles, labels in both for handle, label in zip(handles, labels, strict=True)}
 
 
 def legend_above(fig: Figure, marks: Mapping[str, Any], columns: int = 4) -> None:

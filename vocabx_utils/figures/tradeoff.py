@@ -9,11 +9,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from vocabx_utils.figures.labels import name_points
-from vocabx_utils.figures.theme import Drawing, note, variant_style
+from vocabx_utils.figures.patterns import lowest_pattern
+from vocabx_utils.figures.theme import FAINT, Drawing, note, plain_ticks, variant_style
 from vocabx_utils.measured import ce_line
 from vocabx_utils.names import variant_label
-
-_LINE = "0.35"  # colour of runs that differ in lambda alone
 
 
 def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Drawing:
@@ -34,7 +33,7 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
     for ax, (title, rows) in zip(axes[0], shown.items(), strict=True):
         line = ce_line(rows)
         _, kl, bits = np.reshape(line, (-1, 3)).T
-        (joined,) = ax.plot(kl, bits, "-o", color=_LINE, markersize=4, zorder=1)
+        (joined,) = ax.plot(kl, bits, "-o", color=FAINT, markersize=4, zorder=1)
         drawn["mean init, KL (last) + λ CE"] = joined
         points = [(x, y) for _, x, y in line]
         ends.append({at: f"λ = {line[at][0]:g}" for at in sorted({0, len(line) - 1}) if line})
@@ -45,19 +44,13 @@ def draw_tradeoff(settings: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Dr
                 (drawn[variant_label(name)],) = ax.plot(row["kl_last"], row["bpb"], linestyle="none", **look)
         ax.set(title=title, xlabel="KL at the last subtoken (nats)", ylabel="bits per byte", xscale="log")
         ax.margins(x=0.16)  # room for names on the left
-        ax.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
-        ax.minorticks_off()
-        told.append(_told(title, rows))
+        plain_ticks(ax, (0.2, 0.5, 1, 2, 5))
+        told.append(f"In {title}, {lowest_pattern((variant_label(name), row) for name, row in rows.items())}")
         places.append(np.array(points))
     axes[0, -1].legend(list(drawn.values()), list(drawn), loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     above = " The untrained start lies far above." * any("mean_untrained" in rows for rows in settings.values())
     note(axes[0, 0], f"Down and left is better. One run for each point.{above}")
     for ax, place, names in zip(axes[0], places, ends, strict=True):
-        name_points(ax, place, names, color=_LINE)  # of the line, whatever stands beside them
+        name_points(ax, place, names, color=FAINT)  # of the line, whatever stands beside them
     words = "KL at the last subtoken (horizontal, logarithmic) against bits per byte, one point for each objective."
     return Drawing(fig, f"{words}{above} {' '.join(told)}")
-
-
-def _told(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    best = {key: variant_label(min(rows, key=lambda name: rows[name][key])) for key in ("kl_last", "bpb")}
-    return f"In {title}, {best['kl_last']} has the lowest KL and {best['bpb']} the fewest bits per byte."
