@@ -13,7 +13,7 @@ TUNED = "tuned_"
 
 _ENDINGS = {"_no_a": "without stage a", "_full": "full fine-tuning"}
 _OBJECTIVES = {"ce": "CE", "kl": "KL", "hidden": "hidden MSE"}
-_DETAILS = {"ce": "CE share", "t": "temperature"}  # of an objective, each before a number
+_WEIGHT = re.compile(r"ce([0-9].*)")  # lambda, of cross-entropy beside a KL
 _NATS, _POSITION = "nats per token", "nats per position"
 _SHARED = "tokens that both tokenizations have"
 METRICS = {
@@ -57,14 +57,15 @@ def variant_label(name: str) -> str:
         return ", ".join(["base model", *added])
     init, _, objective = stem.partition("_")
     kind, *rest = objective.split("_")
-    details = f" ({', '.join(map(_detail, rest))})" if rest else ""
-    return ", ".join([f"{init} init", _OBJECTIVES.get(kind, kind) + details, *added])
+    details = ", ".join(_detail(word) for word in rest if not _WEIGHT.fullmatch(word))
+    weights = [f" + {found[1]} CE" for word in rest if (found := _WEIGHT.fullmatch(word))]
+    spelt = _OBJECTIVES.get(kind, kind) + (f" ({details})" if details else "") + "".join(weights)
+    return ", ".join([f"{init} init", spelt, *added])
 
 
 def _detail(word: str) -> str:
-    """Spell a part of an objective's name, such as `ce0.3`, `t2` or `last`."""
-    found = re.fullmatch(r"([a-z]+)([0-9].*)", word)
-    return f"{_DETAILS[found[1]]} {found[2]}" if found and found[1] in _DETAILS else word
+    """Spell a part of an objective's name, such as `t2` or `last`."""
+    return re.sub(r"^t([0-9].*)$", r"temperature \1", word)
 
 
 def metric_label(name: str) -> str:

@@ -100,7 +100,7 @@ def test_forgetting_is_drawn_whole_with_its_legend_outside() -> None:
     assert ax.get_legend() is None and not fig.legends[0].get_window_extent().overlaps(ax.get_window_extent())
     label, page = ax.xaxis.label.get_window_extent(), fig.bbox
     assert page.x0 <= label.x0 and label.x1 <= page.x1
-    assert "domain -0.200 (mean init, KL (last, CE share 0.1), full fine-tuning) to -0.070 (base model)" in drawing.alt
+    assert "domain -0.200 (mean init, KL (last) + 0.1 CE, full fine-tuning) to -0.070 (base model)" in drawing.alt
     assert "English prose -0.010 (base model) to +0.020" in drawing.alt and "1 of 2 below 0." in drawing.alt
 
 

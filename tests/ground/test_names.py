@@ -9,9 +9,9 @@ from vocabx_utils.names import variant_label
     ("name", "label"),
     [
         ("mean_kl_last", "mean init, KL (last)"),
-        ("mean_kl_last_ce0.3", "mean init, KL (last, CE share 0.3)"),
+        ("mean_kl_last_ce0.3", "mean init, KL (last) + 0.3 CE"),
         ("mean_kl_last_t2", "mean init, KL (last, temperature 2)"),
-        ("mean_kl_last_ce0.3_t2", "mean init, KL (last, CE share 0.3, temperature 2)"),
+        ("mean_kl_last_ce0.3_t2", "mean init, KL (last, temperature 2) + 0.3 CE"),
         ("random_untrained", "random init, untrained"),
         ("base", "base model"),
         ("mean_kl_last_no_a", "mean init, KL (last), without stage a"),
