@@ -82,14 +82,16 @@ def test_one_claim_is_told_with_what_the_thesis_also_says() -> None:
 
 
 def test_the_stored_results_are_judged_and_kept() -> None:
-    now = claims.collect_stored(ROOT / "results")
+    now = [f(ROOT / "results") for f in (claims.collect_stored, claims.collect_reproduction)]
     kept = {setting.name: setting for setting in claims.read_settings(ROOT / "results" / "claims")}
-    assert set(kept) >= {"quick", "large"}
+    assert set(kept) >= {"quick", "large", "reproduction"}
     told = {name: [v.to_dict() for v in found.verdicts.values()] for name, found in kept.items()}
-    assert told["large"] == [v.to_dict() for v in now.verdicts.values()], "python tools/collect_claims.py"
-    for found in (verdict for setting in kept.values() for verdict in setting.verdicts.values()):
-        assert found.answer == "cannot tell" or found.effects, found.claim
+    for found in now:
+        assert told[found.name] == [v.to_dict() for v in found.verdicts.values()], "python tools/collect_claims.py"
+    for verdict in (verdict for setting in kept.values() for verdict in setting.verdicts.values()):
+        assert verdict.answer == "cannot tell" or verdict.effects, verdict.claim
     assert {"C1", "C4", "C8", "C10"} <= set(kept["quick"].verdicts)  # one of each notebook that judges
+    assert all(verdict.measured for verdict in kept["reproduction"].verdicts.values())
 
 
 def test_without_stored_results_nothing_is_measured(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ verdicts of all settings into one table.
 
 from vocabx_utils.claims.answers import judge_c10, judge_c11, judge_c14, judge_c15, judge_c16, likelihood_sentences
 from vocabx_utils.claims.losses import judge_c1, judge_c2, judge_c3, judge_c7, judge_c12, judge_c13, judge_c17
-from vocabx_utils.claims.overview import Setting, collect, collect_stored, overview, read_settings, tell
+from vocabx_utils.claims.overview import (
+    Setting,
+    collect,
+    collect_reproduction,
+    collect_stored,
+    overview,
+    read_settings,
+    tell,
+)
 from vocabx_utils.claims.rows import FEW, judge_c4, judge_c5, judge_c6, training_ends
 from vocabx_utils.claims.stored import judge_stored
 from vocabx_utils.claims.tuning import judge_c8, judge_c9, judge_tuned

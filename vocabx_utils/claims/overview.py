@@ -74,6 +74,13 @@ def collect_stored(results: Path) -> Setting:
     return Setting("large", "stored results", _today(), git_revision(), _in_order(found))
 
 
+def collect_reproduction(results: Path) -> Setting:
+    """Take over what the reproduction at half a billion parameters measured (`gpu/verdict.json`), as `reproduction`."""
+    judged = map(Verdict.from_dict, files.read_json(results / "gpu" / "verdict.json")["claims"])
+    found = {verdict.claim: verdict for verdict in judged if verdict.measured}
+    return Setting("reproduction", "reproduction, tuned", _today(), git_revision(), _in_order(found))
+
+
 def read_settings(folder: Path) -> list[Setting]:
     """Read the settings kept in a folder, such as `results/claims`: the quick run first, the others by name."""
     settings = []

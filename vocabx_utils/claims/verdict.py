@@ -34,7 +34,7 @@ RULES = {
     "C2": "once CE has levelled off, it differs more between two inits of one objective than between two objectives",
     "C3": "once KL has levelled off, that on validation texts, random over mean, is below 1",
     "C4": "from random starts the cosine to the first gains more than that to the last under KL, and less under CE",
-    "C5": "from mean starts, under CE and KL, the mean cosine to both end subtokens changes by less than a tenth",
+    "C5": "from mean starts, under CE and KL, the mean cosine to both end subtokens stays within a tenth of its start",
     "C6": "from random starts, the tenth of the coordinates that changed most keeps 90 % of the gain in KL",
     "C7": "right after phase 1, bits per byte are below those of the better untrained start, for each objective",
     "C8": "after as many steps, bits per byte of domain texts are lower with stage a than without",

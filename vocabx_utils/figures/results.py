@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from vocabx_utils import thesis
 from vocabx_utils.analysis.collected import read_passes
-from vocabx_utils.figures.theme import PALETTE, WIDEST, Drawing, figure_of, new_axes, note, plain_ticks
+from vocabx_utils.figures.theme import PALETTE, WIDEST, Drawing, cycle_style, figure_of, new_axes, note, plain_ticks
 from vocabx_utils.names import TUNED, variant_label
 from vocabx_utils.statistics import smallest_detectable_difference, wilson_interval
 
@@ -135,9 +135,9 @@ def draw_saved(table: pd.DataFrame, told: int = 800) -> Drawing:
     size = (min(3.4 * len(names), WIDEST), 3.2)
     fig, axes = plt.subplots(1, len(names), figsize=size, squeeze=False, sharey=True)
     for ax, name in zip(axes.flat, names, strict=True):
-        for strategy, marker, line in (("added", "s", "--"), ("merges", "o", "-")):
+        for strategy, look in (("added", 4), ("merges", 0)):  # `merges` looks as in `draw_phrases`
             rows = table[(table["corpus"] == name) & (table["strategy"] == strategy)]
-            ax.plot(rows["found"], rows["saved_per_1000"], marker=marker, linestyle=line, label=strategy)
+            ax.plot(rows["found"], rows["saved_per_1000"], label=strategy, **cycle_style(look))
         ax.set(xlabel="new tokens N", ylabel="tokens saved per 1,000", title=name)
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.legend()

@@ -60,8 +60,8 @@ _ORDERED = (
 )  # fmt: skip
 """Variants with a style of their own, in the order of the styles; colours come round after eight.
 
-Those from mean rows that stand beside the line of weights on CE have colours that differ. The advised recipe stands beside
-the first eight in most notebooks and has a look that is not in the cycle.
+Those from mean rows that stand beside the line of weights on CE have colours that differ. The advised recipe stands
+beside the first eight in most notebooks and has a look that is not in the cycle.
 """
 _SHIFTS = {"without stage a": 1, "full fine-tuning": 2, "fine-tuned": 3}
 _DATES = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "ModDate": None}, "png": {}}
