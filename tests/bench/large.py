@@ -453,7 +453,7 @@ def run_lora(options: argparse.Namespace, processes: PartialState, about: dict[s
     save(found)
 
 
-def frozen_now(training: StageTraining) -> dict[str, tuple[int, int]]:
+def frozen_now(training: StageTraining) -> dict[str, int]:
     """Checksums of the frozen parts after the last step."""
     from vocabx_utils.training.loss_model import reshard
 

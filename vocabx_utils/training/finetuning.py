@@ -83,7 +83,6 @@ class StageTraining:
         self.rows_before = new_rows_of(model, new_ids)
         self.tuned = LossModel(model, limit, dtype, new_ids, train_rows=stage.key == "b" and config.rows_in_b)
         self.table = stages.trainable_table(self.tuned)
-        self.frozen = {} if config.sharded else stages.checksums(self.tuned)
         tokens, longest = train.tokens * stage.epochs, max(len(example.ids) for example in train.examples)
         shape = (max(1, config.tokens_per_batch // longest), longest)
         if config.sharded:
@@ -91,7 +90,7 @@ class StageTraining:
             if fill is not None:
                 materialise(self.tuned, self.accelerator.device)
                 fill(self.tuned)
-            self.frozen = stages.checksums(self.tuned)  # now that each process holds its part only
+        self.frozen = stages.checksums(self.tuned)  # of a sharded model each process holds its part only
         self.note = prepare(model, config, stage, tokens, shape)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.tuned.named_parameters() if p.requires_grad}
         self.optimisers: list[torch.optim.Optimizer] = [

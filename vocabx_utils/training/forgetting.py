@@ -40,6 +40,11 @@ class TextSet:
     texts: tuple[str, ...]
     source: str
 
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of all texts."""
+        return sum(len(text.encode()) for text in self.texts)
+
 
 @dataclass(frozen=True)
 class Snapshot:

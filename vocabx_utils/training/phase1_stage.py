@@ -20,7 +20,7 @@ from accelerate import PartialState
 from vocabx_utils import files, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, check_finite, load_base_model
-from vocabx_utils.rows import NewToken, epoch_files, read_epoch
+from vocabx_utils.rows import NewToken, read_epoch
 from vocabx_utils.student import Student
 from vocabx_utils.tokenizer_files import extension_name, require_tokenizer
 from vocabx_utils.training import fusing
@@ -190,9 +190,9 @@ def train_variant(
     check_judgeable(recipe, data.validation, config)
     student = new_student(recipe, base, tokens, config, data.aligned, spell)
     before = student.input_rows.detach().cpu().clone()
-    frozen = (bits_checksum(base.input_rows), bits_checksum(base.head_rows))
+    frozen = [bits_checksum(rows) for rows in (base.input_rows, base.head_rows)]
     starts = {} if starts is None else starts
-    first = (bits_checksum(student.input_rows), bits_checksum(student.head_rows))
+    first = bits_checksum(student.input_rows), bits_checksum(student.head_rows)
     training = Phase1Training(recipe, student, data, config, processes, starts.get(first))
     metrics = carry_out(
         training, folder, "metrics.jsonl", title=name, every=config.checkpoint_steps, processes=processes
@@ -202,7 +202,7 @@ def train_variant(
         files.write_jsonl(folder / "steps.jsonl", ({"input_loss": a, "head_loss": b} for a, b in pairs))
     if training.start is not None:
         starts[first] = training.start
-    if (bits_checksum(base.input_rows), bits_checksum(base.head_rows)) != frozen:
+    if [bits_checksum(rows) for rows in (base.input_rows, base.head_rows)] != frozen:
         raise RowsNotTrainedError(f"{name}: rows of the original vocabulary changed; they must stay bit-identical")
     missing = check_moved(recipe, before, student.input_rows.detach().cpu(), data.train)
     check_improved(recipe, metrics, config)
@@ -231,9 +231,8 @@ def token_table(stage: Phase1Stage, variant: str) -> pd.DataFrame:
         input row over the norm of its start).
     """
     folder = stage.folder / variant
-    tokens, rows = epoch_files(folder / "tokens"), epoch_files(folder / "rows")
-    start, end = (files.read_tensors(tokens[epoch]) for epoch in (min(tokens), max(tokens)))
-    before, after = (files.read_tensors(rows[epoch])["input_rows"] for epoch in (min(rows), max(rows)))
+    start, end = (read_epoch(folder / "tokens", epoch) for epoch in (0, None))
+    before, after = (read_epoch(folder / "rows", epoch)["input_rows"] for epoch in (0, None))
 
     def mean(sums: dict[str, Any], kind: str) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):

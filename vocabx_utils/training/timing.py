@@ -9,9 +9,11 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.batches import align_batch
 from vocabx_utils.training.cross_entropy import IGNORE
 from vocabx_utils.training.fusing import seconds_of
-from vocabx_utils.training.goals import is_plain
-from vocabx_utils.training.losses import LossTerms, phase1_loss
+from vocabx_utils.training.goals import Goals, is_plain
+from vocabx_utils.training.losses import phase1_loss
+from vocabx_utils.training.objectives import Objective
 from vocabx_utils.training.phase1 import Phase1Data
+from vocabx_utils.training.step_losses import batch_losses
 
 
 def time_schemes(
@@ -29,31 +31,27 @@ def time_schemes(
     scale = 1.0 / len(batch.targets)
 
     def states() -> Tensor:
-        hidden, _ = beginnings.hidden(model, batch.ids, indices, new_at=batch.new_at)
-        return hidden.reshape(-1, hidden.shape[-1])[batch.positions]
+        return beginnings.hidden(model, batch.ids, indices, new_at=batch.new_at)[0]  # (B, T, D)
 
-    def losses(hidden: Tensor, *, kl: bool, rows: Tensor) -> LossTerms:
-        return phase1_loss(
-            hidden, model.head, rows, batch.targets, ce_coefficient=torch.full_like(hidden[:, 0].float(), scale),
-            teacher=teacher if kl else None, kl_coefficient=scale if kl else 0.0, transform=model.transform,
-            known=beginnings.sums(model, batch, indices),
-        )  # fmt: skip
+    def losses(final: Tensor, teacher: Tensor | Goals | None) -> tuple[Tensor, Tensor, Tensor]:
+        known = beginnings.sums(model, batch, indices)
+        return batch_losses(model, batch, final, final, teacher, Objective(), (scale, scale), known)
 
     def one() -> None:
-        terms = losses(states(), kl=True, rows=model.head_rows)
-        (terms.input_loss + terms.head_loss).backward()
+        input_loss, head_loss, _ = losses(states(), teacher)
+        (input_loss + head_loss).backward()
 
     def two() -> None:
         few = len(teacher)
         terms = phase1_loss(
-            states()[:few], model.head, model.head_rows.detach(), torch.full_like(batch.targets[:few], IGNORE),
-            ce_coefficient=torch.zeros(few, device=model.device), teacher=teacher, kl_coefficient=scale,
-            transform=model.transform,
+            states().flatten(0, 1)[batch.positions[:few]], model.head, model.head_rows.detach(),
+            torch.full_like(batch.targets[:few], IGNORE), ce_coefficient=torch.zeros(few, device=model.device),
+            teacher=teacher, kl_coefficient=scale, transform=model.transform,
         )  # fmt: skip
         terms.input_loss.backward()
         with torch.no_grad():
-            hidden = states()
-        losses(hidden, kl=False, rows=model.head_rows).head_loss.backward()
+            final = states()
+        losses(final, None)[1].backward()
 
     for run in (one, two):  # the first step of each allocates
         run()
