@@ -147,6 +147,14 @@ def test_the_shortest_window_carries_its_own_kl(tmp_path: Path) -> None:
     assert [kl.get((int(i), int(j)), 0.0) for i, j in pairs] == pytest.approx([0, 0] + [0.25] * (len(pairs) - 2))
 
 
+def test_a_high_kl_elsewhere_does_not_choose_the_window(tmp_path: Path) -> None:
+    run = series(tmp_path)
+    rows = [(0, 1, 1, True, 0.5), (1, 1, 1, False, 9.0), (1, 2, 2, True, 0.25)]  # the same place in two texts
+    columns = ["text", "original", "extended", "merged", "kl"]
+    write_table(run.stage("06") / "positions.csv", pd.DataFrame(rows, columns=columns))
+    assert _measured_window(run)[2] == {(1, 1): 0.5}
+
+
 def test_without_notebook_06_only_the_loss_pipeline_is_left_out(tmp_path: Path) -> None:
     write_series(tmp_path)
     outcomes = draw_figures(Run("tiny", tmp_path / "runs" / "tiny"), tmp_path / "f", STRIPS)

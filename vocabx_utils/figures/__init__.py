@@ -9,6 +9,7 @@
 - `strips`: two tokenizations of one text as data, HTML and characters; `strip_pictures` draws them for papers.
 - `diagrams`: drawings that need no data.
 
-A `*_chart` takes tables or arrays and axes, returns the axes and never saves. A `draw_*` of `losses`,
-`gains`, `tradeoff`, `rows`, `changes`, `results` and `seeds` returns a whole figure with its alternative text.
+A `*_chart` takes tables or arrays, and axes where it may stand beside others; it returns the axes and never saves. A
+`draw_*` of `losses`, `gains`, `tradeoff`, `rows`, `changes`, `results` and `seeds` returns a whole figure with its
+alternative text.
 """

@@ -226,7 +226,7 @@ def _measured_window(run: Run) -> tuple[Extension, AlignedText, dict[tuple[int, 
     windows = read_json(run.require("06", "windows.json"))
     table = _analysed(run, "positions.csv")
     extension = _extension(run)
-    ends = table[table["extended"].isin(table.loc[table["merged"], "extended"])] if "merged" in table else table
+    ends = table[table["merged"]] if "merged" in table else table
     chosen = int(ends["text"].iloc[int(ends["kl"].argmax())])
     part = table[table["text"] == chosen]
     kl = {(int(i), int(j)): float(v) for i, j, v in zip(part["original"], part["extended"], part["kl"], strict=True)}

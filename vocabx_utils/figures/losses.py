@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -129,28 +130,26 @@ def _published_curves() -> dict[str, pd.DataFrame]:
     return curves
 
 
+def _stages(curve: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, int]]:
+    """Yield each stage of a curve, its rows, and the epoch at which it begins."""
+    begun = 0
+    for stage, part in curve.groupby("stage", sort=False):
+        yield str(stage), part, begun
+        begun = int(part["epoch"].max())
+
+
 def _places(curves: Curves) -> dict[str, tuple[int, int]]:
     """First and last epoch of each stage on an axis that all curves share, wherever a curve enters it."""
     length: dict[str, int] = {}
-    for curve in curves.values():
-        begun = 0
-        for stage, part in curve.groupby("stage", sort=False):
-            end = int(part["epoch"].max())
-            length[str(stage)], begun = max(length.get(str(stage), 0), end - begun), end
-    places, begun = {}, 0
-    for stage in sorted(length):
-        places[stage] = begun, begun + length[stage]
-        begun += length[stage]
-    return places
+    for stage, part, begun in (found for curve in curves.values() for found in _stages(curve)):
+        length[stage] = max(length.get(stage, 0), int(part["epoch"].max()) - begun)
+    ends = dict(zip(sorted(length), accumulate(length[stage] for stage in sorted(length)), strict=True))
+    return {stage: (end - length[stage], end) for stage, end in ends.items()}
 
 
 def _shift(curve: pd.DataFrame, places: Mapping[str, tuple[int, int]]) -> pd.Series:
     """Epochs of a curve, each stage moved to its place; a first row, before any training, moves with its stage."""
-    begun, moved = 0, curve["epoch"].copy()
-    for stage, part in curve.groupby("stage", sort=False):
-        moved[part.index] = part["epoch"] - begun + places[str(stage)][0]
-        begun = int(part["epoch"].max())
-    return moved
+    return pd.concat([part["epoch"] - begun + places[stage][0] for stage, part, begun in _stages(curve)])
 
 
 def loss_chart(curves: Curves, ax: Axes | None = None) -> Axes:
