@@ -51,7 +51,7 @@ def bits_per_byte(
         raise ValueError(f"texts is one string of {len(texts)} characters; expected a list of texts")
     if max_tokens < 16:
         raise ValueError(f"max_tokens is {max_tokens}; expected 16 or more")
-    most = min(max_tokens, getattr(model.config, "max_position_embeddings", max_tokens))
+    most = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
     spans = whole_spans((("part", text) for text in texts), (tokenizer, *compared_with), most)
     if not spans:
         raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
