@@ -175,6 +175,19 @@ def test_rows_that_were_padding_can_be_generated_once_they_are_tokens(tmp_path):
     assert base.model.generation_config.suppress_tokens == [7, *range(303, 320)]  # the base is left as it is
 
 
+def test_generation_settings_that_transformers_loads_but_does_not_save_are_kept(tmp_path):
+    base = chat_base()
+    base.model.save_pretrained(tmp_path / "base")
+    save_tokenizer(base.tokenizer, tmp_path / "base")
+    settings = files.read_json(tmp_path / "base" / "generation_config.json") | {"temperature": 0.7, "top_p": 0.9}
+    files.write_json(tmp_path / "base" / "generation_config.json", settings)
+    base = load_base_model(tmp_path / "base", device="cpu")
+    export_model(with_rows(base), tmp_path / "out", pad_to=64)
+    written = files.read_json(tmp_path / "out" / "generation_config.json")
+    assert written.pop("suppress_tokens") == list(range(303, 320))
+    assert written == settings
+
+
 def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
     """B29: never fewer rows than before. B30: reserved rows that new tokens take over are overwritten and counted."""
     base = chat_base(rows=340)
