@@ -303,8 +303,9 @@ def with_extra_rows(
     """Copy the model and put `N` new rows into both matrices, as a plain Hugging Face model.
 
     The rows are (N, D) each. Those of the original matrix from `first_new_id` on (`V` by default) are padding
-    (reserved rows) and are overwritten. The copy is trainable and untied, has max(V_rows, first_new_id + N) rows, and
-    its configuration's `vocab_size` is right. ModelError where shapes disagree, or a new id would land on a row that
+    (reserved rows) and are overwritten; where the generation configuration suppressed their ids, it does so no more.
+    The copy is trainable and untied, has max(V_rows, first_new_id + N) rows, and its configuration's `vocab_size` is
+    right. ModelError where shapes disagree, or a new id would land on a row that
     the tokenizer uses.
     """
     first = base.vocab_size if first_new_id is None else first_new_id
@@ -329,7 +330,15 @@ def with_extra_rows(
     if hasattr(model, "vocab_size"):  # Gemma's loss cuts the logits by it
         model.vocab_size = rows
     model.config.tie_word_embeddings = False
+    _allow(model, range(first, first + len(input_rows)))
     return model
+
+
+def _allow(model: PreTrainedModel, new_ids: range) -> None:
+    """Take ids off the lists of what is never generated, on which an export sets the padding rows of a model."""
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if held := getattr(model.generation_config, name, None):
+            setattr(model.generation_config, name, [i for i in held if i not in new_ids] or None)
 
 
 def _grown(matrix: Tensor, new_rows: Tensor, first: int) -> Tensor:

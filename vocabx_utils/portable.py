@@ -147,13 +147,25 @@ def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
     names that it saw: a tied head was in no file, and untied it would be written under a name that release 4 does not
     know. Without the record of what was seen, all names are turned back.
 
+    Generation settings are written as they are: `save_pretrained` refuses some that it has loaded, such as a
+    temperature without `do_sample`, once a padding row was added to them.
+
     Args:
         model: any causal model.
         folder: where to.
         **options: of `save_pretrained`.
     """
+    from transformers import GenerationConfig
+
     model.__dict__.pop("_weight_conversions", None)
-    model.save_pretrained(folder, **options)
+    settings = model.generation_config
+    model.generation_config = settings and GenerationConfig()
+    try:
+        model.save_pretrained(folder, **options)
+    finally:
+        model.generation_config = settings
+    if settings is not None:
+        settings.to_json_file(folder / "generation_config.json")
     write_json(folder / "config.json", portable_config(read_json(folder / "config.json")))
 
 

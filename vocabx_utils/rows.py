@@ -42,7 +42,8 @@ def write_epoch(folder: str | Path, epoch: int, tensors: Mapping[str, torch.Tens
 def read_epoch(folder: str | Path, epoch: int | None = None) -> dict[str, torch.Tensor]:
     """Read the file of one epoch, of the last one by default, and compare it with its checksum.
 
-    MissingStageError where there is none, DamagedFileError where it is not what was written.
+    MissingStageError where there is none, or the last one of a finished variant is gone, DamagedFileError where it is
+    not what was written.
     """
     files = epoch_files(folder)
     if not files or (epoch is not None and epoch not in files):
@@ -50,7 +51,24 @@ def read_epoch(folder: str | Path, epoch: int | None = None) -> dict[str, torch.
             f"{show_path(Path(folder))} holds {'no epoch' if epoch is None else f'no epoch {epoch}'}; it has "
             f"{list(files)}. Notebook 03_phase1_training makes them: `vocabx run --only 03` (with --run-name)."
         )
-    return read_tensors(files[max(files) if epoch is None else epoch])
+    return read_tensors(files[_final(files) if epoch is None else epoch])
+
+
+def _final(found: Mapping[int, Path]) -> int:
+    """The last epoch of the files of a variant; MissingStageError where it is finished and its last file is gone."""
+    last = max(found)
+    folder = found[last].parents[1]
+    sealed = folder / "provenance.json"
+    key = read_json(sealed)["key"] if sealed.exists() else {}
+    settings = {} if str(key.get("variant")).endswith("_untrained") else key.get("settings", {})
+    trained = settings.get("epochs", 0) + settings.get("restart_epochs", 0)
+    if last < trained:
+        raise MissingStageError(
+            f"{show_path(folder)} was trained for {trained} epochs, and the last file there is of epoch {last}. Put "
+            f"epoch_{trained:02d}.safetensors back into {found[last].parent.name}/, or remove the folder and run "
+            "notebook 03_phase1_training again: `vocabx run --only 03` (with --run-name)."
+        )
+    return last
 
 
 @dataclass(frozen=True)
@@ -81,8 +99,11 @@ class RowHistory:
         return tuple(sorted(set(range(self.last + 1)) - set(self.epochs)))
 
     def file(self, epoch: int | None = None) -> Path:
-        """Return the path of one epoch, of the last one by default; ValueError where there is none."""
-        wanted = self.last if epoch is None else epoch
+        """Return the path of one epoch, of the last one by default.
+
+        ValueError where there is none, MissingStageError where the variant is finished and its last file is gone.
+        """
+        wanted = _final(self.files) if epoch is None else epoch
         if wanted not in self.files:
             raise ValueError(f"{self.variant} has no checkpoint of epoch {wanted}; it has {list(self.epochs)}.")
         return self.files[wanted]

@@ -9,7 +9,7 @@ import torch
 from fixtures.tiny_run import build_run
 
 from vocabx_utils import rows
-from vocabx_utils.files import write_json
+from vocabx_utils.files import read_json, write_json
 from vocabx_utils.runs import MissingStageError
 
 
@@ -49,6 +49,24 @@ def test_a_history_reads_whole_matrices_and_single_rows(tmp_path: Path) -> None:
     (folder / "epoch_01.safetensors").write_bytes(b"torn")
     with pytest.raises(ValueError, match="notebook 03"):
         history.rows(1)
+
+
+def test_an_earlier_epoch_does_not_stand_for_the_last_one_of_a_finished_variant(tmp_path: Path) -> None:
+    tiny = build_run(tmp_path, epochs=4)
+    variant = tiny.run.folder / "03_phase1_training" / "mean_ce"
+    sealed = read_json(variant / "provenance.json")
+    sealed["key"]["settings"] = {"epochs": 3, "restart_epochs": 1}
+    write_json(variant / "provenance.json", sealed)
+    history = rows.read_history(tiny.run, "mean_ce")
+    assert history.file() == variant / "rows" / "epoch_04.safetensors"
+    history.file().unlink()
+    history = rows.read_history(tiny.run, "mean_ce")
+    lost = r"trained for 4 epochs, and the last file there is of epoch 3\. Put epoch_04.* run notebook 03"
+    with pytest.raises(MissingStageError, match=lost):
+        history.file()
+    with pytest.raises(MissingStageError, match=lost):
+        rows.read_epoch(variant / "rows")
+    assert history.file(3).exists()  # asked for by its number
 
 
 def test_missing_stages_name_the_notebook(tmp_path: Path) -> None:

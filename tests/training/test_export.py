@@ -161,6 +161,33 @@ def test_padding_rows_are_never_generated(tmp_path):
     torch.testing.assert_close(logits(loaded)[:, :303], logits(model), rtol=1e-5, atol=1e-5)
 
 
+def test_rows_that_were_padding_can_be_generated_once_they_are_tokens(tmp_path):
+    """An export suppresses its padding rows; the next extension puts new tokens on them."""
+    export_model(with_rows(chat_base()), tmp_path / "first", pad_to=64)
+    base = load_base_model(tmp_path / "first", device="cpu")
+    base.model.generation_config.suppress_tokens = [7, *base.model.generation_config.suppress_tokens]
+    extension = SimpleNamespace(extended=with_words(base.tokenizer, ["ravel"]), original=base.tokenizer, V=303, N=1)
+    start = from_rows(base, extension, *new_rows(base, 1))
+    assert start.model.generation_config.suppress_tokens == [7, *range(304, 320)]
+    export_model(start, tmp_path / "second", pad_to=64)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "second")
+    assert loaded.generation_config.suppress_tokens == [7, *range(304, 320)]
+    assert base.model.generation_config.suppress_tokens == [7, *range(303, 320)]  # the base is left as it is
+
+
+def test_generation_settings_that_transformers_loads_but_does_not_save_are_kept(tmp_path):
+    base = chat_base()
+    base.model.save_pretrained(tmp_path / "base")
+    save_tokenizer(base.tokenizer, tmp_path / "base")
+    settings = files.read_json(tmp_path / "base" / "generation_config.json") | {"temperature": 0.7, "top_p": 0.9}
+    files.write_json(tmp_path / "base" / "generation_config.json", settings)
+    base = load_base_model(tmp_path / "base", device="cpu")
+    export_model(with_rows(base), tmp_path / "out", pad_to=64)
+    written = files.read_json(tmp_path / "out" / "generation_config.json")
+    assert written.pop("suppress_tokens") == list(range(303, 320))
+    assert written == settings
+
+
 def test_padded_base_never_shrinks_and_reserved_rows_are_counted(tmp_path):
     """B29: never fewer rows than before. B30: reserved rows that new tokens take over are overwritten and counted."""
     base = chat_base(rows=340)

@@ -192,6 +192,14 @@ def test_fine_tuning_is_that_of_a_run_folder(tmp_path: Path, written: list[str])
     pd.testing.assert_frame_equal(mine.drop(columns="seconds"), theirs.drop(columns="seconds"))
 
 
+def test_texts_that_are_not_read_whole_are_counted() -> None:
+    given = [*texts(3), "x" * 400, "y"]
+    with pytest.warns(UserWarning) as told:
+        fine_tune(tiny_model(), given, "b", validation_texts=texts(2), b_epochs=1, lora_rank=2, max_length=100)
+    [line] = [str(each.message) for each in told if "max_length" in str(each.message)]
+    assert line.startswith("of 5 training texts, 1 are longer than 100 tokens and were cut there; 1 have no token")
+
+
 def test_a_base_model_is_tuned_on_answers_and_is_left_as_it_is() -> None:
     base = as_base(tiny_decoder(310))
     before = base.input_rows.clone()

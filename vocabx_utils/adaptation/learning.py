@@ -117,7 +117,10 @@ def rows_of(folder: Path, epoch: int | None = None) -> tuple[torch.Tensor, torch
 
 
 def tune(bench: Bench, folder: Path, rows: Path) -> dict[str, Any]:
-    """Train LoRA on top of the new rows, in `folder/lora`; `losses` are of validation, nats per token, by epoch."""
+    """Train LoRA on top of the new rows, in `folder/lora`; `losses` are of validation, nats per token, by epoch.
+
+    `warnings` count the texts that were cut or left out.
+    """
     start = from_rows(bench.base, bench.extension, *rows_of(rows))
     config = lora_config(bench.settings, bench.base)
     only = "answer" if all(text.rendered is not None for text in bench.split.train) else "all"
@@ -132,7 +135,9 @@ def tune(bench: Bench, folder: Path, rows: Path) -> dict[str, Any]:
         limit=start.limit, new_ids=start.new_ids, origin=origin,
     )  # fmt: skip
     seen = made.losses[made.losses.kind == "epoch"].validation_loss.tolist()
-    return {"losses": [float(value) for value in seen], "tokens": train.tokens}
+    lost = [*train.left_out("training", _TEXT), *validation.left_out("validation", _TEXT)]
+    warnings = [f"LoRA: {line}" for line in lost]
+    return {"losses": [float(value) for value in seen], "tokens": train.tokens, "warnings": warnings}
 
 
 def lora_config(settings: AdaptSettings, base: BaseModel) -> FineTuneConfig:

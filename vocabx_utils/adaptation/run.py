@@ -199,7 +199,8 @@ class _Parts:
         summary["passage"] = measures.sample_cut(bench.extension, bench.split.held_out)
         summary["seconds"] = {name: part.seconds for name, part in parts.items()} | {"sweep": rate["seconds"]}
         summary["peak_bytes"] = max(peak_bytes(), *(part.peak for part in parts.values()))
-        summary["warnings"] = [*self.tokens.result["warnings"], *rows.result["warnings"], *_harm(summary)]
+        warned = [self.tokens.result, rows.result, summary.get("lora", {})]
+        summary["warnings"] = [line for part in warned for line in part.get("warnings", [])] + _harm(summary)
         return summary
 
     def _rate(self, known: dict[str, Any]) -> dict[str, Any]:

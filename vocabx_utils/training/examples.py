@@ -106,6 +106,15 @@ class ExampleSet:
         """Tokens learned in one pass."""
         return sum(example.targets for example in self.examples)
 
+    def left_out(self, name: str, max_length: int) -> list[str]:
+        """Say what was cut off and left out of a split, for a warning; nothing where all was read."""
+        lost = []
+        if self.cut:
+            lost.append(f"{self.cut} are longer than {max_length} tokens and were cut there")
+        if self.skipped:
+            lost.append(f"{self.skipped} have no token to learn and were left out")
+        return [f"of {len(self) + self.skipped} {name} texts, {'; '.join(lost)}"] if lost else []
+
     def occurrences(self, first_id: int, count: int, *, followed: bool = False) -> Ints:
         """Count each id of `first_id … first_id + count - 1` in all examples: (count,).
 

@@ -7,6 +7,7 @@ it. There are no checkpoints either; for long trainings take `phase1_stage` and 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,10 +127,12 @@ def fine_tune(
 
     Args:
         start: what `learn_rows` returned, or a base model; it is left as it is.
-        texts: to learn from; of those that `corpus.render` gave, the answers only where `loss_on` is "answer".
+        texts: to learn from; of those that `corpus.render` gave, the answers only where `loss_on` is "answer". Of each
+            the first `max_length` tokens are read, 1,024 unless the setting says otherwise; a warning counts those
+            that were cut, and those that were left out because nothing in them can be learned.
         stages: in order: "a" the whole embedding and head, "b" LoRA on all blocks, "c" the blocks by halves.
         validation_texts: texts that each epoch is judged by; the training texts unless given.
-        settings: further fields of `config.FineTuneConfig`, such as `b_epochs`, `b_rate`, `lora_rank` and `seed`.
+        settings: further fields of `config.FineTuneConfig`, such as `max_length`, `b_epochs`, `lora_rank` and `seed`.
 
     Raises:
         ValueError: a setting is wrong, or the model is one that a stage cannot tune.
@@ -151,6 +154,9 @@ def fine_tune(
         encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on) for part in (texts, judged)
     )
     model: Any = copy.deepcopy(start.model)
+    for name, part in (("training", train), ("validation", validation))[: 1 if validation_texts is None else 2]:
+        for line in part.left_out(name, config.max_length):
+            warnings.warn(f"{line}; max_length says how many tokens of a text are read", stacklevel=2)
     plan = plan_stages(config)
     check_start(model, plan, config, train, validation, start.limit, start.new_ids)
     losses: list[Record] = []
