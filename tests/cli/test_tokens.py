@@ -232,7 +232,10 @@ def test_bad_input_of_propose(
 
 def test_a_missing_folder_and_a_taken_one(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
     result = call("propose", "--from", tmp_path / "nowhere", "--model", tiny_folder, "--out", tmp_path / "ext")
-    assert result.exit_code != 0 and "No folder" in result.output
+    assert result.exit_code != 0 and "nowhere: it does not exist" in result.output
+    file = tree / "notes.txt"
+    result = call("propose", "--from", file, "--model", tiny_folder, "--out", tmp_path / "ext")
+    assert result.exit_code != 0 and "notes.txt: it is a file" in result.output
     result = call("propose", "--from", tree, "--model", tiny_folder, "--out", tree)
     assert result.exit_code != 0 and "not empty" in result.output
 
