@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vocabx_utils.files import hash_bytes, iterate_jsonl
+from vocabx_utils.glyphs import half_character
 from vocabx_utils.paths import data_dir, user_path
 from vocabx_utils.source_tree import CorpusError, read_source_tree
 
@@ -131,7 +131,7 @@ def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _row_pair(row: Mapping[str, Any], where: str) -> Pair:
     query, answer = (text_field(row, name, where) for name in ("query", "answer"))
-    return Pair(query, answer, str(row.get("lang", "python")), str(row.get("source", where)))
+    return Pair(query, answer, label_field(row, "lang", where, "python"), label_field(row, "source", where, where))
 
 
 def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
@@ -141,12 +141,15 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     """
     if not isinstance(row.get(name), str) or not row[name].strip():
         raise CorpusError(f"{where}: {name!r} is missing, empty or not text.")
-    if bad := re.search(r"[\ud800-\udfff]", row[name]):  # JSON can spell half a character; no tokenizer takes it
-        raise CorpusError(
-            f"{where}: {name!r} holds {bad.group()!a} at character {bad.start()}, half of a surrogate pair that "
-            "stands for no character. Mend or remove this row."
-        )
-    return str(row[name])
+    return label_field(row, name, where)
+
+
+def label_field(row: Mapping[str, Any], name: str, where: str, default: str = "") -> str:
+    """Return what a field of a row says of it, as text that a tokenizer can take (else CorpusError), or a default."""
+    value = str(row.get(name) or default)
+    if bad := half_character(value):
+        raise CorpusError(f"{where}: {name!r} holds {bad}. Mend or remove this row.")
+    return value
 
 
 def pairs_from_hub(name: str, revision: str | None = None) -> list[Pair]:

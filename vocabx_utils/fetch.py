@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vocabx_utils import gguf, locks
-from vocabx_utils.files import file_digest, read_json, write_json
+from vocabx_utils.files import digest, file_digest, read_json, write_json
 from vocabx_utils.folders import atomic_folder, require_space
 from vocabx_utils.gguf import ModelError
 from vocabx_utils.paths import cache_dir, user_path
 
 _WAIT_S = 900  # for another process that fetches or converts the same model
 DEFAULT_MODEL = "smollm2-135m"
+_READ = {".json", ".safetensors", ".bin"}  # suffixes of what a model and its tokenizer are loaded from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,25 @@ def resolve_source(source: str | Path) -> str:
     if looks_like_path:
         raise ModelError(f"{text} is not a folder or a .gguf file. Packaged models: {', '.join(PACKAGED)}.")
     return text
+
+
+def source_digest(source: str | Path) -> str:
+    """Return what stands for the files of a model in keys, wherever they lie (16 hex digits), without loading them.
+
+    Of a folder, a packaged name or a GGUF file these are weights, configuration and tokenizer, each read once; of a hub
+    id, the commit that is in the cache. ModelError as for `resolve_source`, and for a hub id without a configuration.
+    """
+    place = resolve_source(source)
+    if Path(place).is_dir():
+        files = sorted(path for path in Path(place).iterdir() if path.suffix in _READ)
+        return digest({path.name: file_digest(path) for path in files})
+    from transformers.utils import cached_file  # takes seconds, for which a folder need not wait
+
+    try:
+        found = cached_file(place, "config.json")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Could not read the configuration of {place!r}: {error}") from error
+    return digest({"id": place, "commit": Path(str(found)).parent.name})
 
 
 def is_current(folder: Path, **facts: str) -> bool:

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from vocabx_utils.paths import show_path
+from vocabx_utils.paths import runs_root, show_path
 
 try:
     import fcntl
@@ -49,10 +49,7 @@ def hold(place: Path, *, wait: float = 0) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     while (descriptor := _try(path)) is None:
         if path.exists() and time.monotonic() >= end:
-            raise BusyError(
-                f"{show_path(Path(place))} is being written by {_holder(path)}. Wait until that ends (or close that "
-                "notebook's kernel), or choose another run name."
-            )
+            raise BusyError(f"{show_path(Path(place))} is being written by {_holder(path)}. {_advice(path)}")
         time.sleep(0.05)
     _held[path] = os.getpid(), descriptor
     return True
@@ -81,6 +78,12 @@ def _is_open(path: Path, descriptor: int) -> bool:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:
         return False
+
+
+def _advice(path: Path) -> str:
+    if path.is_relative_to(runs_root().resolve()):
+        return "Wait until that ends (or close that notebook's kernel), or choose another run name."
+    return "Wait until that ends, or give another folder."
 
 
 def _holder(path: Path) -> str:

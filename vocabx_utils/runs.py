@@ -74,6 +74,18 @@ def open_run(name: str) -> Run:
     return Run(name, folder)
 
 
+def existing_run(name: str) -> Run:
+    """Open a run to read from it; nothing is made. MissingStageError where `runs_root()` has none of that name."""
+    folder = runs_root() / name
+    if Path(name).name != name or name.startswith(".") or not folder.is_dir():
+        known = sorted(p.name for p in runs_root().glob("*") if p.is_dir() and not p.name.startswith("."))
+        raise MissingStageError(
+            f"There is no run {name!r} in {show_path(runs_root())}. Known: "
+            f"{', '.join(known) or 'none; `vocabx run` makes one'}."
+        )
+    return Run(name, folder)
+
+
 # --- keys and provenance -----------------------------------------------------------------------------------
 
 

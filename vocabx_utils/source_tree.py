@@ -90,7 +90,8 @@ def read_source_tree(
     """
     root = Path(folder)
     if not root.is_dir():
-        raise CorpusError(f"No folder {_show(root)}.")
+        what = "is a file" if root.is_file() else "does not exist"
+        raise CorpusError(f"No folder {_show(root)}: it {what}. Give the folder that holds the texts.")
     tree = SourceTree([])
     long_lines = 0
     seen: set[str] = set()

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
+from vocabx_utils.fetch import PACKAGED
 from vocabx_utils.files import digest, read_json
 from vocabx_utils.gguf import ModelError
 from vocabx_utils.paths import stage_name
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from vocabx_utils.models import BaseModel
 
 FILE = "tokenizer.json"
+_HOLDS_ONE = (FILE, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _SETTINGS = ("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template")
 
 
@@ -41,7 +43,7 @@ def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokeni
     try:
         built = AutoTokenizer.from_pretrained(source, revision=revision)
     except Exception as error:  # the backend raises plain Exception for a file that it cannot parse
-        raise ModelError(f"Could not load a tokenizer from {source!r}: {error}") from error
+        raise ModelError(_why_none(source, error)) from error
     if not built.is_fast:
         raise ModelError(
             f"{source}: {type(built).__name__} has no fast backend ({FILE}). "
@@ -52,6 +54,21 @@ def read_tokenizer(source: str, revision: str | None = None) -> PreTrainedTokeni
         _check_rebuilt(source, built)
         return cast("PreTrainedTokenizerFast", built)
     return plain_tokenizer(built, _from_file(file))
+
+
+def _why_none(source: str, error: Exception) -> str:
+    place = Path(source)
+    if place.is_dir() and not any((place / name).is_file() for name in _HOLDS_ONE):
+        return (
+            f"{source} holds no tokenizer: expected {FILE} beside the weights. Put the one of the model's publisher "
+            "into the folder, or call `tokenizer.save_pretrained` on it."
+        )
+    if not place.is_dir():
+        return (
+            f"Could not load a tokenizer from {source!r}: it is no folder and no packaged model "
+            f"({', '.join(PACKAGED)}), and as a hub id: {error}"
+        )
+    return f"Could not load a tokenizer from {source!r}: {error}"
 
 
 def plain_tokenizer(like: Any, backend: Tokenizer) -> PreTrainedTokenizerFast:

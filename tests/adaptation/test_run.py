@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from adaptation.adaptation_parts import write_sources
 from adaptation.adaptation_worker import adapt_and_die
 from adaptation.conftest import Finished
 from forked import run_forked
+from safetensors.torch import load_file, save_file
 from tiny import tiny_family, tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -77,6 +79,22 @@ def test_a_finished_folder_is_left_as_it_is(finished: Finished) -> None:
         adapt(finished.model, finished.source, finished.made.folder, n=7, new_tokens=8, tell=quiet)
     after = {p: p.stat().st_mtime_ns for p in finished.made.folder.rglob("*") if p.is_file()}
     assert before == after
+
+
+def test_a_model_is_known_by_its_files_and_not_by_how_it_was_typed(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, told = finished.made.folder, list[str]()
+    given: dict[str, Any] = {"n": 6, "device": "cpu", "new_tokens": 8}
+    copy = shutil.copytree(finished.model, tmp_path / "tm")
+    (copy / "README.md").write_text("what nobody loads")
+    monkeypatch.chdir(tmp_path)
+    adapt("./tm", finished.source, out, tell=told.append, **given)
+    assert "nothing to do" in told[-1]
+    weights = load_file(copy / "model.safetensors")
+    save_file({k: v + 1 for k, v in weights.items()}, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(KeyMismatchError, match="model_files: '.*' there, '.*' now"):
+        adapt("./tm", finished.source, out, tell=quiet, **given)
 
 
 def test_a_dry_run_stops_before_the_weights_and_the_command_goes_on_from_it(

@@ -45,7 +45,7 @@ def test_a_part_that_failed_keeps_what_it_left_and_goes_on(tmp_path: Path) -> No
 
 
 def test_only_a_folder_of_its_own_is_opened(tmp_path: Path) -> None:
-    out, key = tmp_path / "out", {"n": 4, "model": "m"}
+    out, key = tmp_path / "out", {"n": 4, "model_files": "m"}
     assert not open_out(out, key)
     out.write_text("a file")
     with pytest.raises(OutError, match="is not a folder"):
@@ -61,11 +61,23 @@ def test_only_a_folder_of_its_own_is_opened(tmp_path: Path) -> None:
     (out / WORK).mkdir()
     assert not open_out(out, key)  # begun, nothing exported yet: other settings are welcome
     write_json(out / STATE, {"key": key})
+    assert not open_out(out, {**key, "n": 5})  # the export failed: there is no model that could be lost
+    (out / MODEL).mkdir()
     with pytest.raises(KeyMismatchError, match="n: 4 there, 5 now"):
         open_out(out, {**key, "n": 5})
     assert not open_out(out, key)
     for name in (REPORT, SUMMARY):
         (out / name).write_text("{}")
-    assert not open_out(out, key)  # the model is missing
-    (out / MODEL).mkdir()
     assert open_out(out, key)
+    (out / WORK).rmdir()  # the page allows it
+    assert open_out(out, key)
+    (out / MODEL).rmdir()
+    assert not open_out(out, key)  # the model is missing
+
+
+def test_a_model_of_an_earlier_version_is_left_alone_and_told_apart(tmp_path: Path) -> None:
+    (tmp_path / MODEL).mkdir()
+    (tmp_path / WORK).mkdir()
+    write_json(tmp_path / STATE, {"key": {"n": 4, "model": "m"}})
+    with pytest.raises(KeyMismatchError, match=r"earlier version of vocabx made of 'm'.*remove .*adapt\.json"):
+        open_out(tmp_path, {"n": 4, "model_files": "m"})

@@ -49,6 +49,21 @@ def test_rows_are_texts_or_pairs_under_several_names(tmp_path: Path) -> None:
     assert chat.rendered is not None and chat.read[chat.rendered.answer_start :] == "yes<eos>"
 
 
+def test_the_input_of_alpaca_stands_behind_the_question(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": "Sort them.", "input": "3, 1", "output": "1, 3"},
+        {"instruction": "Sort them.", "input": "", "output": "what?"},
+        {"instruction": "Sort them.", "input": None, "output": "which?"},
+    ]
+    first, *others = read_texts(jsonl(tmp_path / "rows.jsonl", *rows), tokenizers().original)
+    assert first.plain == "Sort them.\n3, 1\n1, 3"
+    assert "### Instruction:\nSort them.\n\n### Input:\n3, 1\n\n### Answer:\n1, 3" in first.read
+    assert [t.plain for t in others] == ["Sort them.\nwhat?", "Sort them.\nwhich?"]
+    assert not any("Input" in t.read for t in others)
+    with pytest.raises(CorpusError, match="line 1: 'input' is missing, empty or not text"):
+        read_texts(jsonl(tmp_path / "bad.jsonl", rows[0] | {"input": [3, 1]}), tokenizers().original)
+
+
 def test_copies_are_left_out(tmp_path: Path) -> None:
     told: list[str] = []
     rows = [{"text": "one", "source": "a"}, {"text": "two"}, {"text": "one", "source": "b"}]
@@ -66,6 +81,9 @@ def test_copies_are_left_out(tmp_path: Path) -> None:
         ([{"query": "what"}], "line 1: the row has query; expected 'text', or one of query, instruction"),
         ([{"query": "what", "answer": ""}], "'answer' is missing, empty"),
         ([{"text": "half \ud800"}], "half of a surrogate pair"),
+        ([{"text": "fine", "source": "a\ud800.py"}], "line 1: 'source' holds .* half of a surrogate pair"),
+        ([{"text": "fine", "path": "a\ud800.py"}], "line 1: 'path' holds .* half of a surrogate pair"),
+        ([{"query": "what", "answer": "that", "lang": "\udfff"}], "line 1: 'lang' holds .* half of a surrogate pair"),
     ],
 )
 def test_rows_that_hold_no_text_are_named(tmp_path: Path, rows: list[Any], message: str) -> None:

@@ -11,7 +11,7 @@ from fixtures.tiny_notebooks import write_notebooks
 from nbformat.v4 import new_code_cell, new_notebook, new_raw_cell
 
 from vocabx_utils.analysis.report import ReportError, _exporter, build_report
-from vocabx_utils.cli.report import report
+from vocabx_utils.cli import main
 from vocabx_utils.runs import MissingStageError, Run
 from vocabx_utils.thesis import CITATION
 
@@ -126,8 +126,8 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReportError, match=r"02_alignment\.ipynb"):
         build_report(Run("r", tmp_path), tmp_path / "site")
     monkeypatch.setenv("VOCABX_RUNS", str(tmp_path / "runs"))
-    answer = CliRunner().invoke(report, ["nosuch"])
-    assert answer.exit_code == 2
+    answer = CliRunner().invoke(main, ["report", "nosuch"])
+    assert answer.exit_code == 1
     assert "There is no run 'nosuch'" in answer.output
     assert not (tmp_path / "runs" / "nosuch").exists()
 

@@ -42,6 +42,11 @@ def test_a_reference_without_answers_and_a_run_without_any_are_refused(run: runs
     assert "base, mean_ce, mean_kl_first" in answer.output
     answer = CliRunner().invoke(main, ["eval", "answers", "nowhere"])
     assert answer.exit_code == 1
+    assert "There is no run 'nowhere'" in answer.output and "Known: away" in answer.output
+    assert not (run.folder.parent / "nowhere").exists()
+    runs.open_run("empty")
+    answer = CliRunner().invoke(main, ["eval", "answers", "empty"])
+    assert answer.exit_code == 1
     assert "05_benchmark_evaluation" in answer.output
 
 

@@ -134,6 +134,8 @@ def test_one_notebook_under_another_run_name(make: Make, call: Call, project: Pa
         (["--only", "04"], ["04_fine_tuning"]),
         (["--profile", "huge"], ["'huge'", "quick"]),
         (["--run-name", "../x"], ["'../x'"]),
+        (["--run-name", ""], ["run name is ''"]),
+        (["-p", "run_name", ""], ["run name is ''"]),
         (["--profile", "BAD.yaml"], ["'epochz'", "'1e-4x'", "seedling"]),
         (["--profile", "SECTION.yaml"], ["'09'"]),
         (["--profile", "LIST.yaml"], ["list", "mapping"]),

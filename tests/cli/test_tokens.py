@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from vocabx_utils.cli import main
 from vocabx_utils.config import TokenizerConfig
+from vocabx_utils.paths import runs_root
 from vocabx_utils.vocabulary import audit
 from vocabx_utils.vocabulary.tokens import load_extension
 
@@ -86,6 +87,27 @@ def test_the_next_steps_can_be_run(tree: Path, made: tuple[Path, str]) -> None:
     given = dict(zip(words[5::3], words[6::3], strict=True))
     settings = TokenizerConfig.from_params(**{**given, "n_tokens": int(given["n_tokens"])})
     assert settings.corpus_source == "tree" and Path(settings.corpus_path) == tree and settings.n_tokens == 12
+
+
+def advised(output: str) -> dict[str, str]:
+    words = shlex.split(next(line for line in output.splitlines() if "vocabx run" in line))
+    return dict(zip(words[5::3], words[6::3], strict=True))
+
+
+def test_the_run_that_is_advised_chooses_with_the_same_options(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    """Those that notebook 01 has, with as many tokens as there were; the others are named."""
+    words = ["--n", 9999, "--min-count", 5, "--max-bytes", 20, "--strategy", "phrases", "--no-line-breaks",
+             "--no-mix-words", "--max-cut", 0.25, "--phrase-form", "literal", "--exclude", "widget"]  # fmt: skip
+    root = tree.rename(tree.with_name("my src"))
+    output = call("propose", "--from", root, "--model", tiny_folder, "--out", tmp_path / "ext", *words).output
+    given = advised(output)
+    offered = sum(t.wanted for t in load_extension(tmp_path / "ext").tokens)
+    assert given.pop("n_tokens") == str(offered) and offered < 9999
+    shown = {name: given[name] for name in given if name not in ("model", "corpus_source", "corpus_path", "corpus_glob")}
+    assert shown == {"strategy": "phrases", "min_count": "5", "max_token_bytes": "20", "line_breaks": "False",
+                     "mix_words": "False", "max_cut": "0.25", "phrase_form": "literal"}  # fmt: skip
+    assert "and without --min-files and --exclude, so its tokens may differ" in output
+    assert "--run-name my-src -p" in output
 
 
 def test_excluded_tokens_and_those_of_one_file_are_not_proposed(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
@@ -210,7 +232,10 @@ def test_bad_input_of_propose(
 
 def test_a_missing_folder_and_a_taken_one(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:
     result = call("propose", "--from", tmp_path / "nowhere", "--model", tiny_folder, "--out", tmp_path / "ext")
-    assert result.exit_code != 0 and "No folder" in result.output
+    assert result.exit_code != 0 and "nowhere: it does not exist" in result.output
+    file = tree / "notes.txt"
+    result = call("propose", "--from", file, "--model", tiny_folder, "--out", tmp_path / "ext")
+    assert result.exit_code != 0 and "notes.txt: it is a file" in result.output
     result = call("propose", "--from", tree, "--model", tiny_folder, "--out", tree)
     assert result.exit_code != 0 and "not empty" in result.output
 
@@ -218,8 +243,14 @@ def test_a_missing_folder_and_a_taken_one(tree: Path, tiny_folder: Path, tmp_pat
 def test_bad_input_of_audit(tmp_path: Path) -> None:
     assert "tokens.json is missing" in call("audit", tmp_path).output
     assert "Give either" in call("audit").output
-    result = call("audit", "--run-name", "none-such")
-    assert result.exit_code != 0 and "01_tokenizer_extension" in result.output
+
+
+@pytest.mark.parametrize("name", ["none-such", "../x", "", "."])
+def test_an_audit_of_a_run_that_is_not_there_makes_none(name: str) -> None:
+    before = sorted(runs_root().parent.rglob("*"))
+    result = call("audit", "--run-name", name)
+    assert result.exit_code != 0 and f"There is no run {name!r}" in result.output
+    assert sorted(runs_root().parent.rglob("*")) == before
 
 
 def test_phrases_are_proposed_written_and_audited(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def writer(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_the_second_process_is_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "stage"
     with writer(folder) as first:
-        with pytest.raises(locks.BusyError, match=f"process {first.pid} on {platform.node()}"):
+        busy = rf"process {first.pid} on {platform.node()}\. Wait until that ends, or give another folder\.$"
+        with pytest.raises(locks.BusyError, match=busy):
             runs.claim(folder, {"seed": 0})
         with pytest.raises(locks.BusyError):
             runs.finish(folder)
@@ -89,3 +90,9 @@ def test_refused_settings_leave_no_lock(tmp_path: Path) -> None:
     with pytest.raises(runs.KeyMismatchError):
         runs.claim(tmp_path / "a", {"seed": 1})
     assert not locks.lock_path(tmp_path / "a").exists()
+
+
+def test_only_in_a_run_another_run_name_is_advised() -> None:
+    folder = runs.open_run("busy").stage("03")
+    with writer(folder), pytest.raises(locks.BusyError, match="kernel.*or choose another run name"):
+        runs.claim(folder, {"seed": 0})

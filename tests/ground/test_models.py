@@ -86,8 +86,14 @@ def test_missing_sources_are_named(source, message):
 
 
 def test_folder_without_a_model(tmp_path):
-    with pytest.raises(ModelError, match="Could not load a tokenizer"):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ModelError, match="holds no tokenizer: expected tokenizer.json beside the weights"):
         models.load_base_model(tmp_path)
+
+
+def test_a_misspelt_name_is_told_with_those_that_are_packaged():
+    with pytest.raises(ModelError, match=r"'smolm2-135m': it is no folder and no packaged model \(smollm2-135m\)"):
+        models.load_tokenizer("smolm2-135m")
 
 
 def test_unknown_packaged_model():

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary.alignment import align_text
 from vocabx_utils.vocabulary.encoding import byte_ends, encode_all
-from vocabx_utils.vocabulary.spelling import spelling_of
+from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
 
 
 def normalised(tokenizer, text: str) -> bytes:
@@ -99,3 +99,15 @@ def test_settings_of_an_earlier_call_cut_no_text():
     tokenizer([text], truncation=True, max_length=2)
     aligned = align_text(SimpleNamespace(original=tokenizer, extended=tokenizer), text)
     assert [aligned.original_ids.tolist()] == encode_all(tokenizer, [text]) == whole and len(whole[0]) > 2
+
+
+@pytest.mark.parametrize("bad", ["half \ud800", "\udfff", 7, None])
+def test_what_no_tokenizer_takes_is_named(bad):
+    with pytest.raises(TokenizerError, match="text 1 (holds .* half of a surrogate pair|is .*; expected a string)"):
+        encode_all(original("byte-level"), ["fine", bad])
+
+
+def test_half_a_character_cannot_be_aligned():
+    tokenizer = original("byte-level")
+    with pytest.raises(TokenizerError, match="text 0 holds .* half of a surrogate pair"):
+        align_text(SimpleNamespace(original=tokenizer, extended=tokenizer), "half \ud800")

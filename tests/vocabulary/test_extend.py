@@ -353,6 +353,14 @@ def test_more_tokens_than_the_training_texts_support(smollm_like: Any, domain: l
         extend_tokenizer(smollm_like, domain[:40], 900, strategy, training_texts=domain[40:60])
 
 
+@pytest.mark.parametrize("strategy", ["merges", "added", "phrases"])
+def test_texts_may_be_generators(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    by_list = extend_tokenizer(smollm_like, domain, 5, strategy, training_texts=domain)
+    both = (text for text in domain), (text for text in domain)
+    by_generator = extend_tokenizer(smollm_like, both[0], 5, strategy, training_texts=both[1])
+    assert by_generator.tokens == by_list.tokens
+
+
 def test_text_in_place_of_texts_and_a_strategy_in_place_of_a_number_are_refused(smollm_like: Any) -> None:
     with pytest.raises(TokenizerError, match="texts is one string of 5 characters"):
         extend_tokenizer(smollm_like, "a b c", 1)
@@ -388,6 +396,21 @@ def test_special_tokens_are_there_already(tokenizer: Any, strategy: str) -> None
 def test_what_is_no_text_is_refused(smollm_like: Any, bad: Any, strategy: str) -> None:
     with pytest.raises(TokenizerError, match="expected text"):
         add_tokens(smollm_like, bad, strategy)
+
+
+@pytest.mark.parametrize("strategy", ["merges", "added", "phrases"])
+def test_half_a_character_is_refused_in_tokens_and_in_texts(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    with pytest.raises(TokenizerError, match="the proposed token .* half of a surrogate pair"):
+        add_tokens(smollm_like, ["fine", "half\ud800"], strategy)
+    with pytest.raises(TokenizerError, match="text 1 holds .* half of a surrogate pair"):
+        extend_tokenizer(smollm_like, [domain[0], "half \ud800", *domain[1:]], 1, strategy)
+
+
+@pytest.mark.parametrize("strategy", ["added", "phrases"])
+def test_a_token_spelt_like_a_padding_row_is_refused(smollm_like: Any, strategy: Any) -> None:
+    with pytest.raises(TokenizerError, match=r"'\[PAD12\]': spelt like the entries of GGUF files"):
+        add_tokens(smollm_like, ["fine", "[PAD12]"], strategy)
+    assert add_tokens(smollm_like, ["[PADDED]"], strategy).N == 1
 
 
 def test_one_string_is_not_a_list_of_tokens(smollm_like: Any) -> None:

@@ -24,6 +24,7 @@ from vocabx_utils.adaptation.settings import AdaptSettings, sizes_of
 from vocabx_utils.adaptation.steps import MODEL, REPORT, STATE, SUMMARY, WORK, OutError, Part, Steps, open_out
 from vocabx_utils.adaptation.sweep import EPOCHS, sweep
 from vocabx_utils.adaptation.texts import Split, read_texts, split_texts
+from vocabx_utils.fetch import source_digest
 from vocabx_utils.files import digest, read_json, write_json
 from vocabx_utils.models import load_base_model, load_tokenizer
 from vocabx_utils.paths import user_path
@@ -106,7 +107,7 @@ def adapt(
     tokenizer = load_tokenizer(model)
     found = read_texts(source, tokenizer, glob=chosen.glob, all_files=chosen.all_files, tell=tell)
     split = split_texts(found, chosen.held_out, chosen.validation)
-    key = {"model": str(model), "texts": split.digest(), **chosen.key()}
+    key = {"model_files": source_digest(model), "texts": split.digest(), **chosen.key()}
     if open_out(out, key):
         tell(f"{out} is finished: nothing to do. Remove it, or give another folder, to do it again.")
         return Adapted(out, read_json(out / SUMMARY))

@@ -75,20 +75,28 @@ def open_out(out: Path, key: Mapping[str, Any]) -> bool:
 
     Raises:
         OutError: it is no folder, or holds other things than an adaptation.
-        KeyMismatchError: it holds a model that was made with other settings or of other texts.
+        KeyMismatchError: it holds a model that was made of another model, with other settings or of other texts.
     """
     if not out.exists():
         return False
     if not out.is_dir():
         raise OutError(f"{out} exists and is not a folder. Give another --out.")
-    if not (out / WORK).is_dir() and any(out.iterdir()):
-        raise OutError(f"{out} exists, is not empty and was not made by `vocabx adapt`. Give another --out.")
     if not (out / STATE).exists():
+        if not (out / WORK).is_dir() and any(out.iterdir()):
+            raise OutError(f"{out} exists, is not empty and was not made by `vocabx adapt`. Give another --out.")
         return False
+    if not (out / MODEL).is_dir():
+        return False  # stopped before its model was written, or the model was removed: nothing can be lost
     held = read_json(out / STATE)["key"]
+    if "model" in held:  # until 0.2 the name was noted as it was typed
+        raise KeyMismatchError(
+            f"{out} holds a model that an earlier version of vocabx made of {held['model']!r}; it did not note of which "
+            f"weights, so they cannot be compared. {out / MODEL} can be used as it is. Give another --out; or, where "
+            f"{out / WORK} is still there, remove {out / STATE} to go on with it. Nothing was changed."
+        )
     if held != key:
         raise KeyMismatchError(
             f"{out} holds a model that was made with other settings ({differing(held, key)}). Give another --out, or "
             f"remove {out}. Nothing was changed."
         )
-    return (out / REPORT).exists() and (out / SUMMARY).exists() and (out / MODEL).is_dir()
+    return (out / REPORT).exists() and (out / SUMMARY).exists()

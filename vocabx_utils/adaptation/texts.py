@@ -22,6 +22,7 @@ from vocabx_utils.source_tree import CorpusError, Document, hold_out, read_sourc
 # Names of the two sides of a pair, in the order in which they are looked for.
 QUESTIONS = ("query", "instruction", "prompt", "question")
 ANSWERS = ("answer", "output", "response", "completion")
+INPUT = "input"  # of Alpaca: what the question is about, in a field of its own; often empty
 _LONGEST = 20_000_000  # bytes of one file; more is data and not text
 _LEAST = 200  # bytes of each part
 
@@ -77,7 +78,7 @@ def read_texts(
     """Read the files of a folder, or the rows of a JSON Lines file (`.jsonl`, `.jsonl.gz`).
 
     A row has a field `text`, or a question and an answer (see `QUESTIONS` and `ANSWERS`), and may name its file in
-    `source` or `path` and its language in `lang`. Pairs are rendered with the tokenizer's chat template where it has
+    `source` or `path` and its language in `lang`. What stands in `input` is put behind the question, as in Alpaca. Pairs are rendered with the tokenizer's chat template where it has
     one, otherwise with the thesis's. Copies of a file or row are left out: they would stand in two parts of the split.
     CorpusError where there is no such place, nothing in it can be read, or a row lacks what is needed (it is named).
     """
@@ -103,18 +104,22 @@ def read_texts(
 
 
 def _row_text(row: Mapping[str, Any], where: str, tokenizer: PreTrainedTokenizerFast) -> Text:
-    name = str(row.get("source") or row.get("path") or where)
+    name = corpus.label_field(row, "source", where) or corpus.label_field(row, "path", where, where)
+    kind = corpus.label_field(row, "lang", where)
     if "text" in row:
-        return Text(name, str(row.get("lang") or "text"), corpus.text_field(row, "text", where))
+        return Text(name, kind or "text", corpus.text_field(row, "text", where))
     question, answer = (next((n for n in names if n in row), None) for names in (QUESTIONS, ANSWERS))
     if question is None or answer is None:
         raise CorpusError(
             f"{where}: the row has {', '.join(row) or 'no field'}; expected 'text', or one of "
             f"{', '.join(QUESTIONS)} with one of {', '.join(ANSWERS)}."
         )
-    pair = Pair(corpus.text_field(row, question, where), corpus.text_field(row, answer, where))
-    rendered = corpus.render(pair, "chat" if tokenizer.chat_template else "thesis", tokenizer)
-    return Text(name, str(row.get("lang") or "pairs"), f"{pair.query}\n{pair.answer}", rendered)
+    asked, said = (corpus.text_field(row, field, where) for field in (question, answer))
+    given = corpus.text_field(row, INPUT, where) if row.get(INPUT) else ""
+    query = f"{asked}\n\n### Input:\n{given}" if given else asked
+    rendered = corpus.render(Pair(query, said), "chat" if tokenizer.chat_template else "thesis", tokenizer)
+    plain = "\n".join(part for part in (asked, given, said) if part)  # no token is chosen for the heading
+    return Text(name, kind or "pairs", plain, rendered)
 
 
 def split_texts(texts: Sequence[Text], held_out: float, validation: float) -> Split:

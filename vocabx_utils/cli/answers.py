@@ -16,7 +16,6 @@ from vocabx_utils.evaluation.kept import kept_ids
 from vocabx_utils.evaluation.results import Result
 from vocabx_utils.evaluation.scoring import count_passes, results_table
 from vocabx_utils.files import read_json, write_json, write_table
-from vocabx_utils.paths import runs_root
 from vocabx_utils.settings import ConfigError
 from vocabx_utils.thesis import CLAIMS
 
@@ -30,7 +29,7 @@ def execute_run(run_name: str, reference: str, *, workers: int, strict: bool, sa
     A ConfigError where the `reference`, with which the others are compared, has no answers; a MissingStageError where
     no contender has any. For other errors see `execute_answered`.
     """
-    run = runs.Run(run_name, runs_root() / run_name)
+    run = runs.existing_run(run_name)
     samples = answered(run)
     if reference not in samples:
         raise ConfigError(f"--reference is {reference!r}; expected a contender with answers: {', '.join(samples)}.")

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from vocabx_utils.cli import UserPath
-from vocabx_utils.paths import project_root, runs_root, show_path
-from vocabx_utils.runs import Run
+from vocabx_utils.paths import project_root, show_path
+from vocabx_utils.runs import existing_run
 
 
 @click.command()
@@ -20,7 +20,7 @@ def figures(run_name: str, out: Path | None, pdf: bool) -> None:
     from vocabx_utils.figures.catalogue import draw_figures
 
     folder = out or project_root() / "figures"
-    outcomes = draw_figures(_existing(run_name), folder, formats=("svg", "pdf", "png") if pdf else ("svg", "png"))
+    outcomes = draw_figures(existing_run(run_name), folder, formats=("svg", "pdf", "png") if pdf else ("svg", "png"))
     for outcome in outcomes:
         state = f"left out: {outcome.reason}" if outcome.reason else ", ".join(show_path(p) for p in outcome.paths)
         click.echo(f"{outcome.name}: {state}")
@@ -35,17 +35,7 @@ def report(run_name: str, out: Path | None) -> None:
     """Build a web site from the executed notebooks of a run."""
     from vocabx_utils.analysis.report import build_report
 
-    run = _existing(run_name)
+    run = existing_run(run_name)
     pages = build_report(run, out or run.folder / "report", sorted((project_root() / "docs").glob("*.md")))
     written = sum(path.suffix == ".html" for path in pages)
     click.echo(f"{written} pages; open {show_path(pages[0])}")
-
-
-def _existing(name: str) -> Run:
-    folder = runs_root() / name
-    if not folder.is_dir():
-        known = sorted(p.name for p in runs_root().glob("*") if p.is_dir() and not p.name.startswith("."))
-        raise click.UsageError(
-            f"There is no run {name!r}. Known: {', '.join(known) or 'none; `vocabx run` makes one'}."
-        )
-    return Run(name, folder)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vocabx_utils.cli import UserPath, all_files_option, glob_option
+from vocabx_utils.config import TokenizerConfig
 from vocabx_utils.corpus import pairs_from_jsonl
 from vocabx_utils.files import write_table
 from vocabx_utils.folders import atomic_folder
-from vocabx_utils.runs import open_run
+from vocabx_utils.runs import existing_run
 from vocabx_utils.source_tree import Document, SourceTree, hold_out, read_source_tree
 
 if TYPE_CHECKING:
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
     from vocabx_utils.vocabulary.audit import Audit
     from vocabx_utils.vocabulary.options import Strategy
     from vocabx_utils.vocabulary.tokens import Extension
+
+_IN_NOTEBOOK = {  # options of `propose`, and what notebook 01 calls them
+    "min_count": "min_count", "max_bytes": "max_token_bytes", "keep_whitespace": "keep_whitespace",
+    "max_phrase_bytes": "max_phrase_bytes", "line_breaks": "line_breaks", "mix_words": "mix_words",
+    "phrase_form": "phrase_form", "max_cut": "max_cut",
+}  # fmt: skip
 
 
 @click.group()
@@ -106,7 +115,9 @@ def propose(
         extension.save(scratch)
         write_table(scratch / "tokens.csv", extension.table())
         write_table(scratch / "files.csv", _files_table(tree, measured_on))
-    _print_next_steps(target, folder, glob, model, strategy, n)
+    chosen = {"model": model, "corpus_source": "tree", "corpus_path": str(folder.resolve()), "corpus_glob": glob}
+    chosen |= {"strategy": strategy, "n_tokens": sum(t.wanted for t in extension.tokens)}
+    _print_next_steps(target, folder, chosen, {**options, "all_files": all_files})
 
 
 @tokens.command()
@@ -156,7 +167,7 @@ def _audit_inputs(
         raise click.UsageError("Give either an extension folder or --run-name.")
     if extension_folder is not None:
         return extension_folder, {}, None
-    run = open_run(str(run_name))
+    run = existing_run(str(run_name))
     train, validation = (
         plain_texts(pairs_from_jsonl(run.require("01", f"splits/{name}.jsonl"))) for name in ("train", "validation")
     )
@@ -231,16 +242,21 @@ def _print_audit(audit: Audit) -> None:
         click.echo(f"{row['finding']}: {row['count']}{of}  {row['examples']}".rstrip())
 
 
-def _print_next_steps(target: Path, folder: Path, glob: str, model: str, strategy: str, n: int) -> None:
+def _print_next_steps(target: Path, folder: Path, chosen: dict[str, Any], options: dict[str, Any]) -> None:
     where = shlex.quote(str(target))
-    parameters = {"model": model, "corpus_source": "tree", "corpus_path": str(folder.resolve()), "corpus_glob": glob}
-    parameters |= {"strategy": strategy, "n_tokens": str(n)}
-    words = " ".join(f"-p {name} {shlex.quote(value)}" for name, value in parameters.items())
+    defaults = {field.name: field.default for field in fields(TokenizerConfig)}
+    named = {_IN_NOTEBOOK[name]: value for name, value in options.items() if name in _IN_NOTEBOOK}
+    parameters = chosen | {name: value for name, value in named.items() if value != defaults[name]}
+    words = " ".join(f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items())
+    run_name = re.sub("[^A-Za-z0-9._-]+", "-", folder.resolve().name).lstrip("._-") or "tree"
+    without = [f"--{name.replace('_', '-')}" for name in ("exclude", "across_digits", "all_files") if options[name]]
     click.echo(
         f"\nWritten to {where}: original/ and extended/ (plain Hugging Face folders), tokens.json, tokens.csv and "
         "files.csv.\nNext:"
         f"\n  Read tokens.csv. To drop a token, run this again with --exclude TOKEN and another --out."
         f"\n  Measure the gain on other text: vocabx tokens audit {where} --from FOLDER"
         f"\n  A model knows nothing of the new tokens until their rows are trained. To see that done on this tree:"
-        f"\n    vocabx run --run-name {shlex.quote(folder.resolve().name)} {words}"
+        f"\n    vocabx run --run-name {run_name} {words}"
+        "\n  Notebook 01 chooses by itself, on pieces of the files that it draws and without "
+        f"{' and '.join(['--min-files', *without])}, so its tokens may differ."
     )

@@ -19,6 +19,7 @@ from vocabx_utils.evaluation.prompts import begin_text, reference_text
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
 from vocabx_utils.tokenizer_files import original_vocab_size
+from vocabx_utils.vocabulary.encoding import require_text
 
 
 def bits_per_byte(
@@ -52,7 +53,8 @@ def bits_per_byte(
     if max_tokens < 16:
         raise ValueError(f"max_tokens is {max_tokens}; expected 16 or more")
     most = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-    spans = whole_spans((("part", text) for text in texts), (tokenizer, *compared_with), most)
+    whole = (("part", require_text(text, f"text {number}")) for number, text in enumerate(texts))
+    spans = whole_spans(whole, (tokenizer, *compared_with), most)
     if not spans:
         raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
     return corpus_bits_per_byte(score_spans(model, tokenizer, spans, max_tokens=max_tokens))

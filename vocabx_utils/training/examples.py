@@ -22,6 +22,7 @@ from vocabx_utils import corpus
 from vocabx_utils.files import hash_bytes
 from vocabx_utils.training.objectives import ANCHORS, Anchor
 from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
+from vocabx_utils.vocabulary.encoding import require_text
 
 Ints = npt.NDArray[np.int64]
 LossOn = Literal["all", "answer"]
@@ -176,8 +177,9 @@ def encode(
     if max_length < 2:
         raise ValueError(f"max_length is {max_length}; a text needs at least 2 tokens for one to be learned")
     examples, cut, skipped = [], 0, 0
-    for text in texts:
+    for number, text in enumerate(texts):
         string, answer_start = (text, 0) if isinstance(text, str) else (text.text, text.answer_start)
+        require_text(string, f"text {number}")
         coded = tokenizer(string, add_special_tokens=False, return_offsets_mapping=True)
         ids, ends = coded["input_ids"], np.asarray([end for _, end in coded["offset_mapping"]], dtype=np.int64)
         first = 1

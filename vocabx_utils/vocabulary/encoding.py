@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils.vocabulary.spelling import IntArray, backend_of, spelling_of
+from vocabx_utils.glyphs import half_character
+from vocabx_utils.vocabulary.spelling import IntArray, TokenizerError, backend_of, spelling_of
 
 
 def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: bool = False) -> Iterator[list[int]]:
@@ -25,12 +26,28 @@ def encode_all(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
     return list(encode_each(tokenizer, texts))
 
 
+def require_text(text: str, what: str) -> str:
+    """Return a text that a tokenizer can take; TokenizerError, which calls it `what`, for anything else."""
+    if not isinstance(text, str):
+        raise TokenizerError(f"{what} is {text!r} ({type(text).__name__}); expected a string.")
+    if bad := half_character(text):
+        raise TokenizerError(f"{what} holds {bad}. Mend it or leave it out.")
+    return text
+
+
+def listed(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list, each of which a tokenizer can take; TokenizerError for one string in place of texts."""
+    if isinstance(texts, str):
+        raise TokenizerError(f"texts is one string of {len(texts)} characters; expected a list of texts.")
+    return [require_text(text, f"text {number}") for number, text in enumerate(texts)]
+
+
 def text_batches(texts: Iterable[str], characters: int = 1_000_000) -> Iterator[list[str]]:
     """Put texts together until they are worth a call of the tokenizer, and no more: ids take a multiple of them."""
     batch: list[str] = []
     size = 0
-    for text in texts:
-        batch.append(text)
+    for number, text in enumerate(texts):
+        batch.append(require_text(text, f"text {number}"))
         size += len(text)
         if size >= characters:
             yield batch

@@ -11,24 +11,25 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
+from vocabx_utils.vocabulary.encoding import listed, require_text
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, PhraseForm, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
-from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, is_padding, spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 
 
 def extend_tokenizer(
     tokenizer: PreTrainedTokenizerFast,
-    texts: Sequence[str],
+    texts: Iterable[str],
     n: int,
     strategy: Strategy = "merges",
     options: TokenOptions = DEFAULT_OPTIONS,
     *,
-    training_texts: Sequence[str] | None = None,
+    training_texts: Iterable[str] | None = None,
     min_train_count: int = 4,
 ) -> Extension:
     """Extend a tokenizer by exactly `n` tokens of a domain, each of which the training texts show often enough.
@@ -38,6 +39,7 @@ def extend_tokenizer(
 
     Args:
         tokenizer: the original tokenizer; it is left as it is.
+        texts: what tokens are chosen on, in any iterable; it is read once.
         strategy: `merges` appends merges, `added` makes added tokens, `phrases` does both; see `add_tokens`.
         training_texts: what rows will be trained on; the same texts if not given.
         min_train_count: fewest occurrences there.
@@ -54,6 +56,8 @@ def extend_tokenizer(
         >>> extension.extended.tokenize("mean(skipna=True)")
         ['mean', '(', 'skipna', '=', 'True', ')']
     """
+    texts = listed(texts)
+    training_texts = texts if training_texts is None else listed(training_texts)
     table = _read_once(texts, spelling_of(tokenizer), strategy, options)
     barred: set[bytes] = set()
     while True:
@@ -67,7 +71,7 @@ def extend_tokenizer(
                 "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
             )
         extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options.phrase_form)
-        counts = extension.count(texts if training_texts is None else training_texts)
+        counts = extension.count(training_texts)
         rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
         if not rare:
             left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)
@@ -134,6 +138,11 @@ def add_tokens(
         make = _by_merges if strategy == "merges" else _by_added_tokens
         layout, tokens, given, further = make(spelling, proposals, texts)
     report = {"requested": len(proposals) + len(texts), "notes": notes} | further
+    if padding := [t.text for t in tokens if is_padding(t.text)]:
+        raise TokenizerError(
+            f"{', '.join(map(repr, padding))}: spelt like the entries of GGUF files for padding rows, which no text "
+            f"produces. Leave {'it' if len(padding) == 1 else 'them'} out."
+        )
     extended = surgery.build(layout, tokenizer)
     extension = Extension(tokenizer, extended, tuple(tokens), strategy, spelling.first_free_id, report)
     check_reachable(extension, given)
@@ -160,6 +169,7 @@ def _sort_inputs(
             continue
         if not isinstance(token, str) or not token:
             raise TokenizerError(f"A proposed token is {token!r}; expected text of one character or more.")
+        require_text(token, f"the proposed token {token!r}")
         text = spelling.spaced_form(token)
         if text != token:
             notes.append(f"{token!r} was read as {text!r}, the word with its leading space.")

@@ -279,11 +279,16 @@ def _read(layout: dict[str, Any], backend: Tokenizer) -> Spelling:
     return Spelling(_kind(layout), layout, vocab, added, own)
 
 
+def is_padding(piece: str) -> bool:
+    """Tell whether a piece is spelt like the entries of GGUF files for padding rows (`[PAD12]`)."""
+    return piece.startswith("[PAD") and _PADDING.fullmatch(piece) is not None
+
+
 def _drop_padding(layout: dict[str, Any]) -> bool:
     """Drop the `[PAD…]` entries of GGUF files, if there are any: padding rows of the matrix that no text produces."""
     vocab, added = layout["model"].get("vocab"), layout["added_tokens"]
     names = [*(vocab if isinstance(vocab, dict) else ()), *(t["content"] for t in added)]
-    odd = {p for p in names if p.startswith("[PAD") and _PADDING.fullmatch(p)}
+    odd = {p for p in names if is_padding(p)}
     if odd and isinstance(vocab, dict):
         layout["model"]["vocab"] = {p: i for p, i in vocab.items() if p not in odd}
     layout["added_tokens"] = [t for t in added if t["content"] not in odd]
