@@ -168,6 +168,25 @@ def test_what_does_not_fit_is_refused() -> None:
         learn_rows(model, tokenizer, words(), texts(), "kl_middle")
 
 
+@pytest.mark.parametrize("window", [0, 48])
+@pytest.mark.parametrize(
+    ("tokens", "given", "judged", "told"),
+    [
+        (["zzqq"], texts(4), None, "none of 4 training texts holds a new token"),
+        ([" ravel"], [], None, "none of 0 training texts"),
+        ([" ravel"], ["", ""], None, "none of 2 training texts"),
+        ([" ravel"], [" ravel"], None, "none of 1 training texts.* as their whole text"),
+        ([" ravel"], texts(24), ["x = 1", "y"], "none of 2 validation texts"),
+        ([], texts(4), None, "new_tokens is empty"),
+    ],
+)
+def test_texts_without_new_tokens_are_named(
+    window: int, tokens: list[str], given: list[str], judged: list[str] | None, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        learn_rows(tiny_model().model, tokenizers().original, tokens, given, validation_texts=judged, window=window)
+
+
 # --- phase 2
 
 

@@ -100,6 +100,8 @@ def learn_rows(
     base = freeze(model, tokenizer)
     extension = new_tokens if isinstance(new_tokens, Extension) else add_tokens(tokenizer, new_tokens)
     require_tokenizer(base, extension.original, "the extension")
+    if not extension.N:
+        raise ValueError("new_tokens is empty; expected one token or more")
     recipe = parse_variant(f"{init}_{objective}")
     known = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed, "variants": [recipe.name]}
     usual = {"train_windows": _ALL, "validation_windows": _ALL, "require_improvement": False}
