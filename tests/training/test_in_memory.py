@@ -168,6 +168,26 @@ def test_what_does_not_fit_is_refused() -> None:
         learn_rows(model, tokenizer, words(), texts(), "kl_middle")
 
 
+def test_texts_may_come_from_generators() -> None:
+    listed = two_tokens(validation_texts=texts(8))
+    given = (word for word in (" groupby", " ravel"))
+    model, tokenizer = tiny_model().model, tokenizers().original
+    learned = learn_rows(
+        model,
+        tokenizer,
+        given,
+        iter(texts(12)),
+        epochs=1,
+        window=0,
+        learning_rate=2e-2,
+        validation_texts=iter(texts(8)),
+    )
+    assert torch.equal(learned.input_rows, listed.input_rows) and learned.metrics[-1]["ce"] == listed.metrics[-1]["ce"]
+    short: dict[str, Any] = {"b_epochs": 1, "lora_rank": 2}
+    first, second = (fine_tune(listed, part, "b", **short) for part in (texts(4), iter(texts(4))))
+    assert first.losses[-1]["validation_loss"] == second.losses[-1]["validation_loss"]
+
+
 @pytest.mark.parametrize("window", [0, 48])
 @pytest.mark.parametrize(
     ("tokens", "given", "judged", "told"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stage_files import merged
 from vocabx_utils.training.stages import plan_stages
 from vocabx_utils.training.starts import Start, from_rows
+from vocabx_utils.vocabulary.encoding import text_list
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension
@@ -57,14 +58,14 @@ def learn_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     new_tokens: Extension | Sequence[str | Proposal],
-    texts: Sequence[str],
+    texts: Iterable[str],
     objective: str = RECOMMENDED,
     *,
     init: str = "mean",
     epochs: int = 2,
     learning_rate: float = 1e-2,
     seed: int = 0,
-    validation_texts: Sequence[str] | None = None,
+    validation_texts: Iterable[str] | None = None,
     **settings: Any,
 ) -> LearnedRows:
     """Learn rows for new tokens (phase 1) in memory.
@@ -96,7 +97,7 @@ def learn_rows(
         >>> learned.model.generate(ids, max_new_tokens=2, do_sample=False).shape[1] - ids.shape[1]
         2
     """
-    judged = _listed(texts, validation_texts)
+    texts, judged = _listed(texts, validation_texts)
     base = freeze(model, tokenizer)
     extension = new_tokens if isinstance(new_tokens, Extension) else add_tokens(tokenizer, new_tokens)
     require_tokenizer(base, extension.original, "the extension")
@@ -119,10 +120,10 @@ def learn_rows(
 
 def fine_tune(
     start: Start | BaseModel,
-    texts: Sequence[str | Rendered],
+    texts: Iterable[str | Rendered],
     stages: Sequence[str] = ("a", "b"),
     *,
-    validation_texts: Sequence[str | Rendered] | None = None,
+    validation_texts: Iterable[str | Rendered] | None = None,
     **settings: Any,
 ) -> TunedModel:
     """Fine-tune a model (phase 2) in memory.
@@ -147,7 +148,7 @@ def fine_tune(
         >>> last < first  # nats per token
         True
     """
-    judged = _listed(texts, validation_texts)
+    texts, judged = _listed(texts, validation_texts)
     if isinstance(start, BaseModel):
         none = range(start.vocab_size, start.vocab_size)
         start = Start(start.model, start.tokenizer, none, start)
@@ -170,10 +171,7 @@ def fine_tune(
     return TunedModel(model, start.tokenizer, start.new_ids, start.base, start.origin, losses=losses)
 
 
-def _listed(texts: Sequence[Any], validation_texts: Sequence[Any] | None) -> Sequence[Any]:
-    """Return the texts that judge; refuse one string in place of a list, whose characters would be read as texts."""
-    judged = texts if validation_texts is None else validation_texts
-    for part in (texts, judged):
-        if isinstance(part, str):
-            raise ValueError(f"texts is one string of {len(part)} characters; expected a list of texts")
-    return judged
+def _listed(texts: Iterable[Any], validation_texts: Iterable[Any] | None) -> tuple[list[Any], list[Any]]:
+    """Return the texts to learn from and those that judge, which are the same unless given."""
+    learned = text_list(texts)
+    return learned, learned if validation_texts is None else text_list(validation_texts, "validation_texts")

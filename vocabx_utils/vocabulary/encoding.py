@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils.vocabulary.spelling import IntArray, backend_of, spelling_of
+from vocabx_utils.vocabulary.spelling import IntArray, TokenizerError, backend_of, spelling_of
+
+
+def text_list(texts: Iterable[Any], name: str = "texts") -> list[Any]:
+    """Return texts as a list, for whoever reads them more than once.
+
+    TokenizerError for one string in place of a list, whose characters would be read as texts.
+    """
+    if isinstance(texts, str):
+        raise TokenizerError(f"{name} is one string of {len(texts)} characters; expected a list of texts.")
+    return list(texts)
 
 
 def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: bool = False) -> Iterator[list[int]]:

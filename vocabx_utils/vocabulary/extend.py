@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
+from vocabx_utils.vocabulary.encoding import text_list
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, PhraseForm, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout
@@ -23,12 +24,12 @@ from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 
 def extend_tokenizer(
     tokenizer: PreTrainedTokenizerFast,
-    texts: Sequence[str],
+    texts: Iterable[str],
     n: int,
     strategy: Strategy = "merges",
     options: TokenOptions = DEFAULT_OPTIONS,
     *,
-    training_texts: Sequence[str] | None = None,
+    training_texts: Iterable[str] | None = None,
     min_train_count: int = 4,
 ) -> Extension:
     """Extend a tokenizer by exactly `n` tokens of a domain, each of which the training texts show often enough.
@@ -54,6 +55,8 @@ def extend_tokenizer(
         >>> extension.extended.tokenize("mean(skipna=True)")
         ['mean', '(', 'skipna', '=', 'True', ')']
     """
+    texts = text_list(texts)
+    shown = texts if training_texts is None else text_list(training_texts, "training_texts")
     table = _read_once(texts, spelling_of(tokenizer), strategy, options)
     barred: set[bytes] = set()
     while True:
@@ -67,7 +70,7 @@ def extend_tokenizer(
                 "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
             )
         extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options.phrase_form)
-        counts = extension.count(texts if training_texts is None else training_texts)
+        counts = extension.count(shown)
         rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
         if not rare:
             left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)
