@@ -17,7 +17,7 @@ from tiny import V, as_base, new_tokens, pairs, texts, tiny_decoder, tiny_family
 from training.phase1_parts import settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import render
 from vocabx_utils.files import read_tensors
 from vocabx_utils.models import ModelError, with_extra_rows
@@ -205,6 +205,17 @@ def test_texts_without_new_tokens_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         learn_rows(tiny_model().model, tokenizers().original, tokens, given, validation_texts=judged, window=window)
+
+
+@pytest.mark.parametrize("name", ["dtype", "device", "variants", "run_name", "checkpoint_steps", "sharded"])
+def test_settings_that_do_nothing_here_are_refused_in_phase_1(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} would have no effect in memory; leave it out"):
+        two_tokens(**{name: getattr(Phase1Config(), name)})
+
+
+def test_settings_that_do_nothing_here_are_refused_in_phase_2() -> None:
+    with pytest.raises(ConfigError, match="dtype, train_texts would have no effect in memory; leave them out"):
+        fine_tune(tiny_model(), texts(4), dtype="float32", train_texts=3)
 
 
 # --- phase 2

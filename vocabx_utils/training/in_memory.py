@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.tokenizer_files import require_tokenizer
 from vocabx_utils.training.checks import check_moved
 from vocabx_utils.training.examples import encode
@@ -35,6 +36,13 @@ from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension
 
 _ALL = 2**31  # windows: as many as the texts offer
+# Settings of the notebooks that do nothing in memory: the model is given, no variant is named, and no file is written.
+_OF_BOTH = {"run_name", "model", "device", "dtype", "variants"}
+_OF_PHASE_1 = {
+    "train_limit", "validation_limit", "checkpoint_steps", "require_improvement", "quantization", "teacher_storage",
+    "gradient_checkpointing", "sharded",
+}  # fmt: skip
+_OF_PHASE_2 = {"without_a", "full", "train_texts", "validation_texts", "checkpoint_every"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,8 @@ def learn_rows(
         learning_rate: its peak.
         validation_texts: texts that each epoch is judged by; the training texts unless given.
         settings: further fields of `config.Phase1Config`, such as `phrase_dropout` and `head_learning_rate`. All
-            windows around new tokens are read, unless `train_windows` says how many.
+            windows around new tokens are read, unless `train_windows` says how many. Those that do nothing in memory,
+            such as `dtype`, are refused.
 
     Raises:
         ModelError: the model cannot be extended, or the extension is that of another tokenizer.
@@ -98,6 +107,7 @@ def learn_rows(
         2
     """
     texts, judged = _listed(texts, validation_texts)
+    _refuse_idle(settings, _OF_BOTH | _OF_PHASE_1)
     base = freeze(model, tokenizer)
     extension = new_tokens if isinstance(new_tokens, Extension) else add_tokens(tokenizer, new_tokens)
     require_tokenizer(base, extension.original, "the extension")
@@ -149,6 +159,7 @@ def fine_tune(
         True
     """
     texts, judged = _listed(texts, validation_texts)
+    _refuse_idle(settings, _OF_BOTH | _OF_PHASE_2)
     if isinstance(start, BaseModel):
         none = range(start.vocab_size, start.vocab_size)
         start = Start(start.model, start.tokenizer, none, start)
@@ -169,6 +180,15 @@ def fine_tune(
         training.result()
         model = merged(training.close())
     return TunedModel(model, start.tokenizer, start.new_ids, start.base, start.origin, losses=losses)
+
+
+def _refuse_idle(settings: Mapping[str, Any], idle: set[str]) -> None:
+    """Refuse settings that would be passed over."""
+    if found := sorted(idle & settings.keys()):
+        raise ConfigError(
+            f"{', '.join(found)} would have no effect in memory; leave {'it' if len(found) == 1 else 'them'} out. The "
+            "model is trained as it is, on its device and in its dtype: move or convert it first."
+        )
 
 
 def _listed(texts: Iterable[Any], validation_texts: Iterable[Any] | None) -> tuple[list[Any], list[Any]]:
