@@ -2,9 +2,11 @@
 
 import copy
 import dataclasses
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny import byte_level_bpe, tiny_decoder
 from transformers import AutoModelForCausalLM
 
@@ -88,6 +90,20 @@ def test_missing_sources_are_named(source, message):
 def test_folder_without_a_model(tmp_path):
     with pytest.raises(ModelError, match="Could not load a tokenizer"):
         models.load_base_model(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_damaged_weights_are_named(tiny_folder, tmp_path, kind):
+    folder = tmp_path / "damaged"
+    shutil.copytree(tiny_folder, folder)
+    path = folder / "model.safetensors"
+    if kind == "bin":
+        torch.save(load_file(path), folder / "pytorch_model.bin")
+        path.unlink()
+        path = folder / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match=r"Could not load a causal language model from .*damaged"):
+        models.load_base_model(folder, device="cpu")
 
 
 def test_unknown_packaged_model():
