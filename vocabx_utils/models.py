@@ -144,6 +144,12 @@ def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseMo
     The weights are copied, unless they are untied and frozen already (those of `load_base_model` are). ModelError for
     a kind that cannot be extended, values that are infinite or NaN, or fewer rows than the tokenizer has ids.
     """
+    from transformers import PreTrainedModel
+
+    if hasattr(model, "peft_config") or not isinstance(model, PreTrainedModel):
+        raise ModelError(
+            f"expected a plain model of transformers, not a {type(model).__name__}: merge an adapter first."
+        )
     moves = model.training or any(parameter.requires_grad for parameter in model.parameters())
     if moves or model.config.tie_word_embeddings:
         model = copy.deepcopy(model)

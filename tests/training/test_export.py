@@ -220,6 +220,19 @@ def test_text_without_new_tokens_stays_the_same_before_training():
     assert torch.equal(model.lm_head.weight[:300], base.head_rows)
 
 
+def test_a_plain_model_is_refused(tmp_path):
+    base = chat_base()
+    for given in (base.model, base):
+        with pytest.raises(ValueError, match=f"is given as a {type(given).__name__}; give what learn_rows"):
+            export_model(given, tmp_path / "out")
+
+
+@pytest.mark.parametrize("given", ["/nope", "/"])
+def test_a_path_that_can_be_no_variant_is_refused(given):
+    with pytest.raises(ValueError, match=r"is not a variant: expected RUN/04_fine_tuning/VARIANT"):
+        starts.load_folder(given)
+
+
 def test_folder_that_exists_is_refused(tmp_path):
     base = chat_base()
     out = tmp_path / "out"

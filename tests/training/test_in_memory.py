@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tiny import V, as_base, new_tokens, pairs, texts, tiny_decoder, tiny_family, tiny_model, tokenizers
 from training.phase1_parts import settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -218,7 +219,20 @@ def test_settings_that_do_nothing_here_are_refused_in_phase_2() -> None:
         fine_tune(tiny_model(), texts(4), dtype="float32", train_texts=3)
 
 
+def test_an_adapter_has_to_be_merged_first() -> None:
+    wrapped = get_peft_model(tiny_model().model, LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(ModelError, match="plain model of transformers, not a PeftModel: merge an adapter first"):
+        two_tokens(wrapped)
+    with pytest.raises(ModelError, match="not a BaseModel"):
+        two_tokens(tiny_model())
+
+
 # --- phase 2
+
+
+def test_a_plain_model_says_too_little_to_be_tuned() -> None:
+    with pytest.raises(ValueError, match="is given as a LlamaForCausalLM; give what learn_rows"):
+        fine_tune(tiny_model().model, texts(4))  # type: ignore[arg-type]
 
 
 def rendered(tokenizer: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from vocabx_utils.portable import attention_for_release_4, check_portable, save_
 from vocabx_utils.training.card import licence_of, write_card
 from vocabx_utils.training.stage_files import merged, save_adapter
 from vocabx_utils.training.stages import matrices_of
-from vocabx_utils.training.starts import Start
+from vocabx_utils.training.starts import Start, require_start
 
 _FACTS = "vocabx_export.json"
 # Digits, runs of spaces and line ends, scripts, marks and emoji: where pre-tokenizers differ.
@@ -62,8 +62,10 @@ def export_model(
         What was noted about the folder, see `read_facts`.
 
     Raises:
-        ExportError: `out` exists, ids outnumber rows, or the folder's logits or ids differ from those in memory.
+        ExportError: `out` exists, ids outnumber rows, or the folder's logits or ids differ from
+            those in memory.
         SpaceError: the model would not fit on the disk; nothing was written.
+        ValueError: `variant` is a plain model.
         PortableError: other releases of transformers would compute something else from the folder.
 
     Example:
@@ -75,6 +77,7 @@ def export_model(
         ['x', 'Ġgroupby']
     """
     out = Path(out)
+    require_start(variant)
     refuse_existing(out)
     check_portable(variant.model.config)
     with folders.atomic_folder(out) as scratch:
@@ -152,8 +155,6 @@ def _pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedMo
     Engines that know nothing of padding can therefore never pick such a row greedily; those that read the
     generation configuration never pick it at all.
     """
-    if multiple < 1:
-        raise ValueError(f"pad_to is {multiple}; expected 1 or more, such as 64")
     embedding, head = matrices_of(model)
     rows = -(-max(len(head), limit) // multiple) * multiple
     padded = _with_config(model, rows)

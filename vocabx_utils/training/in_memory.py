@@ -29,7 +29,7 @@ from vocabx_utils.training.objectives import RECOMMENDED, parse_variant
 from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stage_files import merged
 from vocabx_utils.training.stages import plan_stages
-from vocabx_utils.training.starts import Start, from_rows
+from vocabx_utils.training.starts import Start, from_rows, require_start
 from vocabx_utils.vocabulary.encoding import text_list
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import Proposal
@@ -163,6 +163,7 @@ def fine_tune(
     if isinstance(start, BaseModel):
         none = range(start.vocab_size, start.vocab_size)
         start = Start(start.model, start.tokenizer, none, start)
+    require_start(start)
     config = FineTuneConfig.from_params(**settings | {"stages": list(stages)})
     train, validation = (
         encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on) for part in (texts, judged)
