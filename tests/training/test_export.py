@@ -220,6 +220,23 @@ def test_text_without_new_tokens_stays_the_same_before_training():
     assert torch.equal(model.lm_head.weight[:300], base.head_rows)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"adapter": "seperate"}, "adapter is 'seperate'; expected 'merge' or 'separate'"),
+        ({"pad_to": 0}, "pad_to is 0; expected 1 or more"),
+        ({"pad_to": -64}, "pad_to is -64; expected 1 or more"),
+        ({"shard_size": "2 apples"}, "shard_size is '2 apples'; expected a number with KB"),
+        ({"shard_size": "2GiB"}, "shard_size is '2GiB'"),
+        ({"shard_size": "0GB"}, "shard_size is '0GB'"),
+    ],
+)
+def test_settings_that_say_nothing_are_refused(tmp_path, wrong, told):
+    with pytest.raises(ExportError, match=told):
+        export_model(with_rows(chat_base()), tmp_path / "out", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_plain_model_is_refused(tmp_path):
     base = chat_base()
     for given in (base.model, base):
@@ -231,6 +248,15 @@ def test_a_plain_model_is_refused(tmp_path):
 def test_a_path_that_can_be_no_variant_is_refused(given):
     with pytest.raises(ValueError, match=r"is not a variant: expected RUN/04_fine_tuning/VARIANT"):
         starts.load_folder(given)
+
+
+def test_a_size_is_refused_before_a_model_is_loaded(tmp_path):
+    from click.testing import CliRunner
+
+    from vocabx_utils.cli import main
+
+    done = CliRunner().invoke(main, ["export", "/nope", str(tmp_path / "out"), "--shard-size", "2GiB"])
+    assert done.exit_code == 1 and "shard_size is '2GiB'" in done.output
 
 
 def test_folder_that_exists_is_refused(tmp_path):

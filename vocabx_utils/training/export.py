@@ -6,6 +6,7 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,7 @@ _PROBE = (
 
 
 class ExportError(ValueError):
-    """The folder exists, or what was written does not equal the model in memory."""
+    """A setting is wrong, the folder exists, or what was written does not equal the model in memory."""
 
 
 def export_model(
@@ -62,7 +63,7 @@ def export_model(
         What was noted about the folder, see `read_facts`.
 
     Raises:
-        ExportError: `out` exists, ids outnumber rows, or the folder's logits or ids differ from
+        ExportError: a setting is wrong or `out` exists, ids outnumber rows, or the folder's logits or ids differ from
             those in memory.
         SpaceError: the model would not fit on the disk; nothing was written.
         ValueError: `variant` is a plain model.
@@ -78,6 +79,11 @@ def export_model(
     """
     out = Path(out)
     require_start(variant)
+    if adapter not in ("merge", "separate"):
+        raise ExportError(f"adapter is {adapter!r}; expected 'merge' or 'separate'")
+    if pad_to is not None and pad_to < 1:
+        raise ExportError(f"pad_to is {pad_to}; expected 1 or more, such as 64, or None for no padding")
+    check_shard_size(shard_size)
     refuse_existing(out)
     check_portable(variant.model.config)
     with folders.atomic_folder(out) as scratch:
@@ -108,6 +114,12 @@ def read_facts(folder: str | Path) -> Mapping[str, Any]:
         raise ExportError(f"{folder} has no {_FACTS}: it was not written by `vocabx export`")
     facts: dict[str, Any] = files.read_json(path)
     return facts
+
+
+def check_shard_size(size: str) -> None:
+    """Raise an `ExportError` for a size that `save_pretrained` would not read, before a model is loaded for it."""
+    if not re.fullmatch(r"[0-9.]*[1-9][0-9.]* *[KMGT]B", str(size), re.IGNORECASE):
+        raise ExportError(f"shard_size is {size!r}; expected a number with KB, MB, GB or TB, such as 2GB")
 
 
 def refuse_existing(out: Path) -> None:
