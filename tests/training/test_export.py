@@ -6,11 +6,13 @@ import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from forked import run_forked
+from safetensors import SafetensorError
 from tiny import CHAT, chat_base, chat_tokenizer, new_rows, rendered_pairs, tiny_decoder, with_words
 from training.export_parts import export_and_die, extension_of, with_rows
 from training.stranger_worker import load_folders
@@ -276,6 +278,24 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_write", full)
     base = chat_base()
     with pytest.raises(OSError, match="No space"):
+        export_model(with_rows(base), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_told_as_such_when_a_tokenizer_is_saved(tmp_path):
+    (tmp_path / "tokenizer.json").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=rf"Could not write {tmp_path} \(No space left on device"):
+        save_tokenizer(chat_tokenizer(), tmp_path)
+
+
+def test_a_full_disk_is_told_as_such_when_weights_are_saved(tmp_path, monkeypatch):
+    def full(*_arguments, **_options):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    base = chat_base()
+    monkeypatch.setattr(type(base.model), "save_pretrained", full)
+    with pytest.raises(OSError, match=r"Could not write .*No space left on device"):
         export_model(with_rows(base), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
