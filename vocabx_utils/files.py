@@ -91,6 +91,20 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def os_errors(folder: str | Path) -> Iterator[None]:
+    """Turn what tokenizers and safetensors raise while they write (a full disk, for example) into an `OSError`.
+
+    The one raises plain Exception, the other an error of its own.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error) is Exception or isinstance(error, SafetensorError):
+            raise OSError(errno.EIO, f"Could not write {folder} ({error})") from error
+        raise
+
+
 def open_to_others(path: Path, mode: int) -> None:
     """Give a temporary file or folder, which only its owner may read, the mode of any other one."""
     umask = os.umask(0)

@@ -11,9 +11,11 @@ import dataclasses
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, BitsAndBytesConfig, PreTrainedTokenizerFast
 from transformers.utils import logging
@@ -108,7 +110,7 @@ def load_base_model(
     try:
         with quiet_transformers():
             model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, revision=revision, **how)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, EOFError, SafetensorError, UnpicklingError) as error:
         raise ModelError(f"Could not load a causal language model from {str(source)!r}: {error}") from error
     return made_base(model, tokenizer, str(source), where)
 
@@ -142,6 +144,12 @@ def freeze(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> BaseMo
     The weights are copied, unless they are untied and frozen already (those of `load_base_model` are). ModelError for
     a kind that cannot be extended, values that are infinite or NaN, or fewer rows than the tokenizer has ids.
     """
+    from transformers import PreTrainedModel
+
+    if hasattr(model, "peft_config") or not isinstance(model, PreTrainedModel):
+        raise ModelError(
+            f"expected a plain model of transformers, not a {type(model).__name__}: merge an adapter first."
+        )
     moves = model.training or any(parameter.requires_grad for parameter in model.parameters())
     if moves or model.config.tie_word_embeddings:
         model = copy.deepcopy(model)
@@ -275,8 +283,7 @@ def weights_fingerprint(model: nn.Module) -> str:
     def parts() -> Iterator[bytes]:
         for name, tensor in sorted(model.state_dict().items()):
             flat = gathered(tensor.detach()).reshape(-1)
-            step = max(1, flat.numel() // _SAMPLED)
-            values = flat[::step].float().cpu().numpy().tobytes()
+            values = flat[:: max(1, flat.numel() // _SAMPLED)].float().cpu().numpy().tobytes()
             yield f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + values
 
     return hash_bytes(parts())[:16]
@@ -289,9 +296,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 def gathered(tensor: Tensor) -> Tensor:
     """Return a tensor, put together where it is sharded; then every process has to call it."""
-    placed: Any = tensor
-    whole: Tensor = placed.full_tensor() if hasattr(placed, "full_tensor") else tensor
-    return whole
+    return cast(Any, tensor).full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[no-any-return]
 
 
 # --- extra rows --------------------------------------------------------------------------------------------
@@ -305,22 +310,18 @@ def with_extra_rows(
     The rows are (N, D) each. Those of the original matrix from `first_new_id` on (`V` by default) are padding
     (reserved rows) and are overwritten; where the generation configuration suppressed their ids, it does so no more.
     The copy is trainable and untied, has max(V_rows, first_new_id + N) rows, and its configuration's `vocab_size` is
-    right. ModelError where shapes disagree, or a new id would land on a row that
-    the tokenizer uses.
+    right. ModelError where shapes disagree, or a new id would land on a row that the tokenizer uses.
     """
     first = base.vocab_size if first_new_id is None else first_new_id
     if input_rows.shape != head_rows.shape or input_rows.ndim != 2 or input_rows.shape[1] != base.width:
-        raise ModelError(
-            f"input rows {tuple(input_rows.shape)} and head rows {tuple(head_rows.shape)}; "
-            f"expected two of (N, {base.width})."
-        )
+        given = tuple(input_rows.shape), tuple(head_rows.shape)
+        raise ModelError(f"input rows {given[0]} and head rows {given[1]}; expected two of (N, {base.width}).")
     if first < base.vocab_size:
         raise ModelError(f"first new id {first} is an id of the original tokenizer (V = {base.vocab_size}).")
     _check_plain_head(base.model.get_output_embeddings())
     model = copy.deepcopy(base.model).requires_grad_(True)
-    new_input = _grown(base.input_rows, input_rows, first)
-    new_head = _grown(base.head_rows, head_rows, first)
-    rows = new_input.shape[0]
+    new_input, new_head = _grown(base.input_rows, input_rows, first), _grown(base.head_rows, head_rows, first)
+    rows = len(new_input)
     embedding: Any = model.get_input_embeddings()  # kept: Gemma's own class scales what it looks up
     embedding.weight, embedding.num_embeddings, embedding.padding_idx = nn.Parameter(new_input), rows, None
     head = nn.Linear(base.width, rows, bias=False, device="meta")

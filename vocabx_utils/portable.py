@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocabx_utils.files import read_json, write_json
+from vocabx_utils.files import os_errors, read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -161,7 +161,8 @@ def save_model(model: PreTrainedModel, folder: Path, **options: Any) -> None:
     settings = model.generation_config
     model.generation_config = settings and GenerationConfig()
     try:
-        model.save_pretrained(folder, **options)
+        with os_errors(folder):
+            model.save_pretrained(folder, **options)
     finally:
         model.generation_config = settings
     if settings is not None:
@@ -177,8 +178,12 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     Args:
         tokenizer: with a fast backend.
         folder: where to.
+
+    Raises:
+        OSError: the disk is full, for example.
     """
-    tokenizer.save_pretrained(folder)
+    with os_errors(folder):
+        tokenizer.save_pretrained(folder)
     path = Path(folder) / "tokenizer_config.json"
     settings = read_json(path)
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"

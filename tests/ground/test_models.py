@@ -2,9 +2,11 @@
 
 import copy
 import dataclasses
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny import byte_level_bpe, tiny_decoder
 from transformers import AutoModelForCausalLM
 
@@ -94,6 +96,20 @@ def test_folder_without_a_model(tmp_path):
 def test_a_misspelt_name_is_told_with_those_that_are_packaged():
     with pytest.raises(ModelError, match=r"'smolm2-135m': it is no folder and no packaged model \(smollm2-135m\)"):
         models.load_tokenizer("smolm2-135m")
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_damaged_weights_are_named(tiny_folder, tmp_path, kind):
+    folder = tmp_path / "damaged"
+    shutil.copytree(tiny_folder, folder)
+    path = folder / "model.safetensors"
+    if kind == "bin":
+        torch.save(load_file(path), folder / "pytorch_model.bin")
+        path.unlink()
+        path = folder / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match=r"Could not load a causal language model from .*damaged"):
+        models.load_base_model(folder, device="cpu")
 
 
 def test_unknown_packaged_model():

@@ -6,11 +6,13 @@ import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from forked import run_forked
+from safetensors import SafetensorError
 from tiny import CHAT, chat_base, chat_tokenizer, new_rows, rendered_pairs, tiny_decoder, with_words
 from training.export_parts import export_and_die, extension_of, with_rows
 from training.stranger_worker import load_folders
@@ -220,6 +222,45 @@ def test_text_without_new_tokens_stays_the_same_before_training():
     assert torch.equal(model.lm_head.weight[:300], base.head_rows)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"adapter": "seperate"}, "adapter is 'seperate'; expected 'merge' or 'separate'"),
+        ({"pad_to": 0}, "pad_to is 0; expected 1 or more"),
+        ({"pad_to": -64}, "pad_to is -64; expected 1 or more"),
+        ({"shard_size": "2 apples"}, "shard_size is '2 apples'; expected a number with KB"),
+        ({"shard_size": "2GiB"}, "shard_size is '2GiB'"),
+        ({"shard_size": "0GB"}, "shard_size is '0GB'"),
+    ],
+)
+def test_settings_that_say_nothing_are_refused(tmp_path, wrong, told):
+    with pytest.raises(ExportError, match=told):
+        export_model(with_rows(chat_base()), tmp_path / "out", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plain_model_is_refused(tmp_path):
+    base = chat_base()
+    for given in (base.model, base):
+        with pytest.raises(ValueError, match=f"is given as a {type(given).__name__}; give what learn_rows"):
+            export_model(given, tmp_path / "out")
+
+
+@pytest.mark.parametrize("given", ["/nope", "/"])
+def test_a_path_that_can_be_no_variant_is_refused(given):
+    with pytest.raises(ValueError, match=r"is not a variant: expected RUN/04_fine_tuning/VARIANT"):
+        starts.load_folder(given)
+
+
+def test_a_size_is_refused_before_a_model_is_loaded(tmp_path):
+    from click.testing import CliRunner
+
+    from vocabx_utils.cli import main
+
+    done = CliRunner().invoke(main, ["export", "/nope", str(tmp_path / "out"), "--shard-size", "2GiB"])
+    assert done.exit_code == 1 and "shard_size is '2GiB'" in done.output
+
+
 def test_folder_that_exists_is_refused(tmp_path):
     base = chat_base()
     out = tmp_path / "out"
@@ -237,6 +278,24 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_write", full)
     base = chat_base()
     with pytest.raises(OSError, match="No space"):
+        export_model(with_rows(base), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_told_as_such_when_a_tokenizer_is_saved(tmp_path):
+    (tmp_path / "tokenizer.json").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=rf"Could not write {tmp_path} \(No space left on device"):
+        save_tokenizer(chat_tokenizer(), tmp_path)
+
+
+def test_a_full_disk_is_told_as_such_when_weights_are_saved(tmp_path, monkeypatch):
+    def full(*_arguments, **_options):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    base = chat_base()
+    monkeypatch.setattr(type(base.model), "save_pretrained", full)
+    with pytest.raises(OSError, match=r"Could not write .*No space left on device"):
         export_model(with_rows(base), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

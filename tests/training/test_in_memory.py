@@ -13,11 +13,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tiny import V, as_base, new_tokens, pairs, texts, tiny_decoder, tiny_family, tiny_model, tokenizers
 from training.phase1_parts import settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from vocabx_utils.config import FineTuneConfig
+from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import render
 from vocabx_utils.files import read_tensors
 from vocabx_utils.models import ModelError, with_extra_rows
@@ -168,7 +169,70 @@ def test_what_does_not_fit_is_refused() -> None:
         learn_rows(model, tokenizer, words(), texts(), "kl_middle")
 
 
+def test_texts_may_come_from_generators() -> None:
+    listed = two_tokens(validation_texts=texts(8))
+    given = (word for word in (" groupby", " ravel"))
+    model, tokenizer = tiny_model().model, tokenizers().original
+    learned = learn_rows(
+        model,
+        tokenizer,
+        given,
+        iter(texts(12)),
+        epochs=1,
+        window=0,
+        learning_rate=2e-2,
+        validation_texts=iter(texts(8)),
+    )
+    assert torch.equal(learned.input_rows, listed.input_rows) and learned.metrics[-1]["ce"] == listed.metrics[-1]["ce"]
+    short: dict[str, Any] = {"b_epochs": 1, "lora_rank": 2}
+    first, second = (fine_tune(listed, part, "b", **short) for part in (texts(4), iter(texts(4))))
+    assert first.losses[-1]["validation_loss"] == second.losses[-1]["validation_loss"]
+
+
+@pytest.mark.parametrize("window", [0, 48])
+@pytest.mark.parametrize(
+    ("tokens", "given", "judged", "told"),
+    [
+        (["zzqq"], texts(4), None, "none of 4 training texts holds a new token"),
+        ([" ravel"], [], None, "none of 0 training texts"),
+        ([" ravel"], ["", ""], None, "none of 2 training texts"),
+        ([" ravel"], [" ravel"], None, "none of 1 training texts.* as their whole text"),
+        ([" ravel"], texts(24), ["x = 1", "y"], "none of 2 validation texts"),
+        ([], texts(4), None, "new_tokens is empty"),
+    ],
+)
+def test_texts_without_new_tokens_are_named(
+    window: int, tokens: list[str], given: list[str], judged: list[str] | None, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        learn_rows(tiny_model().model, tokenizers().original, tokens, given, validation_texts=judged, window=window)
+
+
+@pytest.mark.parametrize("name", ["dtype", "device", "variants", "run_name", "checkpoint_steps", "sharded"])
+def test_settings_that_do_nothing_here_are_refused_in_phase_1(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} would have no effect in memory; leave it out"):
+        two_tokens(**{name: getattr(Phase1Config(), name)})
+
+
+def test_settings_that_do_nothing_here_are_refused_in_phase_2() -> None:
+    with pytest.raises(ConfigError, match="dtype, train_texts would have no effect in memory; leave them out"):
+        fine_tune(tiny_model(), texts(4), dtype="float32", train_texts=3)
+
+
+def test_an_adapter_has_to_be_merged_first() -> None:
+    wrapped = get_peft_model(tiny_model().model, LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(ModelError, match="plain model of transformers, not a PeftModel: merge an adapter first"):
+        two_tokens(wrapped)
+    with pytest.raises(ModelError, match="not a BaseModel"):
+        two_tokens(tiny_model())
+
+
 # --- phase 2
+
+
+def test_a_plain_model_says_too_little_to_be_tuned() -> None:
+    with pytest.raises(ValueError, match="is given as a LlamaForCausalLM; give what learn_rows"):
+        fine_tune(tiny_model().model, texts(4))  # type: ignore[arg-type]
 
 
 def rendered(tokenizer: Any) -> list[Any]:

@@ -348,6 +348,12 @@ def test_without_training_texts_each_token_is_in_the_texts(smollm_like: Any, dom
     assert made.tokens == extend_tokenizer(smollm_like, domain, 30, strategy, options, training_texts=domain).tokens
 
 
+def test_texts_may_come_from_generators(smollm_like: Any, domain: list[str], strategy: Any) -> None:
+    listed = extend_tokenizer(smollm_like, domain, 12, strategy, training_texts=domain[:200])
+    made = extend_tokenizer(smollm_like, iter(domain), 12, strategy, training_texts=iter(domain[:200]))
+    assert made.tokens == listed.tokens and listed.N == 12
+
+
 def test_more_tokens_than_the_training_texts_support(smollm_like: Any, domain: list[str], strategy: Any) -> None:
     with pytest.raises(TokenizerError, match=r"900 new tokens were asked for; the texts offer \d+"):
         extend_tokenizer(smollm_like, domain[:40], 900, strategy, training_texts=domain[40:60])
@@ -364,6 +370,8 @@ def test_texts_may_be_generators(smollm_like: Any, domain: list[str], strategy: 
 def test_text_in_place_of_texts_and_a_strategy_in_place_of_a_number_are_refused(smollm_like: Any) -> None:
     with pytest.raises(TokenizerError, match="texts is one string of 5 characters"):
         extend_tokenizer(smollm_like, "a b c", 1)
+    with pytest.raises(TokenizerError, match="training_texts is one string of 5 characters"):
+        extend_tokenizer(smollm_like, ["a b c"], 1, training_texts="a b c")
     with pytest.raises(TokenizerError, match="n is 'added'; expected 1 or more"):
         extend_tokenizer(smollm_like, ["a b c"], "added")  # type: ignore[arg-type]
 

@@ -134,6 +134,15 @@ class LossLog:
         self.pending.clear()
 
 
+def check_taught(name: str, texts: int, examples: AlignedSet) -> None:
+    """Refuse a split in which no new token has other text beside it; `texts` is how many texts it was cut from."""
+    if not examples.counts().any():
+        raise ValueError(
+            f"none of {texts} {name} texts holds a new token with other text beside it: they are free of new tokens, "
+            "or hold one as their whole text. Give texts that use the new tokens, or tokens that the texts use."
+        )
+
+
 def check_judgeable(recipe: Recipe, validation: AlignedSet, config: Phase1Config) -> None:
     """Refuse, before the first step, a validation that could not show an improvement at the end."""
     if _must_improve(recipe, config) and not any(e.merged["last"].any() for e in validation.examples):

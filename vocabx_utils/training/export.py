@@ -6,6 +6,7 @@ Legend: V original vocabulary, N new tokens, R matrix rows, D model width.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from vocabx_utils.portable import attention_for_release_4, check_portable, save_
 from vocabx_utils.training.card import licence_of, write_card
 from vocabx_utils.training.stage_files import merged, save_adapter
 from vocabx_utils.training.stages import matrices_of
-from vocabx_utils.training.starts import Start
+from vocabx_utils.training.starts import Start, require_start
 
 _FACTS = "vocabx_export.json"
 # Digits, runs of spaces and line ends, scripts, marks and emoji: where pre-tokenizers differ.
@@ -31,7 +32,7 @@ _PROBE = (
 
 
 class ExportError(ValueError):
-    """The folder exists, or what was written does not equal the model in memory."""
+    """A setting is wrong, the folder exists, or what was written does not equal the model in memory."""
 
 
 def export_model(
@@ -62,8 +63,10 @@ def export_model(
         What was noted about the folder, see `read_facts`.
 
     Raises:
-        ExportError: `out` exists, ids outnumber rows, or the folder's logits or ids differ from those in memory.
+        ExportError: a setting is wrong or `out` exists, ids outnumber rows, or the folder's logits or ids differ from
+            those in memory.
         SpaceError: the model would not fit on the disk; nothing was written.
+        ValueError: `variant` is a plain model.
         PortableError: other releases of transformers would compute something else from the folder.
 
     Example:
@@ -75,6 +78,12 @@ def export_model(
         ['x', 'Ġgroupby']
     """
     out = Path(out)
+    require_start(variant)
+    if adapter not in ("merge", "separate"):
+        raise ExportError(f"adapter is {adapter!r}; expected 'merge' or 'separate'")
+    if pad_to is not None and pad_to < 1:
+        raise ExportError(f"pad_to is {pad_to}; expected 1 or more, such as 64, or None for no padding")
+    check_shard_size(shard_size)
     refuse_existing(out)
     check_portable(variant.model.config)
     with folders.atomic_folder(out) as scratch:
@@ -105,6 +114,12 @@ def read_facts(folder: str | Path) -> Mapping[str, Any]:
         raise ExportError(f"{folder} has no {_FACTS}: it was not written by `vocabx export`")
     facts: dict[str, Any] = files.read_json(path)
     return facts
+
+
+def check_shard_size(size: str) -> None:
+    """Raise an `ExportError` for a size that `save_pretrained` would not read, before a model is loaded for it."""
+    if not re.fullmatch(r"[0-9.]*[1-9][0-9.]* *[KMGT]B", str(size), re.IGNORECASE):
+        raise ExportError(f"shard_size is {size!r}; expected a number with KB, MB, GB or TB, such as 2GB")
 
 
 def refuse_existing(out: Path) -> None:
@@ -152,8 +167,6 @@ def _pad_rows(model: PreTrainedModel, limit: int, multiple: int) -> PreTrainedMo
     Engines that know nothing of padding can therefore never pick such a row greedily; those that read the
     generation configuration never pick it at all.
     """
-    if multiple < 1:
-        raise ValueError(f"pad_to is {multiple}; expected 1 or more, such as 64")
     embedding, head = matrices_of(model)
     rows = -(-max(len(head), limit) // multiple) * multiple
     padded = _with_config(model, rows)

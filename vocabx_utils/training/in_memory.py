@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.models import BaseModel, freeze
+from vocabx_utils.settings import ConfigError
 from vocabx_utils.tokenizer_files import require_tokenizer
 from vocabx_utils.training.checks import check_moved
 from vocabx_utils.training.examples import encode
@@ -28,12 +29,20 @@ from vocabx_utils.training.objectives import RECOMMENDED, parse_variant
 from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stage_files import merged
 from vocabx_utils.training.stages import plan_stages
-from vocabx_utils.training.starts import Start, from_rows
+from vocabx_utils.training.starts import Start, from_rows, require_start
+from vocabx_utils.vocabulary.encoding import text_list
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension
 
 _ALL = 2**31  # windows: as many as the texts offer
+# Settings of the notebooks that do nothing in memory: the model is given, no variant is named, and no file is written.
+_OF_BOTH = {"run_name", "model", "device", "dtype", "variants"}
+_OF_PHASE_1 = {
+    "train_limit", "validation_limit", "checkpoint_steps", "require_improvement", "quantization", "teacher_storage",
+    "gradient_checkpointing", "sharded",
+}  # fmt: skip
+_OF_PHASE_2 = {"without_a", "full", "train_texts", "validation_texts", "checkpoint_every"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +66,14 @@ def learn_rows(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     new_tokens: Extension | Sequence[str | Proposal],
-    texts: Sequence[str],
+    texts: Iterable[str],
     objective: str = RECOMMENDED,
     *,
     init: str = "mean",
     epochs: int = 2,
     learning_rate: float = 1e-2,
     seed: int = 0,
-    validation_texts: Sequence[str] | None = None,
+    validation_texts: Iterable[str] | None = None,
     **settings: Any,
 ) -> LearnedRows:
     """Learn rows for new tokens (phase 1) in memory.
@@ -79,7 +88,8 @@ def learn_rows(
         learning_rate: its peak.
         validation_texts: texts that each epoch is judged by; the training texts unless given.
         settings: further fields of `config.Phase1Config`, such as `phrase_dropout` and `head_learning_rate`. All
-            windows around new tokens are read, unless `train_windows` says how many.
+            windows around new tokens are read, unless `train_windows` says how many. Those that do nothing in memory,
+            such as `dtype`, are refused.
 
     Raises:
         ModelError: the model cannot be extended, or the extension is that of another tokenizer.
@@ -96,10 +106,13 @@ def learn_rows(
         >>> learned.model.generate(ids, max_new_tokens=2, do_sample=False).shape[1] - ids.shape[1]
         2
     """
-    judged = _listed(texts, validation_texts)
+    texts, judged = _listed(texts, validation_texts)
+    _refuse_idle(settings, _OF_BOTH | _OF_PHASE_1)
     base = freeze(model, tokenizer)
     extension = new_tokens if isinstance(new_tokens, Extension) else add_tokens(tokenizer, new_tokens)
     require_tokenizer(base, extension.original, "the extension")
+    if not extension.N:
+        raise ValueError("new_tokens is empty; expected one token or more")
     recipe = parse_variant(f"{init}_{objective}")
     known = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed, "variants": [recipe.name]}
     usual = {"train_windows": _ALL, "validation_windows": _ALL, "require_improvement": False}
@@ -117,10 +130,10 @@ def learn_rows(
 
 def fine_tune(
     start: Start | BaseModel,
-    texts: Sequence[str | Rendered],
+    texts: Iterable[str | Rendered],
     stages: Sequence[str] = ("a", "b"),
     *,
-    validation_texts: Sequence[str | Rendered] | None = None,
+    validation_texts: Iterable[str | Rendered] | None = None,
     **settings: Any,
 ) -> TunedModel:
     """Fine-tune a model (phase 2) in memory.
@@ -145,10 +158,12 @@ def fine_tune(
         >>> last < first  # nats per token
         True
     """
-    judged = _listed(texts, validation_texts)
+    texts, judged = _listed(texts, validation_texts)
+    _refuse_idle(settings, _OF_BOTH | _OF_PHASE_2)
     if isinstance(start, BaseModel):
         none = range(start.vocab_size, start.vocab_size)
         start = Start(start.model, start.tokenizer, none, start)
+    require_start(start)
     config = FineTuneConfig.from_params(**settings | {"stages": list(stages)})
     train, validation = (
         encode(part, start.tokenizer, max_length=config.max_length, loss_on=config.loss_on) for part in (texts, judged)
@@ -168,10 +183,16 @@ def fine_tune(
     return TunedModel(model, start.tokenizer, start.new_ids, start.base, start.origin, losses=losses)
 
 
-def _listed(texts: Sequence[Any], validation_texts: Sequence[Any] | None) -> Sequence[Any]:
-    """Return the texts that judge; refuse one string in place of a list, whose characters would be read as texts."""
-    judged = texts if validation_texts is None else validation_texts
-    for part in (texts, judged):
-        if isinstance(part, str):
-            raise ValueError(f"texts is one string of {len(part)} characters; expected a list of texts")
-    return judged
+def _refuse_idle(settings: Mapping[str, Any], idle: set[str]) -> None:
+    """Refuse settings that would be passed over."""
+    if found := sorted(idle & settings.keys()):
+        raise ConfigError(
+            f"{', '.join(found)} would have no effect in memory; leave {'it' if len(found) == 1 else 'them'} out. The "
+            "model is trained as it is, on its device and in its dtype: move or convert it first."
+        )
+
+
+def _listed(texts: Iterable[Any], validation_texts: Iterable[Any] | None) -> tuple[list[Any], list[Any]]:
+    """Return the texts to learn from and those that judge, which are the same unless given."""
+    learned = text_list(texts)
+    return learned, learned if validation_texts is None else text_list(validation_texts, "validation_texts")

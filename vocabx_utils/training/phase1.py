@@ -30,7 +30,7 @@ from vocabx_utils.student import Student
 from vocabx_utils.training.averaging import Average
 from vocabx_utils.training.batches import align_batch, epoch_batches, equal_shares
 from vocabx_utils.training.blocks import quick_blocks
-from vocabx_utils.training.checks import LossLog, StepFacts
+from vocabx_utils.training.checks import LossLog, StepFacts, check_taught
 from vocabx_utils.training.dropout import drop_phrases
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse_where_it_pays
@@ -103,6 +103,8 @@ def prepare(
     aligned, held = (align_texts(extension, texts) for texts in (train, validation))
     learned = cut(drop_phrases(aligned, extension.V, config.phrase_dropout, config.seed), config.train_windows)
     judged = cut(held, config.validation_windows)
+    for name, count, part in (("training", len(train), learned), ("validation", len(validation), judged)):
+        check_taught(name, count, part)
     if note := _fuse(base, learned, config):
         tell(note)
 

@@ -101,7 +101,8 @@ def save_adapter(
     folder.mkdir(parents=True, exist_ok=True)
     if base is not None:
         model.peft_config["default"].base_model_name_or_path = base
-    model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
+    with files.os_errors(folder):
+        model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=state)
     (folder / "README.md").unlink(missing_ok=True)
     adapter = folder / "adapter_model.safetensors"  # once more, as peft does, but synced and with a checksum
     files.write_tensors(adapter, files.read_tensors(adapter), {"format": "pt"})

@@ -45,6 +45,15 @@ class Start:
         return self.new_ids.stop
 
 
+def require_start(given: object) -> None:
+    """Refuse what is no `Start`, such as a plain model, which says neither its tokenizer nor its new tokens."""
+    if not isinstance(given, Start):
+        raise ValueError(
+            f"the model to tune or export is given as a {type(given).__name__}; give what learn_rows, fine_tune, "
+            "starts.from_rows or starts.load_folder returned, which knows its tokenizer and its new tokens"
+        )
+
+
 def open_start(run: runs.Run, start: str, base: BaseModel, extension: Extension | None) -> Start:
     """Open a start by name: `base`, `phase1:VARIANT` or `VARIANT:STAGE` (a finished stage of notebook 04).
 
@@ -132,14 +141,14 @@ def load_folder(folder: Path, model: str = DEFAULT_MODEL) -> Start:
         runs.MissingStageError: the variant is not finished.
     """
     folder = Path(folder).resolve()
-    run = runs.Run(folder.parents[1].name, folder.parents[1])
     stage = folder.parent.name[:2]
-    if stage == STAGE:
-        return load_variant(run, folder.name)
-    if stage != "03":
+    if stage not in ("03", STAGE):
         raise ValueError(
             f"{folder} is not a variant: expected RUN/04_fine_tuning/VARIANT or RUN/03_phase1_training/VARIANT"
         )
+    run = runs.Run(folder.parents[1].name, folder.parents[1])
+    if stage == STAGE:
+        return load_variant(run, folder.name)
     key = runs.read_provenance(folder)["key"]
     base = load_base_model(model, dtype=key["dtype"].removeprefix("torch."))
     if base.fingerprint != key["model"]:

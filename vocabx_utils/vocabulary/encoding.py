@@ -35,11 +35,15 @@ def require_text(text: str, what: str) -> str:
     return text
 
 
-def listed(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list, each of which a tokenizer can take; TokenizerError for one string in place of texts."""
+def text_list(texts: Iterable[Any], name: str = "texts") -> list[Any]:
+    """Return texts as a list, for whoever reads them more than once; what is no string stays as it is.
+
+    TokenizerError for one string in place of a list, or for a text that no tokenizer takes.
+    """
     if isinstance(texts, str):
-        raise TokenizerError(f"texts is one string of {len(texts)} characters; expected a list of texts.")
-    return [require_text(text, f"text {number}") for number, text in enumerate(texts)]
+        raise TokenizerError(f"{name} is one string of {len(texts)} characters; expected a list of texts.")
+    given = enumerate(texts)
+    return [require_text(text, f"text {number}") if isinstance(text, str) else text for number, text in given]
 
 
 def text_batches(texts: Iterable[str], characters: int = 1_000_000) -> Iterator[list[str]]:

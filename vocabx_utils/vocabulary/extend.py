@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
-from vocabx_utils.vocabulary.encoding import listed, require_text
+from vocabx_utils.vocabulary.encoding import require_text, text_list
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, PhraseForm, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout
@@ -56,8 +56,8 @@ def extend_tokenizer(
         >>> extension.extended.tokenize("mean(skipna=True)")
         ['mean', '(', 'skipna', '=', 'True', ')']
     """
-    texts = listed(texts)
-    training_texts = texts if training_texts is None else listed(training_texts)
+    texts = text_list(texts)
+    shown = texts if training_texts is None else text_list(training_texts, "training_texts")
     table = _read_once(texts, spelling_of(tokenizer), strategy, options)
     barred: set[bytes] = set()
     while True:
@@ -71,7 +71,7 @@ def extend_tokenizer(
                 "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
             )
         extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options.phrase_form)
-        counts = extension.count(training_texts)
+        counts = extension.count(shown)
         rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
         if not rare:
             left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)

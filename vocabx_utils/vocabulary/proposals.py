@@ -10,7 +10,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
-from vocabx_utils.vocabulary.encoding import encode_each, listed
+from vocabx_utils.vocabulary.encoding import encode_each, text_list
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.phrase_choice import choose_phrases
 from vocabx_utils.vocabulary.phrases import PhraseLearner
@@ -56,7 +56,7 @@ def select_tokens(
     """
     if isinstance(n, str) or n < 1:
         raise TokenizerError(f"n is {n!r}; expected 1 or more new tokens.")
-    documents = [text for text in listed(texts) if text]
+    documents = [text for text in text_list(texts) if text]
     if not documents:
         raise TokenizerError("The corpus holds no text. Check the folder and the pattern it was read with.")
     spelling = spelling_of(tokenizer)
