@@ -87,7 +87,7 @@ def test_missing_sources_are_named(source, message):
 
 def test_folder_without_a_model(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ModelError, match="holds no tokenizer: expected tokenizer.json beside the weights"):
+    with pytest.raises(ModelError, match=r"holds no tokenizer: expected tokenizer.json beside the weights"):
         models.load_base_model(tmp_path)
 
 
