@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import shutil
 
 import pytest
 import torch
@@ -94,6 +95,28 @@ def test_folder_without_a_model(tmp_path):
 def test_a_misspelt_name_is_told_with_those_that_are_packaged():
     with pytest.raises(ModelError, match=r"'smolm2-135m': it is no folder and no packaged model \(smollm2-135m\)"):
         models.load_tokenizer("smolm2-135m")
+
+
+def test_a_model_is_known_by_its_files_wherever_they_lie(tiny_folder, tmp_path):
+    copy = shutil.copytree(tiny_folder, tmp_path / "copy")
+    (copy / "README.md").write_text("what nobody loads")
+    assert fetch.source_digest(copy) == fetch.source_digest(str(tiny_folder))
+    (copy / "config.json").write_text((copy / "config.json").read_text() + "\n")
+    assert fetch.source_digest(copy) != fetch.source_digest(tiny_folder)
+
+
+def test_a_hub_id_is_known_by_its_commit(monkeypatch):
+    commit = "1" * 40
+    monkeypatch.setattr("transformers.utils.cached_file", lambda name, file: f"/hub/snapshots/{commit}/{file}")
+    first = fetch.source_digest("some/model")
+    assert first == fetch.source_digest("some/model") != fetch.source_digest("other/model")
+    commit = "2" * 40
+    assert fetch.source_digest("some/model") != first
+
+
+def test_a_hub_id_that_is_not_there_is_one_error():
+    with pytest.raises(ModelError, match="Could not read the configuration of 'some/model'"):
+        fetch.source_digest("some/model")
 
 
 def test_unknown_packaged_model():
