@@ -29,7 +29,7 @@ class StageConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("run_name", bool(self.run_name) and "/" not in self.run_name, "a plain folder name")
+        self.require("run_name", self.run_name[:1] not in {"", "."} and "/" not in self.run_name, "a plain folder name")
         self.require_at_least(0, "seed")
 
     def key(self) -> dict[str, Any]:

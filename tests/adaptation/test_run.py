@@ -93,7 +93,7 @@ def test_a_model_is_known_by_its_files_and_not_by_how_it_was_typed(
     assert "nothing to do" in told[-1]
     weights = load_file(copy / "model.safetensors")
     save_file({k: v + 1 for k, v in weights.items()}, copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(KeyMismatchError, match="model_files: '.*' there, '.*' now"):
+    with pytest.raises(KeyMismatchError, match=r"model_files: '.*' there, '.*' now"):
         adapt("./tm", finished.source, out, tell=quiet, **given)
 
 

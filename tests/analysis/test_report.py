@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_raw_cell
 
 from vocabx_utils.analysis.report import ReportError, _exporter, build_report
 from vocabx_utils.cli import main
+from vocabx_utils.cli.report import report
 from vocabx_utils.runs import MissingStageError, Run
 from vocabx_utils.thesis import CITATION
 

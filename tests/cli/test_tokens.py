@@ -103,7 +103,9 @@ def test_the_run_that_is_advised_chooses_with_the_same_options(tree: Path, tiny_
     given = advised(output)
     offered = sum(t.wanted for t in load_extension(tmp_path / "ext").tokens)
     assert given.pop("n_tokens") == str(offered) and offered < 9999
-    shown = {name: given[name] for name in given if name not in ("model", "corpus_source", "corpus_path", "corpus_glob")}
+    shown = {
+        name: given[name] for name in given if name not in ("model", "corpus_source", "corpus_path", "corpus_glob")
+    }
     assert shown == {"strategy": "phrases", "min_count": "5", "max_token_bytes": "20", "line_breaks": "False",
                      "mix_words": "False", "max_cut": "0.25", "phrase_form": "literal"}  # fmt: skip
     assert "and without --min-files and --exclude, so its tokens may differ" in output

@@ -33,6 +33,8 @@ def test_parameters_become_settings_and_back():
         ({"limit": "no"}, "int or None"),
         ({"dtype": "half"}, "one of 'auto'"),
         ({"run_name": "a/b"}, "plain folder name"),
+        ({"run_name": ".."}, "plain folder name"),
+        ({"run_name": ""}, "plain folder name"),
     ],
 )
 def test_wrong_parameters_are_named(params, message):

@@ -94,5 +94,5 @@ def test_refused_settings_leave_no_lock(tmp_path: Path) -> None:
 
 def test_only_in_a_run_another_run_name_is_advised() -> None:
     folder = runs.open_run("busy").stage("03")
-    with writer(folder), pytest.raises(locks.BusyError, match="kernel.*or choose another run name"):
+    with writer(folder), pytest.raises(locks.BusyError, match=r"kernel.*or choose another run name"):
         runs.claim(folder, {"seed": 0})

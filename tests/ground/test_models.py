@@ -89,7 +89,7 @@ def test_missing_sources_are_named(source, message):
 
 def test_folder_without_a_model(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ModelError, match="holds no tokenizer: expected tokenizer.json beside the weights"):
+    with pytest.raises(ModelError, match=r"holds no tokenizer: expected tokenizer.json beside the weights"):
         models.load_base_model(tmp_path)
 
 
@@ -110,6 +110,28 @@ def test_damaged_weights_are_named(tiny_folder, tmp_path, kind):
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(ModelError, match=r"Could not load a causal language model from .*damaged"):
         models.load_base_model(folder, device="cpu")
+
+
+def test_a_model_is_known_by_its_files_wherever_they_lie(tiny_folder, tmp_path):
+    copy = shutil.copytree(tiny_folder, tmp_path / "copy")
+    (copy / "README.md").write_text("what nobody loads")
+    assert fetch.source_digest(copy) == fetch.source_digest(str(tiny_folder))
+    (copy / "config.json").write_text((copy / "config.json").read_text() + "\n")
+    assert fetch.source_digest(copy) != fetch.source_digest(tiny_folder)
+
+
+def test_a_hub_id_is_known_by_its_commit(monkeypatch):
+    commit = "1" * 40
+    monkeypatch.setattr("transformers.utils.cached_file", lambda name, file: f"/hub/snapshots/{commit}/{file}")
+    first = fetch.source_digest("some/model")
+    assert first == fetch.source_digest("some/model") != fetch.source_digest("other/model")
+    commit = "2" * 40
+    assert fetch.source_digest("some/model") != first
+
+
+def test_a_hub_id_that_is_not_there_is_one_error():
+    with pytest.raises(ModelError, match="Could not read the configuration of 'some/model'"):
+        fetch.source_digest("some/model")
 
 
 def test_unknown_packaged_model():

@@ -163,6 +163,11 @@ def test_what_does_not_fit_is_refused() -> None:
         learn_rows(model, tokenizer, words(), texts(), validation_texts="groupby x")
     with pytest.raises(ValueError, match="one string of 9 characters; expected a list"):
         fine_tune(tiny_model(), "groupby x")
+    half = [*texts(), "half \ud800"]
+    with pytest.raises(ValueError, match=r"text \d+ holds .* half of a surrogate pair"):
+        learn_rows(model, tokenizer, words(), half)
+    with pytest.raises(ValueError, match=r"text \d+ holds .* half of a surrogate pair"):
+        fine_tune(tiny_model(), half)
     with pytest.raises(ConfigError, match="epoch_count"):
         learn_rows(model, tokenizer, words(), texts(), epoch_count=3)
     with pytest.raises(ValueError, match="objective 'kl_middle'"):

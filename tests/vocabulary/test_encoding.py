@@ -103,11 +103,11 @@ def test_settings_of_an_earlier_call_cut_no_text():
 
 @pytest.mark.parametrize("bad", ["half \ud800", "\udfff", 7, None])
 def test_what_no_tokenizer_takes_is_named(bad):
-    with pytest.raises(TokenizerError, match="text 1 (holds .* half of a surrogate pair|is .*; expected a string)"):
+    with pytest.raises(TokenizerError, match=r"text 1 (holds .* half of a surrogate pair|is .*; expected a string)"):
         encode_all(original("byte-level"), ["fine", bad])
 
 
 def test_half_a_character_cannot_be_aligned():
     tokenizer = original("byte-level")
-    with pytest.raises(TokenizerError, match="text 0 holds .* half of a surrogate pair"):
+    with pytest.raises(TokenizerError, match=r"text 0 holds .* half of a surrogate pair"):
         align_text(SimpleNamespace(original=tokenizer, extended=tokenizer), "half \ud800")

@@ -355,8 +355,18 @@ def test_texts_may_come_from_generators(smollm_like: Any, domain: list[str], str
 
 
 def test_more_tokens_than_the_training_texts_support(smollm_like: Any, domain: list[str], strategy: Any) -> None:
-    with pytest.raises(TokenizerError, match=r"900 new tokens were asked for; the texts offer \d+"):
-        extend_tokenizer(smollm_like, domain[:40], 900, strategy, training_texts=domain[40:60])
+    texts, training = domain[:40], domain[40:60]
+    with pytest.raises(TokenizerError, match=r"900 new tokens were asked for; the texts offer \d+") as caught:
+        extend_tokenizer(smollm_like, texts, 900, strategy, training_texts=training)
+    offered = int(str(caught.value).split("offer ")[1].split()[0])
+    made = extend_tokenizer(smollm_like, texts, offered, strategy, training_texts=training)
+    assert made.N == offered > 0
+
+
+def test_a_number_that_was_not_tried_is_a_limit(smollm_like: Any, domain: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("vocabx_utils.vocabulary.extend._TRIES", 0)
+    with pytest.raises(TokenizerError, match=r"the texts offer at most \d+ that occur"):
+        extend_tokenizer(smollm_like, domain[:40], 900, training_texts=domain[40:60])
 
 
 @pytest.mark.parametrize("strategy", ["merges", "added", "phrases"])
@@ -408,9 +418,9 @@ def test_what_is_no_text_is_refused(smollm_like: Any, bad: Any, strategy: str) -
 
 @pytest.mark.parametrize("strategy", ["merges", "added", "phrases"])
 def test_half_a_character_is_refused_in_tokens_and_in_texts(smollm_like: Any, domain: list[str], strategy: Any) -> None:
-    with pytest.raises(TokenizerError, match="the proposed token .* half of a surrogate pair"):
+    with pytest.raises(TokenizerError, match=r"the proposed token .* half of a surrogate pair"):
         add_tokens(smollm_like, ["fine", "half\ud800"], strategy)
-    with pytest.raises(TokenizerError, match="text 1 holds .* half of a surrogate pair"):
+    with pytest.raises(TokenizerError, match=r"text 1 holds .* half of a surrogate pair"):
         extend_tokenizer(smollm_like, [domain[0], "half \ud800", *domain[1:]], 1, strategy)
 
 

@@ -109,7 +109,7 @@ def _extend(tokenizer: PreTrainedTokenizerFast, split: Split, n: int, strategy: 
     try:
         return extend_tokenizer(tokenizer, texts, n, strategy, options, min_train_count=MIN_COUNT)
     except TokenizerError as error:
-        offered = re.search(r"the texts offer (\d+)", str(error))
+        offered = re.search(r"the texts offer ((?:at most )?\d+)", str(error))
         if offered is None:
             raise
         raise TokenizerError(

@@ -88,10 +88,10 @@ def open_out(out: Path, key: Mapping[str, Any]) -> bool:
     if not (out / MODEL).is_dir():
         return False  # stopped before its model was written, or the model was removed: nothing can be lost
     held = read_json(out / STATE)["key"]
-    if "model" in held:  # until 0.2 the name was noted as it was typed
+    if "model" in held:  # OUTs were once known by the name as it was typed
         raise KeyMismatchError(
-            f"{out} holds a model that an earlier version of vocabx made of {held['model']!r}; it did not note of which "
-            f"weights, so they cannot be compared. {out / MODEL} can be used as it is. Give another --out; or, where "
+            f"{out} holds a model that an earlier version of vocabx made of {held['model']!r}; it did not note the "
+            f"files, so they cannot be compared. {out / MODEL} can be used as it is. Give another --out; or, where "
             f"{out / WORK} is still there, remove {out / STATE} to go on with it. Nothing was changed."
         )
     if held != key:

@@ -78,8 +78,9 @@ def read_texts(
     """Read the files of a folder, or the rows of a JSON Lines file (`.jsonl`, `.jsonl.gz`).
 
     A row has a field `text`, or a question and an answer (see `QUESTIONS` and `ANSWERS`), and may name its file in
-    `source` or `path` and its language in `lang`. What stands in `input` is put behind the question, as in Alpaca. Pairs are rendered with the tokenizer's chat template where it has
-    one, otherwise with the thesis's. Copies of a file or row are left out: they would stand in two parts of the split.
+    `source` or `path` and its language in `lang`. What stands in `input` is put behind the question, as
+    in Alpaca. Pairs are rendered with the tokenizer's chat template where it has one, otherwise with the thesis's.
+    Copies of a file or row are left out: they would stand in two parts of the split.
     CorpusError where there is no such place, nothing in it can be read, or a row lacks what is needed (it is named).
     """
     place = user_path(source)

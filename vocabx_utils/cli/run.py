@@ -57,7 +57,9 @@ def make_plan(
     values = assign_parameters(declared, load_profile(profile, as_text=True), typed, selected)
     name = _run_name(profile, values) if run_name is None else run_name
     if not RUN_NAME.fullmatch(name):
-        raise ConfigError(f"run name is {name!r}; expected letters, digits, '.', '_' and '-' only, a letter or digit first.")
+        raise ConfigError(
+            f"run name is {name!r}; expected letters, digits, '.', '_' and '-' only, a letter or digit first."
+        )
     for stage in selected:
         if "run_name" in declared[stage] and name != declared[stage]["run_name"].default:
             values[stage]["run_name"] = name

@@ -115,7 +115,12 @@ def propose(
         extension.save(scratch)
         write_table(scratch / "tokens.csv", extension.table())
         write_table(scratch / "files.csv", _files_table(tree, measured_on))
-    chosen = {"model": model, "corpus_source": "tree", "corpus_path": str(folder.resolve()), "corpus_glob": glob}
+    chosen: dict[str, Any] = {
+        "model": model,
+        "corpus_source": "tree",
+        "corpus_path": str(folder.resolve()),
+        "corpus_glob": glob,
+    }
     chosen |= {"strategy": strategy, "n_tokens": sum(t.wanted for t in extension.tokens)}
     _print_next_steps(target, folder, chosen, {**options, "all_files": all_files})
 

@@ -7,7 +7,7 @@ too small to solve problems. All tokenizers are scored on the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,10 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import begin_text, reference_text
+from vocabx_utils.glyphs import half_character
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
 from vocabx_utils.tokenizer_files import original_vocab_size
-from vocabx_utils.vocabulary.encoding import require_text
 
 
 def bits_per_byte(
@@ -53,11 +53,17 @@ def bits_per_byte(
     if max_tokens < 16:
         raise ValueError(f"max_tokens is {max_tokens}; expected 16 or more")
     most = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-    whole = (("part", require_text(text, f"text {number}")) for number, text in enumerate(texts))
-    spans = whole_spans(whole, (tokenizer, *compared_with), most)
+    spans = whole_spans((("part", text) for text in _taken(texts)), (tokenizer, *compared_with), most)
     if not spans:
         raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
     return corpus_bits_per_byte(score_spans(model, tokenizer, spans, max_tokens=max_tokens))
+
+
+def _taken(texts: Iterable[str]) -> Iterator[str]:
+    for number, text in enumerate(texts):
+        if bad := half_character(text):
+            raise ValueError(f"text {number} holds {bad}. Mend it or leave it out")
+        yield text
 
 
 @dataclass(frozen=True)

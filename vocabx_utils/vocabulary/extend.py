@@ -21,6 +21,8 @@ from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerErro
 from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 
+_TRIES = 8  # choices that are made to find a number of tokens which texts offer
+
 
 def extend_tokenizer(
     tokenizer: PreTrainedTokenizerFast,
@@ -59,24 +61,39 @@ def extend_tokenizer(
     texts = text_list(texts)
     shown = texts if training_texts is None else text_list(training_texts, "training_texts")
     table = _read_once(texts, spelling_of(tokenizer), strategy, options)
-    barred: set[bytes] = set()
-    while True:
-        allowed = replace(options, exclude=options.exclude | barred)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FewerTokensWarning)
-            proposals = select_tokens(texts, tokenizer, n, strategy, allowed, table=table)
-        if len(proposals) < n:
-            raise TokenizerError(
-                f"{n} new tokens were asked for; the texts offer {len(proposals)} that occur {min_train_count} times "
-                "or more in the training split. Ask for fewer, lower min_train_count or min_count, or add text."
-            )
-        extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options.phrase_form)
-        counts = extension.count(shown)
-        rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
-        if not rare:
-            left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)
-            return replace(extension, report={**extension.report, "too_rare_in_training": left_out})
-        barred |= rare
+
+    def made(number: int) -> Extension | int:
+        """The extension by so many tokens, or how many were left, fewer, when too rare ones had been barred."""
+        barred: set[bytes] = set()
+        while True:
+            allowed = replace(options, exclude=options.exclude | barred)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FewerTokensWarning)
+                proposals = select_tokens(texts, tokenizer, number, strategy, allowed, table=table)
+            if len(proposals) < number:
+                return len(proposals)
+            extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options.phrase_form)
+            counts = extension.count(shown)
+            rare = {t.raw for t in extension.tokens if counts[t.id] < min_train_count}
+            if not rare:
+                left_out = sorted(raw.decode("utf-8", "replace") for raw in barred)
+                return replace(extension, report={**extension.report, "too_rare_in_training": left_out})
+            barred |= rare
+
+    found = made(n)
+    if not isinstance(found, int):
+        return found
+    offered = f"at most {found}"
+    for _ in range(_TRIES):  # another number is another choice with other steps, so fewer may be left than now
+        fewer = made(found) if found else None
+        if not isinstance(fewer, int):
+            offered = str(found)
+            break
+        found, offered = fewer, f"at most {fewer}"
+    raise TokenizerError(
+        f"{n} new tokens were asked for; the texts offer {offered} that occur {min_train_count} times or more in the "
+        "training split. Ask for fewer, lower min_train_count or min_count, or add text."
+    )
 
 
 def extend_as_thesis(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], n: int = 800) -> Extension:
