@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,6 +20,7 @@ from vocabx_utils.models import BaseModel
 from vocabx_utils.progress import progress
 from vocabx_utils.student import Student
 from vocabx_utils.training.examples import choose_windows
+from vocabx_utils.training.fusing import seconds_of
 from vocabx_utils.training.teacher import ask_teacher
 from vocabx_utils.training.validation import evaluate
 from vocabx_utils.vocabulary.alignment import align_texts
@@ -176,17 +177,19 @@ def continuations(
     }
     replies: dict[str, list[Completion]] = {}
     times: dict[str, list[float]] = {name: [] for name in sides}
+
+    def reply(name: str) -> None:
+        base, tokenizer = sides[name]
+        replies[name] = generate(
+            base.model, tokenizer, asked[name], max_new_tokens=settings.new_tokens, engine=engines[name]
+        )
+
     rounds = range(_ROUNDS + 1)  # the first one warms up
     for round_ in progress(rounds, desc="continuations", unit="round", delay=10):
-        for name, (base, tokenizer) in sides.items():
-            _wait(base)
-            start = time.perf_counter()
-            replies[name] = generate(
-                base.model, tokenizer, asked[name], max_new_tokens=settings.new_tokens, engine=engines[name]
-            )
-            _wait(base)
+        for name, (base, _) in sides.items():
+            seconds = seconds_of(partial(reply, name), base.device)
             if round_:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(seconds)
     speed: dict[str, Any] = {}
     for name, found in replies.items():
         written = sum(len(reply.ids) for reply in found)
@@ -248,11 +251,6 @@ def _prompt(span: tuple[str, str], tokenizer: Any) -> Prompt:
 
 def _context(base: BaseModel) -> int | None:
     return cast(int | None, getattr(base.model.config.get_text_config(), "max_position_embeddings", None))
-
-
-def _wait(base: BaseModel) -> None:
-    if base.device.type == "cuda":
-        torch.cuda.synchronize(base.device)
 
 
 def sample_cut(extension: Extension, held_out: Sequence[Text], characters: int = 700) -> dict[str, Any]:
