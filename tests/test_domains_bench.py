@@ -512,7 +512,7 @@ def test_the_readme_says_of_the_table_what_its_lines_say() -> None:
     assert page.told_answers(answers[:1]) == "" and "Length and speed" not in page.told_gains(lines, bases, answers)
 
 
-def test_the_readme_takes_the_second_split_of_headers_once_it_is_measured() -> None:
+def test_the_readme_tells_the_recipes_and_headers_split_by_file_beside_them() -> None:
     page = bench("readme_page")
 
     def setting(high: float, low: float = -0.5) -> dict[str, Any]:
@@ -528,13 +528,12 @@ def test_the_readme_takes_the_second_split_of_headers_once_it_is_measured() -> N
     }
     said = page.told_recipes(verdict)
     assert "on all three measures in 2 of 2 settings. No recipe leads" in said and "at 2.0 times its KL" in said
-    again = {"settings": {"qwen-headers": setting(0.1)}, "finalists": {"r1": {"answer": "leads"}}}
-    again["settings"]["qwen-headers"]["advice"]["against"][page.PUBLISHED]["bpb"] |= {"low": 0.05}
-    told = page.told_recipes(verdict | {"packages": again})
-    both = "on KL at identical places and KL at merged spans in 1 of 2 settings"
+    by_file = {"settings": {"qwen-headers": setting(0.1)}}
+    by_file["settings"]["qwen-headers"]["advice"]["against"][page.PUBLISHED]["bpb"] |= {"low": 0.05}
+    told = page.told_recipes(verdict | {"by_file": by_file, "finalists": {"r1": {"answer": "leads"}}})
+    assert "on all three measures in 2 of 2 settings." in told and "low rates leads." in told
+    both = "share, the recipe is better on KL at identical places and KL at merged spans in 1 of 2 settings"
     assert f"{both}, on bits per byte in 1 of 2 settings (worse in 1)" in told
-    assert "low rates leads." in told
-    assert "share, the recipe is better on all three measures in 2 of 2 settings," in told
 
 
 def test_the_readme_tells_the_minutes_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,22 +168,17 @@ def _count(lines: list[Gained], column: str, side: str) -> str:
 
 
 def told_recipes(verdict: dict[str, Any]) -> str:
-    """How the advised recipe stands against Token Distillation as published, and whether a recipe leads.
-
-    A setting of headers counts on the second report split, of other packages, once that was measured.
-    """
-    first, again = verdict["settings"], verdict.get("packages", {})
-    better, fewer = _advised(first | again.get("settings", {}))
-    finalists = again.get("finalists") or verdict["finalists"]
-    leaders = [RECIPES[name] for name, found in finalists.items() if found["answer"] == "leads"]
+    """How the advised recipe stands against Token Distillation as published, and whether a recipe leads."""
+    better, fewer = _advised(verdict["settings"])
+    leaders = [RECIPES[name] for name, found in verdict["finalists"].items() if found["answer"] == "leads"]
     leads = f"By the rule set before, {' and '.join(leaders)} leads." if leaders else "No recipe leads on everything."
     told = (
         "How the rows learn matters as well. At equal training tokens the advised recipe (KL divergence from the "
         "original model behind each new token, with a little cross-entropy) is better than Token Distillation as "
         f"published {better}. {leads} Cross-entropy alone has fewer bits per byte than the advised recipe {fewer}."
     )
-    if again.get("settings"):
-        better, fewer = _advised(first)
+    if by_file := verdict.get("by_file"):
+        better, fewer = _advised(verdict["settings"] | by_file["settings"])
         told += (
             " Headers are read on packages that no training text comes from. Read on packages that the training texts "
             f"share, the recipe is better {better}, and cross-entropy has fewer bits {fewer}."

@@ -3,7 +3,8 @@
 A setting's folder holds `setting.json` (sizes and new tokens) and examples under both tokenizers, as arrays:
 `snippets.npz` (about 50 tokens around new tokens) and `texts.npz` (whole documents), both of the training texts,
 `sweep.npz` to choose by, and `report.npz`, which only the last measurement opens. Groups (packages, files, pages) that
-training or the choice of tokens has seen stand in neither of the latter two.
+training or the choice of tokens has seen stand in neither of the latter two. Headers are grouped by file alone, so that
+their runs are read on two splits of other packages in place of these (`OF_PACKAGES`, see `recipe_packages`).
 
 An example is kept as the original ids and the spans that new tokens replace; everything else follows from these.
 
@@ -39,6 +40,8 @@ SETTINGS = {
     "qwen-python": "python", "qwen-headers": "headers", "qwen-german": "german",
     "smollm2-python": "python", "smollm2-headers": "headers", "smollm2-german": "german",
 }  # fmt: skip
+OF_PACKAGES = {"sweep": "packages_sweep", "report": "packages"}
+"""The files that headers are read on: texts of packages of which no other split holds a file."""
 Pairs = dict[Anchor, tuple[Ints, np.ndarray]]
 _PER_TOKEN = 256  # most occurrences asked for one token
 _SPARE = 1.6  # training examples kept for each that a run reads: seeds draw others
@@ -265,6 +268,11 @@ def extend_again(content: dict[str, Any], tokenizer: Any) -> Extension:
     if [(t.id, t.raw, t.subtokens) for t in extension.tokens] != [(t.id, t.raw, t.subtokens) for t in tokens]:
         raise SystemExit(f"{content['setting']}: other new tokens come out: is the model another one? Prepare it again")
     return extension
+
+
+def split_of(setting: str, part: str) -> str:
+    """Name the file that a setting's runs are read on, to choose by (part `sweep`) or to report (`report`)."""
+    return OF_PACKAGES[part] if SETTINGS[setting] == "headers" else part
 
 
 def read_examples(folder: Path, name: str) -> AlignedSet:

@@ -30,8 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from domain_texts import Text, documents, read_texts, split_texts
-from recipe_data import SETTINGS, extend_again, pack, read_examples
-from recipe_verdict import PACKAGES, PACKAGES_SWEEP
+from recipe_data import OF_PACKAGES, SETTINGS, extend_again, pack, read_examples
 
 from vocabx_utils import files, models
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, whole_texts
@@ -54,9 +53,10 @@ class Split(NamedTuple):
     described: tuple[str, ...]
 
 
+_REPORT, _SWEEP = OF_PACKAGES["report"], OF_PACKAGES["sweep"]
 SPLITS = {
-    PACKAGES: Split(("sweep", PACKAGES_SWEEP), ("report", PACKAGES)),
-    PACKAGES_SWEEP: Split(("sweep", "report", PACKAGES), ("sweep", PACKAGES_SWEEP)),
+    _REPORT: Split(("sweep", _SWEEP), ("report", _REPORT)),
+    _SWEEP: Split(("sweep", "report", _REPORT), ("sweep", _SWEEP)),
 }
 
 
@@ -101,7 +101,7 @@ def _among(own: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def describe_splits(
-    folder: Path, split: str = PACKAGES, more: Mapping[str, np.ndarray] | None = None
+    folder: Path, split: str = _REPORT, more: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Describe a split of packages and the one of the bed that it stands beside, and what they share with other texts.
 
@@ -324,13 +324,13 @@ def _record(
     options: argparse.Namespace, packages: Sequence[Package], sources: list[str], chosen: Chosen,
     more: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
-    """Write RESULTS/packages/texts.json: this split's and setting's part, and shares of every setting that is there.
+    """Write RESULTS/texts.json: this split's and setting's part, and shares of every setting that is there.
 
     The report split's part is the file itself, that of the sweep split is in it under its name.
     """
-    path, folder = options.results / PACKAGES / "texts.json", options.data / options.setting
+    path, folder = options.results / "texts.json", options.data / options.setting
     content: dict[str, Any] = files.read_json(path) if path.exists() else {"settings": {}, "splits": {}}
-    part = content if options.split == PACKAGES else content.setdefault(options.split, {"settings": {}, "splits": {}})
+    part = content if options.split == _REPORT else content.setdefault(options.split, {"settings": {}, "splits": {}})
     part |= {"passage": PASSAGE, "most_shared": MOST_SHARED, "sources_of_the_bed": sources}
     part["settings"][options.setting] = {
         "date": datetime.date.today().isoformat(), "left_out": chosen.left_out,
@@ -350,10 +350,10 @@ def _record(
 
 
 def check_texts(options: argparse.Namespace, split: str) -> dict[str, Any]:
-    """Return what RESULTS/packages/texts.json tells of a setting's split; SystemExit where its files are others."""
-    path, folder = options.results / PACKAGES / "texts.json", options.data / options.setting
+    """Return what RESULTS/texts.json tells of a setting's split; SystemExit where its files are others."""
+    path, folder = options.results / "texts.json", options.data / options.setting
     content: dict[str, Any] = files.read_json(path) if path.exists() else {}
-    part = content if split == PACKAGES else content.get(split, {})
+    part = content if split == _REPORT else content.get(split, {})
     told: dict[str, Any] | None = part.get("settings", {}).get(options.setting)
     if told is None:
         command = f"recipes.py prepare-packages --split {split} --setting {options.setting}"

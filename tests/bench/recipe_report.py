@@ -18,10 +18,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 from bench_parts import fill_page, table_of
-from recipe_again import NOT_YET, beside_table, both_table, sources, texts_table, told_answer
-from recipe_further import distance_table, notes, pair_table
+from recipe_pairs import notes, pair_table
 from recipe_runs import GRID
-from recipe_verdict import MARGINS, PACKAGES, distances
+from recipe_splits import NOT_YET, by_file_table, sources, texts_table, told_by_file
+from recipe_verdict import MARGINS, distances
 
 from vocabx_utils import files
 from vocabx_utils.figures.gains import draw_frontier
@@ -161,10 +161,9 @@ def write(results: Path, docs: Path) -> None:
     if content:
         parts |= {"final": final_table(content), "comparison": comparison_table(content), "answer": answer(content)}
         parts["advice"] = advice_table(content)
-    parts |= dict.fromkeys(("figure", "further", "pairs"), NOTHING) | packages_parts(results, content)
+    parts |= dict.fromkeys(("figure", "notes", "pairs"), NOTHING) | splits_parts(results, content)
     if sweeps:
-        parts["further"] = f"{distance_table(sweeps)}\n\n{notes(sweeps)}"
-        parts["pairs"] = pair_table(sweeps)
+        parts |= {"notes": notes(sweeps), "pairs": pair_table(sweeps)}
         drawing = draw_frontier(sweeps, content)
         save_figure(drawing.figure, "recipes", drawing.alt, docs / "figures", ("svg",))
         plt.close(drawing.figure)
@@ -172,19 +171,15 @@ def write(results: Path, docs: Path) -> None:
     fill_page(docs / "recipes.md", parts)
 
 
-def packages_parts(results: Path, content: Mapping[str, Any]) -> dict[str, str]:
-    """What the page says of the second report split of headers."""
-    names = ("", "-comparison", "-named", "-advice", "-texts", "-sources")
-    parts = dict.fromkeys((PACKAGES + name for name in names), NOT_YET)
-    path = results / PACKAGES / "texts.json"
+def splits_parts(results: Path, content: Mapping[str, Any]) -> dict[str, str]:
+    """What the page says of the splits, and of those of headers by file."""
+    parts = dict.fromkeys(("texts", "sources", "by-file"), NOT_YET)
+    path = results / "texts.json"
     if path.exists():
         texts = files.read_json(path)
-        parts |= {"packages-texts": texts_table(texts), "packages-sources": sources(texts)}
-    if second := content.get(PACKAGES):
-        answers = f"{told_answer(second)}\n\n{both_table(content['settings'], second)}"
-        parts |= {"packages": answers, "packages-comparison": comparison_table(second)}
-        parts["packages-named"] = beside_table(second)
-        parts["packages-advice"] = advice_table(second)
+        parts |= {"texts": texts_table(texts), "sources": sources(texts)}
+    if by_file := content.get("by_file"):
+        parts["by-file"] = f"{told_by_file(by_file)}\n\n{by_file_table(by_file, content['settings'])}"
     return parts
 
 

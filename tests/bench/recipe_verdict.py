@@ -26,8 +26,6 @@ from vocabx_utils.measured import RECIPES, REFERENCE_RECIPES, read_recipes
 MARGINS = {"kl_identical": 0.03, "kl_last": 0.03, "bpb": 0.001}  # shares of the reference's KL; bits per byte
 COUNTS = {"kl_identical": "n_identical", "kl_last": "n_last", "bpb": "n_bytes"}  # what a text counts in a column
 BASE = "base"  # the row of the model under its original tokenizer
-PACKAGES = "packages"  # the second report split, of C headers, and the folder of its results
-PACKAGES_SWEEP = "packages_sweep"  # the second sweep split, of C headers
 ADVISED = ("r1", "kl_ce")
 """Families of KL last with a little CE, which is what a user is told to take where no recipe leads."""
 LEAST_SETTINGS = 3  # in which a row has to lead
@@ -55,63 +53,43 @@ def distances(rows: Sequence[Row]) -> dict[str, float]:
     return {name: float(np.mean(list(parts.values()))) for name, parts in gaps(rows).items()}
 
 
-def choose_finalists(
-    sweeps: Mapping[str, Sequence[Row]], settings: Sequence[str], by: Sequence[str] = ()
-) -> dict[str, Any]:
+def choose_finalists(sweeps: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
     """Name two finalists, which are families of new recipes, and the runs of each setting.
 
     Rates have to fit a model, so each family stands in a setting with the run that was nearest there, finalists like
     references: neither side is tuned more finely than the other. Finalists are the two new families whose nearest runs
-    have the lowest mean distance over the sweeps `by` (all unless given), each of which has to have tried them.
-    References are Token Distillation as published, the nearest run of each family, and the best one of each column;
-    where there is no sweep, what is nearest in the mean over the others.
+    have the lowest mean distance over all sweeps, each of which has to have tried them. References are Token
+    Distillation as published, the nearest run of each family, and the best one of each column.
     """
-    apart = {setting: distances(rows) for setting, rows in sweeps.items()}
-    named_by = [found for setting, found in apart.items() if found and (not by or setting in by)]
+    apart = {setting: found for setting, rows in sweeps.items() if (found := distances(rows))}
     mean = {
         family: float(np.mean([min(of_family) for of_family in tried]))
         for family in NEW
-        if (tried := [[d for n, d in found.items() if _family(n) == family] for found in named_by]) and all(tried)
+        if (tried := [[d for n, d in found.items() if family_of(n) == family] for found in apart.values()])
+        and all(tried)
     }
     finalists = sorted(mean, key=lambda family: (mean[family], family))[:_FINALISTS]
-    everywhere = set.intersection(*map(set, named_by)) if named_by else set()
-    over_all = {name: float(np.mean([found[name] for found in named_by])) for name in everywhere}
     runs = {}
-    for setting in settings:
-        found = apart.get(setting) or over_all
+    for setting, found in apart.items():
         nearest = [
-            min((n for n in found if _family(n) == family), key=lambda n: (found[n], n), default="")
+            min((n for n in found if family_of(n) == family), key=lambda n: (found[n], n), default="")
             for family in (*finalists, *REFERENCE_RECIPES)
         ]
-        rows = [row for row in sweeps.get(setting, ()) if row["family"] in REFERENCE_RECIPES and row["run"] in found]
+        rows = [row for row in sweeps[setting] if row["family"] in REFERENCE_RECIPES and row["run"] in found]
         best = [min(rows, key=lambda row: row[column])["run"] for column in MARGINS if rows]
         runs[setting] = [name for name in dict.fromkeys([*nearest, PUBLISHED, *best]) if name]
     return {"finalists": finalists, "mean_distance": {n: round(mean[n], 3) for n in finalists}, "runs": runs}
 
 
-def _family(run: str) -> str:
+def family_of(run: str) -> str:
+    """The family that a run's name begins with."""
     return run.split(":")[0]
 
 
-def sweep_folder(results: Path, split: str) -> Path:
-    """The folder of the lines of sweeps on a split, and of the runs that they name."""
-    return results / PACKAGES / "sweep" if split == PACKAGES_SWEEP else results
-
-
-def read_sweeps(results: Path, split: str = "sweep") -> dict[str, list[dict[str, Any]]]:
-    """Read the lines of all sweeps by setting; of headers those of one split alone."""
-    found, _ = read_recipes(results)
-    if split == PACKAGES_SWEEP:
-        found = {setting: rows for setting, rows in found.items() if not setting.endswith("-headers")}
-        found |= read_sweeps(sweep_folder(results, split))
-    return found
-
-
 def choose(options: argparse.Namespace) -> None:
-    """Write chosen.json, beside the lines of the split, by the lines of all sweeps."""
-    sweeps = read_sweeps(options.results, options.split)
-    chosen = choose_finalists(sweeps, options.settings or list(sweeps), options.by or ())
-    files.write_json(sweep_folder(options.results, options.split) / "chosen.json", chosen)
+    """Write chosen.json by the lines of all sweeps."""
+    chosen = choose_finalists(read_recipes(options.results)[0])
+    files.write_json(options.results / "chosen.json", chosen)
     for setting, names in chosen["runs"].items():
         print(setting, *names, sep="\n    ")
 
@@ -158,8 +136,11 @@ def compare(one: np.ndarray, other: np.ndarray, counts: np.ndarray, column: str)
     return asdict(found) | {"not_worse": found.high <= MARGINS[column], "better": found.high < 0}
 
 
-def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, Any]:
-    """Compare the runs of the families that are finalists with the best reference of each column."""
+def judge_setting(rows: Sequence[Row], named: Sequence[str]) -> dict[str, Any]:
+    """Compare the finalists, which are `named` by their runs, with the best reference of each column.
+
+    Other rows, such as finalists of an earlier choice, are told of and compared with nothing.
+    """
     seeds, sums, counts = gather(rows)
     means = {
         name: {column: float((of_run[column].sum(1) / counts[column].sum()).mean()) for column in MARGINS}
@@ -180,9 +161,9 @@ def judge_setting(rows: Sequence[Row], finalists: Sequence[str]) -> dict[str, An
         told[name] = {c: _finite(i) for c, i in intervals.items()} | {
             "sd_over_seeds": spread, "seconds": float(np.median(seconds)),
         }  # fmt: skip
-    references = [name for name in sums if _family(name) not in finalists]
+    references = [name for name in sums if family_of(name) in REFERENCE_RECIPES]
     judged = {}
-    for finalist in [name for name in sums if name not in references and references]:
+    for finalist in [name for name in sums if name in named and references]:
         parts = {}
         for column in MARGINS:
             best = min(references, key=lambda name: means[name][column])
@@ -203,7 +184,7 @@ def advice(rows: Sequence[Row], sweep: Sequence[Row]) -> dict[str, Any]:
     _, sums, counts = gather(rows)
 
     def nearest(families: Sequence[str]) -> str:
-        own = [name for name in sums if _family(name) in families and name in apart]
+        own = [name for name in sums if family_of(name) in families and name in apart]
         return min(own, key=lambda name: (apart[name], name), default="")
 
     advised = nearest(ADVISED)
@@ -227,7 +208,8 @@ def verdict(settings: Mapping[str, Mapping[str, Any]], finalists: Sequence[str])
     answers = {}
     for name in finalists:
         own = {
-            s: [part["leads"] for n, part in f["finalists"].items() if _family(n) == name] for s, f in settings.items()
+            setting: [part["leads"] for run, part in found["finalists"].items() if family_of(run) == name]
+            for setting, found in settings.items()
         }
         measured = [setting for setting, found in own.items() if found]
         leads = [setting for setting in measured if any(own[setting])]
@@ -239,21 +221,13 @@ def verdict(settings: Mapping[str, Mapping[str, Any]], finalists: Sequence[str])
 
 def judge(options: argparse.Namespace) -> None:
     """Write RESULTS/verdict.json, print what it says, and fill the page."""
-    from recipe_again import judge_again
     from recipe_report import comparison_table, final_table, write
+    from recipe_splits import judge_by_file
 
-    paths = sorted((options.results / "final").glob("*.jsonl"))
-    chosen = options.results / "chosen.json"
-    finalists = files.read_json(chosen)["finalists"] if chosen.exists() else []
-    settings = {}
-    for path in paths:
-        rows, sweep = files.read_jsonl(path), options.results / path.name
-        settings[path.stem] = judge_setting(rows, finalists)
-        settings[path.stem]["advice"] = advice(rows, files.read_jsonl(sweep) if sweep.exists() else [])
+    finalists, settings = judge_settings(options.results)
     if settings:
         content = {"rule": " ".join((__doc__ or "").split()), "settings": settings}
-        content |= {"finalists": verdict(settings, finalists)}
-        content |= {PACKAGES: judge_again(options.results, finalists, settings)}
+        content |= {"finalists": verdict(settings, finalists), "by_file": judge_by_file(options.results / "by_file")}
         files.write_json(options.results / "verdict.json", content)
         print(final_table(content), comparison_table(content), sep="\n\n")
         for name, answer in content["finalists"].items():
@@ -261,3 +235,16 @@ def judge(options: argparse.Namespace) -> None:
     else:
         print("nothing was measured on the report split yet")
     write(options.results, options.docs)
+
+
+def judge_settings(results: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return the finalists, and what is said of every setting that RESULTS/final holds lines of, `advice` included."""
+    sweeps, _ = read_recipes(results)
+    path = results / "chosen.json"
+    chosen = files.read_json(path) if path.exists() else {"finalists": [], "runs": {}}
+    judged = {}
+    for path in sorted((results / "final").glob("*.jsonl")):
+        rows, runs = files.read_jsonl(path), chosen["runs"].get(path.stem, [])
+        named = [run for run in runs if family_of(run) in chosen["finalists"]]
+        judged[path.stem] = judge_setting(rows, named) | {"advice": advice(rows, sweeps.get(path.stem, []))}
+    return chosen["finalists"], judged

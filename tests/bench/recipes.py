@@ -6,24 +6,18 @@
     python tests/bench/recipes.py final   --setting qwen-python --model MODEL --data DATA
     python tests/bench/recipes.py judge                                                                  (no GPU)
 
-and for a second report split and a second sweep split of C headers, see `recipe_packages` and `recipe_again`:
+Headers need their splits to choose by and to report besides, from packages of which no other split holds a file (see
+`recipe_packages`):
 
     python tests/bench/recipes.py prepare-packages --split packages --setting qwen-headers --model MODEL --data DATA
                                                    --packages FOLDER                                     (no GPU)
-    python tests/bench/recipes.py name                                                                   (no GPU)
-    python tests/bench/recipes.py final --report packages --setting qwen-headers --model MODEL --data DATA
     python tests/bench/recipes.py prepare-packages --split packages_sweep --setting qwen-headers --model MODEL
                                                    --data DATA --packages OTHER --beside FOLDER          (no GPU)
-    python tests/bench/recipes.py sweep --split packages_sweep --setting qwen-headers --model MODEL --data DATA
-    python tests/bench/recipes.py choose --split packages_sweep                                          (no GPU)
 
 `sweep` trains runs (see `recipe_runs`) and measures them on the sweep split, a line each in RESULTS/<setting>.jsonl,
 at once; runs that are there are skipped, failures are kept too. `choose` names finalists and references by these lines.
-With `--split packages_sweep` lines and names of headers stand in RESULTS/packages/sweep/.
 `final` trains them with several seeds, which draw the snippets and their order, and writes the sums of every text of
-the report split. With `--report packages` it does so for the second one, with the row of `name` besides, in
-RESULTS/packages/<setting>.jsonl; students of the first seed read the first one again. `judge` compares, writes
-RESULTS/verdict.json and fills docs/recipes.md.
+the report split. `judge` compares, writes RESULTS/verdict.json and fills docs/recipes.md.
 
 A line of the sweep holds the settings, `tokens` read in training and `sampled` ones (together the budget), examples,
 seconds of training, and of the sweep split KL (nats) at identical places and at merged spans, CE at new targets, bits
@@ -41,12 +35,11 @@ from typing import Any
 
 import numpy as np
 from bench_parts import facts, free, rounded, synchronise, while_time_lasts
-from recipe_again import name_row, named_run
-from recipe_data import SETTINGS, draw, prepare, read_examples, read_tokens
+from recipe_data import OF_PACKAGES, SETTINGS, draw, prepare, read_examples, read_tokens, split_of
 from recipe_packages import SPLITS, check_texts, prepare_packages
 from recipe_runs import Run, choose_runs, parse_run
 from recipe_samples import sampled_examples
-from recipe_verdict import BASE, PACKAGES, PACKAGES_SWEEP, choose, judge, sweep_folder
+from recipe_verdict import BASE, choose, judge
 
 from vocabx_utils import files
 from vocabx_utils.config import Phase1Config
@@ -69,7 +62,7 @@ class Bench:
     """A model, a setting, and what its runs share: examples, teacher's states, validations of first values."""
 
     def __init__(self, options: argparse.Namespace, split: str) -> None:
-        self.options, self.folder = options, options.data / options.setting
+        self.options, self.split, self.folder = options, split, options.data / options.setting
         self.content = files.read_json(self.folder / "setting.json")
         with timed("model"):
             self.base: BaseModel = load_base_model(options.model)
@@ -79,15 +72,15 @@ class Bench:
                 fuse(self.base.model)
         self.tokens = read_tokens(self.content)
         self.budget: int = options.tokens or self.content["tokens_of_a_run"]
-        self.judged, self.judged_teacher = self.read_judged(split)
+        self.judged, self.judged_teacher = self.read_judged()
         self.pools: dict[str, AlignedSet] = {}
         self.known: dict[tuple[str, int], tuple[AlignedSet, TeacherStates, int]] = {}
         self.starts: dict[str, Scores | None] = {}
 
-    def read_judged(self, split: str) -> tuple[AlignedSet, TeacherStates]:
-        """Texts of a split, as many as are asked for, and the teacher's states."""
-        with timed(f"texts of {split} and their teacher"):
-            found = read_examples(self.folder, split)
+    def read_judged(self) -> tuple[AlignedSet, TeacherStates]:
+        """Texts of the split, as many as are asked for, and the teacher's states."""
+        with timed(f"texts of {self.split} and their teacher"):
+            found = read_examples(self.folder, self.split)
             texts = AlignedSet(found.examples[: self.options.judged], vocab_size=found.vocab_size, n_new=found.n_new)
             return texts, self.ask(texts, likelihood=True)
 
@@ -161,20 +154,34 @@ def timed(what: str) -> Iterator[None]:
     print(f"  {what}: {time.perf_counter() - began:.1f} s", flush=True)
 
 
+def _split(options: argparse.Namespace, part: str) -> str:
+    """Name the file to read on; SystemExit where a split of packages is not the one that was told of."""
+    split = split_of(options.setting, part)
+    if split in OF_PACKAGES.values():
+        check_texts(options, split)
+    return split
+
+
+def _lines(path: Path, split: str) -> list[dict[str, Any]]:
+    """Lines that are there; SystemExit where they were read on another split."""
+    rows = files.read_jsonl(path) if path.exists() else []
+    if others := {row["split"] for row in rows} - {split}:
+        raise SystemExit(f"{path} holds lines of {', '.join(sorted(others))}, not of {split}: give another --results")
+    return rows
+
+
 # --- sweep ----------------------------------------------------------------------------------------------------------
 
 
 def sweep(options: argparse.Namespace) -> None:
     """Measure the runs that are not there yet, while time is left."""
-    path = sweep_folder(options.results, options.split) / f"{options.setting}.jsonl"
-    if options.split == PACKAGES_SWEEP:
-        check_texts(options, options.split)
-    known = {row["run"]: row for row in files.read_jsonl(path)} if path.exists() else {}
+    path, split = options.results / f"{options.setting}.jsonl", _split(options, "sweep")
+    known = {row["run"]: row for row in _lines(path, split)}
     wanted = [run for run in choose_runs(options.runs, options.rounds) if run.name not in known]
     print(f"{options.setting}: {len(wanted)} runs to measure, {len(known)} are there", flush=True)
     if not wanted:
         return
-    bench = Bench(options, options.split)
+    bench = Bench(options, split)
     for run in while_time_lasts(wanted, options, 1.3, lambda n, run: f"{n} runs are left out, from {run.name} on"):
         began = time.perf_counter()
         same = next((row for row in known.values() if row["settings"] == run.settings), None)
@@ -189,7 +196,7 @@ def sweep(options: argparse.Namespace) -> None:
 
 def _measured(bench: Bench, run: Run) -> dict[str, Any]:
     facts_of_run = {
-        "setting": bench.options.setting, "settings": run.settings, "split": bench.options.split, "seed": 0,
+        "setting": bench.options.setting, "settings": run.settings, "split": bench.split, "seed": 0,
         "epochs": bench.options.epochs, "texts": len(bench.judged), "budget": bench.budget,
         **{key: value for key, value in vars(run).items() if key != "family"},
     }  # fmt: skip
@@ -205,53 +212,42 @@ def _measured(bench: Bench, run: Run) -> dict[str, Any]:
 
 def final(options: argparse.Namespace) -> None:
     """Train finalists and references with every seed, and write what each text of a report split comes to."""
-    split = options.report
-    path = options.results / (PACKAGES if split == PACKAGES else "final") / f"{options.setting}.jsonl"
+    path, split = options.results / "final" / f"{options.setting}.jsonl", _split(options, "report")
     names = _final_runs(options)
-    known = {(row["split"], row["run"], row["seed"]) for row in (files.read_jsonl(path) if path.exists() else [])}
+    known = {(row["run"], row["seed"]) for row in _lines(path, split)}
     wanted = [(seed, parse_run(name)) for seed in range(options.seeds) for name in names]
-    wanted = [(seed, run) for seed, run in wanted if (split, run.name, seed) not in known]
+    wanted = [(seed, run) for seed, run in wanted if (run.name, seed) not in known]
     print(f"{options.setting}: {len(wanted)} trainings, {len(known)} lines are there", flush=True)
     if not wanted:
         return
     bench = Bench(options, split)
-    judged = {split: (bench.judged, bench.judged_teacher)}
-    if split == PACKAGES and any(seed < options.again for seed, _ in wanted):
-        judged = {"report": bench.read_judged("report")} | judged  # the line of this split comes last: all is there
     # a training ends with a validation: here of a single text, since all of them are measured text by text
     one = AlignedSet(bench.judged.examples[:1], vocab_size=bench.judged.vocab_size, n_new=bench.judged.n_new)
     little = one, bench.ask(one, likelihood=True)
-    if (split, BASE, 0) not in known:
+    if (BASE, 0) not in known:
         files.append_jsonl(path, _base_row(bench))
     for seed, run in while_time_lasts(
         wanted, options, 1.3, lambda n, one: f"{n} trainings are left out, from {one[1].name}, seed {one[0]}, on"
     ):
         began = time.perf_counter()
         student, told = bench.train(run, seed, little)
-        for name, texts in judged.items():
-            if (name, run.name, seed) in known or (name != split and seed >= options.again):
-                continue
-            found = evaluate_texts(student, *texts, token_budget=options.token_budget)
-            row = {
-                "run": run.name, "family": run.family, "setting": options.setting, "split": name, "seed": seed,
-                **{key: told[key] for key in ("tokens", "sampled", "examples", "seconds")},
-                **{key: _listed(values) for key, values in vars(found).items()}, **facts(),
-            }  # fmt: skip
-            files.append_jsonl(path, row)
-            print(f"{run.name}, seed {seed}, {name}: {_shown(found)}, {time.perf_counter() - began:.1f} s", flush=True)
+        found = evaluate_texts(student, bench.judged, bench.judged_teacher, token_budget=options.token_budget)
+        row = {
+            "run": run.name, "family": run.family, "setting": options.setting, "split": split, "seed": seed,
+            **{key: told[key] for key in ("tokens", "sampled", "examples", "seconds")},
+            **{key: _listed(values) for key, values in vars(found).items()}, **facts(),
+        }  # fmt: skip
+        files.append_jsonl(path, row)
+        print(f"{run.name}, seed {seed}: {_shown(found)}, {time.perf_counter() - began:.1f} s", flush=True)
 
 
 def _final_runs(options: argparse.Namespace) -> list[str]:
-    """The runs that are named for a report split; SystemExit where none are, or the split is another one than told."""
-    if options.report == PACKAGES:
-        check_texts(options, PACKAGES)
-    chosen: list[str] = options.runs or []
-    if not chosen:
-        chosen = files.read_json(options.results / "chosen.json")["runs"].get(options.setting, [])
-        chosen += named_run(options.results, options.setting) if options.report == PACKAGES else []
-    if not chosen:
-        raise SystemExit(f"no runs are named for {options.setting}: recipes.py choose --settings {options.setting} …")
-    return list(dict.fromkeys(chosen))
+    """The runs that are named for the report split; SystemExit where none are."""
+    path = options.results / "chosen.json"
+    named = files.read_json(path)["runs"].get(options.setting, []) if path.exists() else []
+    if not (options.runs or named):
+        raise SystemExit(f"no runs are named for {options.setting}: let `sweep` measure some, then `choose`")
+    return list(dict.fromkeys(options.runs or named))
 
 
 def _shown(found: TextScores) -> str:
@@ -265,7 +261,7 @@ def _base_row(bench: Bench) -> dict[str, Any]:
     base = Student(bench.base.model, bench.base.vocab_size)
     nats = np.array(base.negative_log_likelihood(texts, batch_tokens=bench.options.token_budget))
     n_bytes = [example.n_original_bytes for example in bench.judged.examples]
-    return {"run": BASE, "seed": 0, "setting": bench.options.setting, "split": bench.options.report,
+    return {"run": BASE, "seed": 0, "setting": bench.options.setting, "split": bench.split,
             "nats": _listed(nats), "n_bytes": n_bytes}  # fmt: skip
 
 
@@ -290,22 +286,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("final", final),
         ("judge", judge),
         ("prepare-packages", prepare_packages),
-        ("name", name_row),
     ):
         command = commands.add_parser(name)
         command.set_defaults(action=action)
         if name != "prepare":
             command.add_argument("--results", type=Path, default=Path("results/recipes"))
-        if name == "name":
-            continue
-        if name in ("sweep", "choose"):
-            command.add_argument(
-                "--split", choices=("sweep", PACKAGES_SWEEP), default="sweep", help="the split that headers are read on"
-            )
-        if name in ("choose", "judge"):
+        if name == "judge":
             command.add_argument("--docs", type=Path, default=Path("docs"))
-            command.add_argument("--settings", nargs="+", choices=SETTINGS, help="to name runs for; those with a sweep")
-            command.add_argument("--by", nargs="+", choices=SETTINGS, help="sweeps that name finalists; all of them")
+        if name in ("choose", "judge"):
             continue
         command.add_argument("--setting", choices=SETTINGS, required=True)
         command.add_argument("--model", required=True, help="name, folder, hub id or GGUF file")
@@ -344,10 +332,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--rounds", type=int, default=12, help="runs of each family, the first ones")
         if name == "final":
             command.add_argument("--seeds", type=int, default=5)
-            command.add_argument(
-                "--report", choices=("report", PACKAGES), default="report", help="the split to measure on"
-            )
-            command.add_argument("--again", type=int, default=1, help="seeds that read the first split, too")
     options = parser.parse_args(arguments)
     options.started = time.perf_counter()
     options.action(options)

@@ -193,9 +193,9 @@ def _told_frontier(left_out: Counter[str], judged: bool, search: bool) -> tuple[
     """What the note says of marks and bars, and the alternative text of points."""
     bars = "Bars: 95 % over seeds and texts."
     if not search:
-        words = "Hollow: references; black edge: the two finalists; ring: the run that we advise. Points of one kind "
-        points = "a point with limits for each reference, the two finalists and the advised run."
-        return f"{words}differ in their rates. {bars}", points
+        marks = "Hollow: references; filled: new; black edge: finalists; ring: the run that we advise."
+        points = "a point with limits for each reference, each new recipe with the finalists, and the advised run."
+        return f"{marks} Points of one kind differ in their rates. {bars}", points
     counted = ", ".join(f"{count} of {RECIPES[name]}" for name, count in left_out.most_common())
     beyond = f" {left_out.total()} runs lie far beyond: {counted}." if left_out else ""
     large = ", a large one with limits for each row of the report split" if judged else ""

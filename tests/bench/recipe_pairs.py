@@ -1,9 +1,7 @@
-"""What the families of recipes say that were swept when the report split was open already: the sweep split alone.
+"""What each lever does alone: pairs of runs of a sweep that differ in what a family tries and in nothing else.
 
-Two views. How far the nearest run of a family stands from the best of each column, which depends on the rates that its
-grid holds. And pairs of runs with the same settings that differ in what the family tries alone, which does not.
-
-All numbers are read from the lines of the sweeps, in nats, bits per byte, and margins (`recipe_verdict.MARGINS`).
+How near a family comes to the best of each column depends on the rates that its grid holds; pairs do not. All numbers
+are read from the lines of the sweeps, in nats, bits per byte, and margins (`recipe_verdict.MARGINS`).
 """
 
 from __future__ import annotations
@@ -15,42 +13,19 @@ from typing import Any
 import numpy as np
 from bench_parts import table_of
 from recipe_runs import GRID, Run, parse_run
-from recipe_verdict import ADVISED, MARGINS, choose_finalists, distances, gaps
+from recipe_verdict import MARGINS
 
 from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES
 
-FURTHER = ("kl_hidden", "fade", "equal", "sampled", "texts")
-"""Families whose sweeps ended after the report split had been read."""
-PAIRED = ("r2", "r3", "r4", *FURTHER)
+PAIRED = ("r2", "r3", "r4", "kl_hidden", "fade", "equal", "sampled", "texts")
 """Families that add one thing to the settings of another run."""
 _LIGHT = 0.1  # a hidden weight up to here leaves the KL the larger part of the loss
 _OFF_BUDGET = 0.01  # share of the budget
 Sweeps = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def distance_table(sweeps: Sweeps) -> str:
-    """Distance of each further family's nearest run: the mean, and that of each column, in margins, by setting.
-
-    The line of the advised recipe and that of the nearest run of all earlier families stand below for comparison.
-    """
-    earlier = tuple(name for name in GRID if name not in FURTHER)
-    groups = {RECIPES[family]: (family,) for family in FURTHER}
-    groups |= {"*the advised recipe*": ADVISED, "*the nearest of the first nine families*": earlier}
-    lines = []
-    for label, families in groups.items():
-        cells = []
-        for rows in sweeps.values():
-            apart, parts = distances(rows), gaps(rows)
-            own = [row["run"] for row in rows if row["family"] in families and row["run"] in apart]
-            best = min(own, key=lambda name: (apart[name], name), default=None)
-            told = "" if best is None else " / ".join(f"{parts[best][column]:.1f}" for column in MARGINS)
-            cells.append("" if best is None else f"**{apart[best]:.1f}** ({told})")
-        lines.append([label, *cells])
-    return table_of(["family", *sweeps], lines)
-
-
 def without(run: Run) -> tuple[str, str]:
-    """What a run of a further family tries, in words, and the settings of the run that does not try it."""
+    """What a run of such a family tries, in words, and the settings of the run that does not try it."""
     label = RECIPES[run.family]
     if run.family == "kl_hidden":
         weight = float(re.findall(r"_hidden([\d.]+)", run.objective)[0])
@@ -103,15 +78,8 @@ def _spread(changes: np.ndarray, column: str) -> str:
 
 
 def notes(sweeps: Sweeps) -> str:
-    """Name runs of the grid that no sweep holds, families whose runs miss the budget, and who would be a finalist."""
-    lines = [_missing(sweeps), _off_budget(sweeps)]
-    finalists = choose_finalists(sweeps, list(sweeps))["finalists"]
-    named = " and ".join(RECIPES[name] for name in finalists)
-    if named:
-        lines.append(
-            f"The rule for finalists would take {named} now; those named before the report split was read stand."
-        )
-    return "\n".join(f"* {line}" for line in lines if line)
+    """Name runs of the grid that no sweep holds, and families whose runs miss the budget."""
+    return "\n".join(f"* {line}" for line in (_missing(sweeps), _off_budget(sweeps)) if line)
 
 
 def _missing(sweeps: Sweeps) -> str:
@@ -130,7 +98,7 @@ def _off_budget(sweeps: Sweeps) -> str:
         share = (row["tokens"] + row["sampled"]) / row["budget"] - 1
         if abs(share) > _OFF_BUDGET:
             run = parse_run(row["run"])
-            label = without(run)[0] if run.family in FURTHER else RECIPES[run.family]
+            label = without(run)[0] if run.family in PAIRED else RECIPES[run.family]
             off.setdefault(label, []).append(100 * share)
     words = [f"{label} ({min(shares):+.1f} to {max(shares):+.1f} %)" for label, shares in off.items()]
     limit = f"{100 * _OFF_BUDGET:.0f} %"
