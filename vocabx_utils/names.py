@@ -63,6 +63,16 @@ def variant_label(name: str) -> str:
     return ", ".join([f"{init} init", spelt, *added])
 
 
+def published_label(name: str) -> str:
+    """Spell a variant of the thesis's tables, whose KL may be either one: at which subtoken depends on the reading.
+
+    Example:
+        >>> published_label("mean_kl_first"), published_label("mean_ce")
+        ('mean init, KL', 'mean init, CE')
+    """
+    return variant_label(name.replace("_kl_first", "_kl"))
+
+
 def _detail(word: str) -> str:
     """Spell a part of an objective's name, such as `t2` or `last`."""
     return re.sub(r"^t([0-9].*)$", r"temperature \1", word)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from vocabx_utils.names import variant_label
+from vocabx_utils import thesis
+from vocabx_utils.names import published_label, variant_label
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,7 @@ from vocabx_utils.names import variant_label
 )
 def test_variant_labels(name: str, label: str) -> None:
     assert variant_label(name) == label
+
+
+def test_the_thesis_does_not_say_at_which_subtoken_its_kl_is_taken() -> None:
+    assert [published_label(row.variant) for row in thesis.RESULTS[-2:]] == ["mean init, CE", "mean init, KL"]

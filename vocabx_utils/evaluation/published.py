@@ -6,7 +6,7 @@ import pandas as pd
 
 from vocabx_utils import statistics, thesis
 from vocabx_utils.evaluation.scoring import Count
-from vocabx_utils.names import variant_label
+from vocabx_utils.names import published_label
 
 TOTALS = {"bigcodebench": thesis.BIGCODEBENCH_TOTAL, "ds1000": thesis.DS1000_TOTAL}
 """Problems that the thesis kept, by benchmark."""
@@ -40,5 +40,5 @@ def published_gains() -> pd.DataFrame:
     for row in others:
         gap = statistics.difference_interval(row.combined, n, base.combined, n)
         limits = {"difference": 100 * gap.estimate, "low": 100 * gap.low, "high": 100 * gap.high}
-        rows.append({"model": f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}", **limits})
+        rows.append({"model": f"{published_label(row.variant)}, {_RECIPES[row.recipe]}", **limits})
     return pd.DataFrame(rows)

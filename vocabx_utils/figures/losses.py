@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +24,7 @@ from vocabx_utils.figures.theme import (
     variant_style,
     whole_epochs,
 )
-from vocabx_utils.names import metric_label, variant_label
+from vocabx_utils.names import metric_label, published_label, variant_label
 
 Metrics = Mapping[str, Sequence[Mapping[str, Any]]]
 """Lines of `metrics.jsonl` of phase 1 by variant."""
@@ -152,20 +152,20 @@ def _shift(curve: pd.DataFrame, places: Mapping[str, tuple[int, int]]) -> pd.Ser
     return pd.concat([part["epoch"] - begun + places[stage][0] for stage, part, begun in _stages(curve)])
 
 
-def loss_chart(curves: Curves, ax: Axes | None = None) -> Axes:
+def loss_chart(curves: Curves, ax: Axes | None = None, label: Callable[[str], str] = variant_label) -> Axes:
     """Draw training losses solid and validation losses dashed, one epoch after the other through all stages.
 
     All curves share one axis: one that enters at a later stage begins there. The end of stage a, if another follows, is
-    dotted and named.
+    dotted and named. `label` spells a variant.
     """
     ax = new_axes(ax)
     places = _places(curves)
     for name, curve in curves.items():
         epochs = _shift(curve, places)
-        for key, line, label in (("train", "-", variant_label(name)), ("validation", "--", None)):
+        for key, line, told in (("train", "-", label(name)), ("validation", "--", None)):
             known = np.isfinite(curve[key])
             if known.any():
-                style = variant_style(name) | {"linestyle": line, "label": label}
+                style = variant_style(name) | {"linestyle": line, "label": told}
                 ax.plot(epochs[known], curve[key][known], **style)
     ax.margins(y=0.1)
     if "a" in places and len(places) > 1:
@@ -199,8 +199,11 @@ def draw_sequential(curves: Curves) -> Drawing:
     """Draw variants whose blocks moved, one half after the other, beside the published ones."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.6))
     published = _published_curves()
-    for ax, some, title in ((left, published, "thesis"), (right, curves, "this run")):
-        loss_chart(some, ax).set_title(title)
+    for ax, some, title, label in (
+        (left, published, "thesis", published_label),
+        (right, curves, "this run", variant_label),
+    ):
+        loss_chart(some, ax, label).set_title(title)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1 if len(some) < 2 else 2)
     note(
         left,
@@ -209,8 +212,9 @@ def draw_sequential(curves: Curves) -> Drawing:
         "texts and tokens: compare shapes.",
     )
     alt = (
-        f"Two line charts of losses in sequential fine-tuning. Thesis, validation: {_first_to_last(published)}, rising "
-        f"in the last epoch. This run, validation, first to last: {_first_to_last(curves)}."
+        "Two line charts of losses in sequential fine-tuning. Thesis, validation: "
+        f"{_first_to_last(published, published_label)}, rising in the last epoch. This run, validation, first to last: "
+        f"{_first_to_last(curves)}."
     )
     return Drawing(fig, alt)
 
@@ -219,7 +223,7 @@ def draw_sequential_published() -> Drawing:
     """Draw the published losses of sequential fine-tuning alone."""
     fig, ax = plt.subplots(figsize=(8.4, 4.2))
     title = "Thesis: in the last epoch training loss falls and validation loss rises"
-    loss_chart(_published_curves(), ax).set_title(title)
+    loss_chart(_published_curves(), ax, published_label).set_title(title)
     legend_by_end(ax, **_BESIDE)
     note(
         ax,
@@ -240,10 +244,10 @@ def _counted(curves: Curves) -> str:
     return f"validation, n = {' or '.join(f'{count:,}' for count in counts)} tokens" if counts else "validation"
 
 
-def _first_to_last(curves: Curves) -> str:
+def _first_to_last(curves: Curves, label: Callable[[str], str] = variant_label) -> str:
     """First and last validation loss of each variant in words."""
     held = {name: curve["validation"][np.isfinite(curve["validation"])].tolist() for name, curve in curves.items()}
-    return "; ".join(f"{variant_label(name)} {v[0]:.3f} to {v[-1]:.3f}" for name, v in held.items() if v)
+    return "; ".join(f"{label(name)} {v[0]:.3f} to {v[-1]:.3f}" for name, v in held.items() if v)
 
 
 def draw_wrong_pairs(losses: pd.DataFrame) -> Drawing:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from vocabx_utils import thesis
 from vocabx_utils.analysis.collected import read_passes
 from vocabx_utils.figures.theme import PALETTE, WIDEST, Drawing, cycle_style, figure_of, new_axes, note, plain_ticks
-from vocabx_utils.names import TUNED, variant_label
+from vocabx_utils.names import TUNED, published_label, variant_label
 from vocabx_utils.statistics import smallest_detectable_difference, wilson_interval
 
 Counts = Mapping[str, Mapping[str, tuple[int, int]]]
@@ -190,7 +190,7 @@ def draw_published_results() -> Drawing:
         ax.set_title(f"{title} (n = {total:,})")
         if key != "combined":
             _write_beside(ax, {at: str(passed) for at, (passed, _) in counts.items()})
-    labels = [f"{variant_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows]
+    labels = [f"{published_label(row.variant)}, {_RECIPES[row.recipe]}" for row in rows]
     axes[0].set_yticks(range(len(rows)), labels)
     axes[0].invert_yaxis()
     words = {}
@@ -292,7 +292,7 @@ def _results_note(counts: Counts, reference: bool) -> str:
     if not counts:
         return f"No answers were executed in this run. {bits}"
     shown = any(_published_share(name, title) is not None for title, found in counts.items() for name in found)
-    diamonds = "; diamonds: published rate of the same model" if shown else ""
+    diamonds = "; diamonds: published rate of the same variant, KL read as KL (first)" if shown else ""
     tests = " p: two-proportion z-test against the reference (square, dotted line)." if reference else ""
     return f"Problems passed: whiskers are 95 % Wilson intervals{diamonds}.{tests} {bits}"
 
