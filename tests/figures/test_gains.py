@@ -91,8 +91,10 @@ def test_the_frontier_shows_runs_and_marks_finalists() -> None:
     explained = ["a run of the sweep", "a row of the report split", "the same, a finalist"]
     assert [text.get_text() for text in legend.get_texts()] == [RECIPES[k] for k in ("kl", "ce", "r1")] + explained
     marks = [(line.get_markersize(), line.get_markeredgecolor() == "black") for line in legend.get_lines()]
-    assert marks == [(6, False)] * 3 + [(4, False), (8, False), (8, True)]
-    assert large[0].get_markersize() == 8 and one.lines[0].get_markersize() == 4
+    assert marks == [(6, False)] * 3 + [(4, False), (7, False), (7, True)]
+    assert large[0].get_markersize() == 7 and one.lines[0].get_markersize() == 4
+    bars = [bar for container in one.containers for kind in container.lines[1:] for bar in kind]
+    assert max(bar.get_zorder() for bar in bars) < min(mark.get_zorder() for mark in large)
     (alone,) = draw_frontier({"qwen-headers": runs(0)}, {}).figure.legends
     assert [text.get_text() for text in alone.get_texts()][3:] == explained[:1]
     assert "3 runs lie far beyond: 3 of CE." in drawing.alt and "a large one with limits" in drawing.alt

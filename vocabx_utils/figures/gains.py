@@ -35,6 +35,7 @@ from vocabx_utils.names import variant_label
 
 _NAMED = 5  # tokens whose text stands beside their point
 _FAR = 3.0  # runs further from the best than so many times the median run are not drawn
+_LARGE = 7  # size of the mark of a row of the report split
 _TICKS = [digit * power for power in (1e-3, 1e-2, 0.1, 1.0, 10.0) for digit in (1, 1.5, 2, 3, 5, 7)]
 
 
@@ -178,11 +179,14 @@ def _draw_rows(ax: Axes, found: Mapping[str, Any], ring: bool) -> set[str]:
     families = set()
     for name, row in found["rows"].items():
         if "above_base" in row and None not in [*row["kl_last"], *row["above_base"]]:
-            edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {}
+            edge = {"markeredgecolor": "black", "zorder": 4} if name in found["finalists"] else {"zorder": 3}
             (x, left, right), (y, low, high) = row["kl_last"], row["above_base"]
             bars: dict[str, Any] = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
             family = name.split(":")[0]
-            ax.errorbar(x, y, **bars, markersize=8, elinewidth=1, **_recipe_look(family) | edge)
+            look = _recipe_look(family) | {"markersize": _LARGE, "elinewidth": 0.8, "capsize": 2}
+            _, *parts = ax.errorbar(x, y, **bars, **look | edge)
+            for part in (*parts[0], *parts[1]):  # below the marks, which bars would cross out where rows are near
+                part.set(alpha=0.5, zorder=2)
             families.add(family)
             if ring and name == found.get("advice", {}).get("run"):
                 ax.plot(x, y, marker="o", markersize=15, mfc="none", mec=ADVISED_COLOR, mew=1.5, zorder=5)
@@ -208,8 +212,8 @@ def _sizes(pale: float, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     rows, finalists = (any(found[name] for found in settings.values()) for name in ("rows", "finalists"))
     known: list[tuple[str, dict[str, Any], bool]] = [
         ("a run of the sweep", {"markersize": 4, "alpha": pale}, True),
-        ("a row of the report split", {"markersize": 8}, rows),
-        ("the same, a finalist", {"markersize": 8, "markeredgecolor": "black"}, finalists),
+        ("a row of the report split", {"markersize": _LARGE}, rows),
+        ("the same, a finalist", {"markersize": _LARGE, "markeredgecolor": "black"}, finalists),
     ]
     style: dict[str, Any] = {"color": FAINT, "marker": "o", "linestyle": "none"}
     return {words: Line2D([], [], **style | look) for words, look, shown in known if shown}
