@@ -141,7 +141,7 @@ def test_the_committed_splits_hold_no_package_of_the_bed_and_share_next_to_nothi
         told = texts["splits"][setting]
         assert sum(p["texts"] for p in found["packages"]) == told["packages"]["texts"] == told["report"]["texts"]
         assert told["packages"]["texts_without"] == 0 and max(told["packages"]["shared"].values()) < 0.1
-        assert told["report"]["shared"]["training"] > 4  # what the second split is for
+        assert told["report"]["shared"]["training"] > 4  # why headers have splits by package
         held |= {p["source"] for p in found["packages"]}
     for setting, found in swept["settings"].items():
         own = {p["source"] for p in found["packages"]}
@@ -199,6 +199,16 @@ def test_the_page_says_of_its_rows_and_splits_what_its_files_say() -> None:
     assert all(part in page for part in told)  # else: python tests/bench/recipe_report.py
     assert not any("error" in row for rows in sweeps.values() for row in rows)  # "none did"
     assert not any(found["leads_in"] for found in verdict["finalists"].values())
+    whole = [setting for setting in sweeps if setting != "qwen-headers"]  # "each fails to lead in two … at least"
+    assert all(len({*found["measured_in"]} & {*whole}) >= 2 for found in verdict["finalists"].values())
+    named = [verdicts.choose_finalists({s: sweeps[s] for s in found})["finalists"] for found in (sweeps, whole)]
+    assert named[0] == named[1] == [*verdict["finalists"]]  # "name the same two finalists without it"
+    old = {s: files.read_jsonl(RESULTS / "by_file" / f"{s}.jsonl") for s in by_file["settings"]}
+    old |= {s: rows for s, rows in sweeps.items() if s not in old}
+    late = ("kl_hidden", "fade", "equal", "sampled", "texts")
+    first = {s: [row for row in rows if row["family"] not in late] for s, rows in old.items()}
+    assert verdicts.choose_finalists(first) == files.read_json(RESULTS / "by_file" / "chosen.json")
+    assert verdicts.choose_finalists(old)["finalists"] == ["r4", "kl_hidden"]  # "the same sweeps would name"
     columns, lowest = ("kl_identical", "kl_last", "bpb"), {}
     for setting, found in settings.items():
         rows, against = found["rows"], found["advice"]["against"]
@@ -228,6 +238,11 @@ def test_the_page_says_of_its_rows_and_splits_what_its_files_say() -> None:
         before = files.read_jsonl(RESULTS / "by_file" / "final" / f"{setting}.jsonl")
         same = splits.read_again([row for row in again if "hidden_last" in row["run"]], before)
         assert same["rows"] == 3 and max(same[column] for column in verdicts.MARGINS) < 1e-6  # "in six digits"
+    pair = [f"kl:kl_last:0.0005:{rate}:mean" for rate in ("0.0003", "0.0001")]  # "save KL last no bits"
+    for folder, saves in ((RESULTS, False), (RESULTS / "by_file", True)):
+        _, sums, counts = verdicts.gather(files.read_jsonl(folder / "final" / "qwen-headers.jsonl"))
+        one, other = (sums[name]["bpb"] for name in pair)
+        assert verdicts.compare(one, other, counts["bpb"], "bpb")["better"] == saves
     for judged in settings["qwen-headers"]["finalists"].values():  # "an interval there is tens of per cent wide"
         assert judged["columns"]["kl_last"]["high"] - judged["columns"]["kl_last"]["low"] > 0.3
 
@@ -352,5 +367,5 @@ def test_lines_of_another_split_are_not_added_to(tmp_path: Path, made: list[str]
     recipes, results = bench("recipes"), tmp_path / "results"
     files.write_jsonl(results / "smollm2-python.jsonl", [{"run": R1, "split": "packages_sweep"}])
     asked = ["sweep", "--setting", "smollm2-python", *made[2:], "--runs", R1]
-    with pytest.raises(SystemExit, match="holds lines of packages_sweep, not of sweep: give another --results"):
+    with pytest.raises(SystemExit, match="holds lines of packages_sweep, not of sweep: move it away"):
         recipes.main(asked)

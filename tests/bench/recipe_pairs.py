@@ -78,8 +78,8 @@ def _spread(changes: np.ndarray, column: str) -> str:
 
 
 def notes(sweeps: Sweeps) -> str:
-    """Name runs of the grid that no sweep holds, and families whose runs miss the budget."""
-    return "\n".join(f"* {line}" for line in (_missing(sweeps), _off_budget(sweeps)) if line)
+    """Name runs of the grid that no sweep holds, families whose runs miss the budget, and sweeps of headers by file."""
+    return "\n".join(f"* {line}" for line in (_missing(sweeps), _off_budget(sweeps), _by_file(sweeps)) if line)
 
 
 def _missing(sweeps: Sweeps) -> str:
@@ -103,3 +103,9 @@ def _off_budget(sweeps: Sweeps) -> str:
     words = [f"{label} ({min(shares):+.1f} to {max(shares):+.1f} %)" for label, shares in off.items()]
     limit = f"{100 * _OFF_BUDGET:.0f} %"
     return f"Tokens read and written differ from the budget by more than {limit} in: {'; '.join(words)}." if off else ""
+
+
+def _by_file(sweeps: Sweeps) -> str:
+    """Say of which settings of headers the runs were read on the split that is disjoint by file alone."""
+    found = [s for s, rows in sweeps.items() if s.endswith("headers") and any(r.get("split") == "sweep" for r in rows)]
+    return f"Read on the sweep split by file, not by package: {', '.join(found)}." if found else ""

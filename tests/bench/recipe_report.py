@@ -20,7 +20,7 @@ import pandas as pd
 from bench_parts import fill_page, table_of
 from recipe_pairs import notes, pair_table
 from recipe_runs import GRID
-from recipe_splits import NOT_YET, by_file_table, sources, texts_table, told_by_file
+from recipe_splits import NOT_YET, by_file_table, sources, texts_table, told_by_file, told_interval
 from recipe_verdict import MARGINS, distances
 
 from vocabx_utils import files
@@ -78,7 +78,7 @@ def final_table(content: Mapping[str, Any]) -> str:
             above = row.get("above_base") or row["bpb"]
             spread = row["sd_over_seeds"]
             told = " / ".join("" if spread[c] is None else f"{spread[c]:.4f}" for c in MARGINS)
-            cells = [_interval(row["kl_identical"], 4), _interval(row["kl_last"], 4), _interval(above, 4)]
+            cells = [told_interval(values) for values in (row["kl_identical"], row["kl_last"], above)]
             lines.append([setting, f"{mark}`{name}`", *cells, told, f"{row['seconds']:.1f}"])
     return table_of(header, lines) if lines else NOTHING
 
@@ -91,7 +91,7 @@ def comparison_table(content: Mapping[str, Any]) -> str:
         for name, judged in found["finalists"].items():
             for column, part in judged["columns"].items():
                 values = [part["estimate"], part["low"], part["high"]]
-                told = _interval(values, 4) if column == "bpb" else f"{_interval([100 * v for v in values], 1)} %"
+                told = told_interval(values) if column == "bpb" else f"{told_interval([100 * v for v in values], 1)} %"
                 words = ["yes" if part[key] else "no" for key in ("not_worse", "better")]
                 leads = "yes" if judged["leads"] else "no"
                 lines.append(
@@ -145,12 +145,6 @@ def answer(content: Mapping[str, Any]) -> str:
         for name, found in content["finalists"].items()
     ]
     return "\n".join(lines) or NOTHING
-
-
-def _interval(values: Sequence[float | None], digits: int) -> str:
-    middle, *limits = values
-    told = ", ".join("∞" if value is None else f"{value:.{digits}f}" for value in limits)
-    return f"{middle:.{digits}f} [{told}]"
 
 
 def write(results: Path, docs: Path) -> None:

@@ -104,16 +104,17 @@ def by_file_table(by_file: Mapping[str, Any], by_package: Mapping[str, Any]) -> 
             mark = "**finalist then** " if name in found["finalists"] else ""
             cells = []
             for column in ("kl_identical", "kl_last", "above_base"):
-                cells += [_interval(row.get(column)), _interval(others.get(name, {}).get(column))]
+                cells += [told_interval(row.get(column)), told_interval(others.get(name, {}).get(column))]
             lines.append([setting, f"{mark}`{name}`", *cells])
     return table_of(header, lines)
 
 
-def _interval(values: Sequence[float | None] | None) -> str:
+def told_interval(values: Sequence[float | None] | None, digits: int = 4) -> str:
+    """Write `estimate [low, high]`; nothing where there are no values."""
     if values is None:
         return ""
     middle, *limits = values
-    return f"{middle:.4f} [{', '.join('∞' if v is None else f'{v:.4f}' for v in limits)}]"
+    return f"{middle:.{digits}f} [{', '.join('∞' if v is None else f'{v:.{digits}f}' for v in limits)}]"
 
 
 def told_by_file(by_file: Mapping[str, Any]) -> str:

@@ -166,7 +166,7 @@ def _lines(path: Path, split: str) -> list[dict[str, Any]]:
     """Lines that are there; SystemExit where they were read on another split."""
     rows = files.read_jsonl(path) if path.exists() else []
     if others := {row["split"] for row in rows} - {split}:
-        raise SystemExit(f"{path} holds lines of {', '.join(sorted(others))}, not of {split}: give another --results")
+        raise SystemExit(f"{path} holds lines of {', '.join(sorted(others))}, not of {split}: move it away")
     return rows
 
 

@@ -183,7 +183,7 @@ def _draw_rows(ax: Axes, found: Mapping[str, Any], ring: bool) -> set[str]:
             (x, left, right), (y, low, high) = row["kl_last"], row["above_base"]
             bars: dict[str, Any] = {"yerr": [[y - low], [high - y]], "xerr": [[x - left], [right - x]]}
             family = name.split(":")[0]
-            look = _recipe_look(family) | {"markersize": _LARGE, "elinewidth": 0.8, "capsize": 2}
+            look = _recipe_look(family) | {"markersize": _LARGE, "elinewidth": 0.8}
             _, *parts = ax.errorbar(x, y, **bars, **look | edge)
             for part in (*parts[0], *parts[1]):  # below the marks, which bars would cross out where rows are near
                 part.set(alpha=0.5, zorder=2)
