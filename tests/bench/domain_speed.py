@@ -38,6 +38,11 @@ def least(rows: Rows) -> dict[str, int]:
     return {name: min((row["n"] for row in own if row["n"]), default=0) for name, own in by_place(rows).items()}
 
 
+def has_more(row: Row, few: Mapping[str, int]) -> bool:
+    """Whether an arm has more new tokens than the fewest of its model and text, see `least`."""
+    return bool(row["n"] > few[place(row)])
+
+
 def _held(reading: dict[str, Any]) -> float:
     """Characters that a token holds in what a model wrote."""
     return float(reading["characters"] / reading["tokens"])
@@ -81,7 +86,7 @@ def speed_by_arm(rows: Rows) -> str:
         return NOTHING
     own: dict[tuple[int, bool], list[Row]] = {}
     for row in read:
-        own.setdefault((list(DOMAIN_ARMS).index(row["arm"]), row["n"] > few[place(row)]), []).append(row)
+        own.setdefault((list(DOMAIN_ARMS).index(row["arm"]), has_more(row, few)), []).append(row)
     lines = [
         [
             _named(found), span([row["speed_gain"] for row in found], "{:.2f}".format),
@@ -107,7 +112,7 @@ def _paces(rows: Rows) -> str:
     few = least(rows)
     found: dict[str, dict[tuple[bool, bool], list[Row]]] = {}
     for row in rows:
-        kind = bool(row["n"]), row["n"] > few[place(row)]
+        kind = bool(row["n"]), has_more(row, few)
         found.setdefault(place(row).split(", ")[0], {}).setdefault(kind, []).append(row)
     told = [f"{model} {', '.join(_paced_as(kinds[kind]) for kind in sorted(kinds))}" for model, kinds in found.items()]
     return f"Tokens a second, of the base's: {'; '.join(told)}."
@@ -124,7 +129,7 @@ def _grown(rows: Rows) -> str:
     small = {(place(row), row["arm"]): _longer(row) for row in rows if row["n"] == few[place(row)]}
     grown: dict[str, list[bool]] = {}
     for row in rows:
-        if row["n"] > few[place(row)] and (place(row), row["arm"]) in small:
+        if has_more(row, few) and (place(row), row["arm"]) in small:
             grown.setdefault(DOMAIN_ARMS[row["arm"]], []).append(_longer(row) > small[place(row), row["arm"]])
     told = ", ".join(f"{name} in {sum(more)} of {len(more)}" for name, more in grown.items())
     return f" More characters a token with the larger N than with the smaller: {told} places." if told else ""
