@@ -17,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from bench_parts import table_of
+
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, benchmark_of, load_benchmark
 from vocabx_utils.evaluation.execution import execute
@@ -58,35 +60,33 @@ def is_official(name: str, setting: str) -> bool:
 
 def tables(folder: Path) -> str:
     """Return the tables of `docs/evaluation.md` in Markdown: references, answers, sandbox."""
-    lines = ["| benchmark | kept | of | dropped because |", "| --- | ---: | ---: | --- |"]
+    dropped = []
     for name in BENCHMARKS:
         found = read_json(KEPT_FOLDER / f"{name}.json")
         reasons = Counter(re.split(r"[:(]", text)[0].strip() for text in found["dropped"].values())
         why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "–"
-        lines.append(f"| {name} | {found['n_kept']} | {found['n_total']} | {why} |")
-    lines += [
-        "",
-        "| benchmark | prompt | passed | of | rate | 95 % interval |",
-        "| --- | --- | ---: | ---: | ---: | --- |",
-    ]
+        dropped.append([name, str(found["n_kept"]), str(found["n_total"]), why])
     answers = read_json(folder / "answers.json")
     order = [
         (n, setting) for n in BENCHMARKS for setting in sorted(answers[n], key=lambda s: (not is_official(n, s), s))
     ]
+    scores = []
     for name, setting in order:
         row = answers[name][setting]
         interval = wilson_interval(row["passed"], row["problems"])
         chosen = "/".join(setting.split("/")[:2]) == f"chat/{resolve_prefill(name, 'chat', 'auto')}"
         prompt = (f"**{setting}**" if chosen else setting) + " (official)" * is_official(name, setting)
-        rate = f"{interval.estimate:.1%} | {interval.low:.1%} to {interval.high:.1%}"
-        lines.append(f"| {name} | {prompt} | {row['passed']} | {row['problems']} | {rate} |")
-    lines += ["", "| mode | seconds | CPU seconds | second attempts |", "| --- | ---: | ---: | ---: |"]
-    modes = read_json(folder / "sandbox.json")["bigcodebench"]["modes"]
-    lines += [
-        f"| {mode} | {row['seconds']:.0f} | {row['cpu_seconds']:.0f} | {row['second_attempts']} |"
-        for mode, row in modes.items()
+        rate = [f"{interval.estimate:.1%}", f"{interval.low:.1%} to {interval.high:.1%}"]
+        scores.append([name, prompt, str(row["passed"]), str(row["problems"]), *rate])
+    modes = [
+        [mode, f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}", str(row["second_attempts"])]
+        for mode, row in read_json(folder / "sandbox.json")["bigcodebench"]["modes"].items()
     ]
-    return "\n".join(lines)
+    return "\n\n".join([
+        table_of(["benchmark", "kept", "of", "dropped because"], dropped, right=(1, 2)),
+        table_of(["benchmark", "prompt", "passed", "of", "rate", "95 % interval"], scores, right=(2, 3, 4)),
+        table_of(["mode", "seconds", "CPU seconds", "second attempts"], modes, right=(1, 2, 3)),
+    ])  # fmt: skip
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from vocabx_utils import models, runs
 from vocabx_utils.student import Student
 
 T = TypeVar("T")
+NOTHING = "not measured"
+"""What a page says where no file holds a number."""
 _LLAMA_67B = dict(
     model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
     num_key_value_heads=32, max_position_embeddings=4096,
@@ -200,9 +202,21 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
-def table_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+def table_of(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """A table in Markdown; columns `right`, counted from 0, are aligned to the right."""
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def told_interval(values: Iterable[float | None], form: str) -> str:
+    """Tell an estimate with its limits, `0.12 [0.10, 0.14]`; ∞ where a limit is missing."""
+    middle, low, high = ("∞" if value is None else format(value, form) for value in values)
+    return f"{middle} [{low}, {high}]"
+
+
+def told_range(values: Iterable[float]) -> str:
+    """Tell the middle one of several readings with the lowest and the highest, `1.10 (0.90 to 1.20)`."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*values)
 
 
 def fill_page(page: Path, parts: Mapping[str, str]) -> None:
@@ -220,5 +234,5 @@ def told_speed(row: Mapping[str, Any]) -> str:
     """Tell characters a second as a share of the base's, with the range of several readings where there are any."""
     if "speed_gain" not in row:
         return ""
-    lowest, highest = row.get("speed_range", (None, None))
-    return f"{row['speed_gain']:.2f}" + (f" ({lowest:.2f} to {highest:.2f})" if lowest else "")
+    gain = row["speed_gain"]
+    return told_range((gain, *row["speed_range"])) if "speed_range" in row else f"{gain:.2f}"

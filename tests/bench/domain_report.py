@@ -13,9 +13,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from bench_parts import fill_page, table_of, told_speed
+from bench_parts import NOTHING, fill_page, table_of, told_speed
 from domain_speed import has_more, least, lora_speed_table, speed_by_arm, speed_table
-from domain_told import NOTHING, arm, change_table, interval, lora_sentences, moving_table, place
+from domain_told import arm, change_table, interval, lora_sentences, moving_table, place
 
 from vocabx_utils.figures.gains import draw_domains
 from vocabx_utils.figures.theme import save_figure, theme

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench_parts import table_of, told_speed
-from domain_told import NOTHING, Row, Rows, arm, by_place, interval, place, span
+from bench_parts import NOTHING, table_of, told_range, told_speed
+from domain_told import Row, Rows, arm, by_place, interval, place, span
 
 from vocabx_utils.intervals import Interval, judge
 from vocabx_utils.measured import DOMAIN_ARMS
@@ -146,7 +146,7 @@ def lora_speed_table(rows: Rows) -> str:
     if not found:
         return NOTHING
     lines = [
-        [place(r), arm(r), "{:.2f} ({:.2f} to {:.2f})".format(*r["speed_of_lora"]), pace_of(r["speed_of_lora"]),
+        [place(r), arm(r), told_range(r["speed_of_lora"]), pace_of(r["speed_of_lora"]),
          interval(r["above_lora"])]
         for r in found
     ]  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from bench_parts import fill_page, table_of
+from bench_parts import NOTHING, fill_page, table_of, told_interval
 from reproduction_arms import CORE
-from reproduction_described import NEW, OTHERS, difference_rows, draw_differences, told
+from reproduction_described import NEW, OTHERS, difference_rows, draw_differences, told, told_limits
 from reproduction_run import BENCHMARKS
 from reproduction_run import known_lines as lines
 from reproduction_score import pilot_rates, pilot_table
@@ -22,7 +22,6 @@ from vocabx_utils.figures.theme import save_figure
 from vocabx_utils.intervals import word_of
 from vocabx_utils.statistics import wilson_interval
 
-NOTHING = "not measured"
 _ORDER = ("base", "base_lora", "base_a_lora")
 
 
@@ -325,8 +324,7 @@ def _told(row: Mapping[str, Any] | None, scale: float, digits: int) -> list[str]
     seeds = f"{len(row['seeds'])} seed{'s' if len(row['seeds']) > 1 else ''}"
     if not row["decided"]:
         return [f"{scale * row['estimate']:+.{digits}f}, {seeds}", "not decided"]
-    limits = ", ".join("∞" if row[k] is None else f"{scale * row[k]:+.{digits}f}" for k in ("low", "high"))
-    return [f"{scale * row['estimate']:+.{digits}f} [{limits}], {seeds}", f"{row['p_holm']:.3f}"]
+    return [f"{told_limits(row, scale, digits)}, {seeds}", f"{row['p_holm']:.3f}"]
 
 
 def _mean(values: Sequence[float], form: str) -> str:
@@ -334,4 +332,4 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 
 def _share(values: Sequence[float] | None) -> str:
-    return f"{values[0]:.1%} [{values[1]:.1%}, {values[2]:.1%}]" if values else NOTHING
+    return told_interval(values, ".1%") if values else NOTHING
