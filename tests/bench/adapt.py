@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_parts import NOTHING, device_name, fill_page, table_of, told_interval, told_range
+from bench_parts import NOTHING, device_name, fill_page, known_json, table_of, told_interval, told_range
 
 from vocabx_utils.files import read_json
 
@@ -87,9 +87,8 @@ def _take(options: list[str], name: str) -> str | None:
 def write_page(results: Path, page: Path) -> None:
     """Fill the tables of the page from the files that are there."""
     runs = [read_json(path) for path in sorted(results.glob("*.json")) if path.stem != "serving"]
-    serving = results / "serving.json"
-    served = read_json(serving) if serving.exists() else None
-    fill_page(page, {"runs": run_table(runs), "gains": gain_table(runs), "served": serving_table(served)})
+    served = serving_table(known_json(results / "serving.json"))
+    fill_page(page, {"runs": run_table(runs), "gains": gain_table(runs), "served": served})
 
 
 def run_table(runs: list[dict[str, Any]]) -> str:
@@ -146,9 +145,9 @@ def gain_table(runs: list[dict[str, Any]]) -> str:
     return table_of(header, lines, right=(1, 2, 5, 6)) if lines else NOTHING
 
 
-def serving_table(found: dict[str, Any] | None) -> str:
+def serving_table(found: dict[str, Any]) -> str:
     """Which servers answered as `generate` does."""
-    if found is None:
+    if not found:
         return NOTHING
     header = ["way", "prompts", "answers as `generate` gives them"]
     lines = [[row["way"], str(row["prompts"]), str(row["same"])] for row in found["ways"]]

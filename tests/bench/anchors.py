@@ -13,7 +13,6 @@ sweep.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import platform
 import shutil
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_parts import known_lines, label_of, read_splits
 
 from vocabx_utils import corpus, files, runs
 from vocabx_utils.config import Phase1Config
@@ -91,15 +91,6 @@ def spelled(name: str, default_n: int) -> tuple[str, str, int]:
     return variant, schedule, n
 
 
-def read_splits(path: Path) -> dict[str, list[corpus.Pair]]:
-    splits: dict[str, list[corpus.Pair]] = {}
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            splits.setdefault(row.pop("split"), []).append(corpus.Pair(**row))
-    return splits
-
-
 class Bench:
     """Lazy setups by N, and one method that measures a variant."""
 
@@ -108,7 +99,7 @@ class Bench:
         self.splits = read_splits(args.data)
         self.scratch = Path(tempfile.mkdtemp(prefix="anchors-"))
         self.setups: dict[int, Setup] = {}
-        self.label = args.label or Path(args.model).name.removesuffix(".gguf")
+        self.label = label_of(args.label, args.model)
         self.name = f"{self.label}-{args.data.name.split('.')[0]}"
         self.out = args.out / f"{self.name}-{args.strategy}.jsonl"
 
@@ -277,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     base = load_base_model(args.model, device=args.device, dtype=args.dtype)
     print(json.dumps(base.describe()), f"loaded in {time.perf_counter() - began:.0f} s", flush=True)
     bench = Bench(args, base)
-    rows = files.read_jsonl(bench.out) if bench.out.exists() else []
+    rows = known_lines(bench.out)
     done = {row["name"] for row in rows}
     about = {"device": device_name(base.device), "dtype": str(base.dtype).removeprefix("torch.")}
     about |= {"versions": runs.installed_versions(["torch", "transformers"]), "python": platform.python_version()}

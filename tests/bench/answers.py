@@ -10,14 +10,12 @@ the tokenizer is that of the model which answered. Results go beside the samples
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench_parts import table_of
+from bench_parts import known_json, table_of
 
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, benchmark_of, load_benchmark
@@ -26,7 +24,7 @@ from vocabx_utils.evaluation.failures import failure_table
 from vocabx_utils.evaluation.kept import KEPT_FOLDER, kept_ids
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes
-from vocabx_utils.files import read_json, write_json
+from vocabx_utils.files import read_json, read_jsonl, write_json
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.statistics import wilson_interval
 
@@ -103,10 +101,8 @@ def main() -> None:
         print(tables(ROOT / "results" / "bench"))
         return
     groups: dict[str, list[dict[str, Any]]] = {}
-    opener = gzip.open if args.samples.suffix == ".gz" else open
-    with opener(args.samples, "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            groups.setdefault(benchmark_of(row["task_id"]), []).append(row)
+    for row in read_jsonl(args.samples):
+        groups.setdefault(benchmark_of(row["task_id"]), []).append(row)
     for name in (wanted for wanted in args.benchmarks.split(",") if wanted in groups):
         answered = {row["task_id"] for row in groups[name]}
         problems = [problem for problem in load_benchmark(name) if problem.task_id in answered]
@@ -132,7 +128,7 @@ def main() -> None:
                 "backend": found[0].backend,
                 "environment": found[0].env_hash,
             }
-            known = read_json(args.report) if args.report.exists() else {}
+            known = known_json(args.report)
             settings = {**known.get(name, {}), groups[name][0]["settings"]: facts}
             write_json(args.report, {**known, name: settings})
 

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
+from vocabx_utils.corpus import Pair
 from vocabx_utils.student import Student
+from vocabx_utils.training.forgetting import TextSet
 
 T = TypeVar("T")
 NOTHING = "not measured"
@@ -140,6 +142,54 @@ def while_time_lasts(
         began = time.perf_counter()
         yield item
         longest = max(longest, time.perf_counter() - began)
+
+
+def known_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of a file of results, plain or `.gz`; none where it is not there yet."""
+    return files.read_jsonl(path) if path.exists() else []
+
+
+def known_json(path: Path) -> dict[str, Any]:
+    """What a file of results holds; empty where it is not there yet."""
+    return dict(files.read_json(path)) if path.exists() else {}
+
+
+def refuse_others(place: Path, rows: Iterable[Mapping[str, Any]], here: Mapping[str, Any], option: str) -> None:
+    """SystemExit where a line of results was measured with other settings: one table holds one setting.
+
+    Args:
+        option: that names another place.
+    """
+    for row in rows:
+        if row["settings"] != here:
+            odd = {name: (value, here.get(name)) for name, value in row["settings"].items() if here.get(name) != value}
+            raise SystemExit(
+                f"{place} holds {row['arm']} with other settings (there, here): {odd}; choose another {option}, or "
+                "take these"
+            )
+
+
+def label_of(label: str | None, model: str) -> str:
+    """Name of a model in results: the one that was given, or else the end of its path."""
+    return label or Path(model).name.removesuffix(".gguf")
+
+
+def read_splits(path: Path) -> dict[str, list[Pair]]:
+    """Read a corpus that `prepare_corpora.py` or `reproduction.py prepare` wrote, by split."""
+    splits: dict[str, list[Pair]] = {}
+    for row in files.read_jsonl(path):
+        splits.setdefault(row.pop("split"), []).append(Pair(**row))
+    return splits
+
+
+def write_sets(path: Path, sets: Iterable[TextSet]) -> None:
+    """Write the texts that forgetting is measured on."""
+    files.write_json(path, [{**vars(s), "texts": list(s.texts)} for s in sets])
+
+
+def read_sets(path: Path) -> tuple[TextSet, ...]:
+    """Read them."""
+    return tuple(TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in files.read_json(path))
 
 
 def rounded(value: float | None) -> float | None:

@@ -30,8 +30,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from anchors import read_splits
-from bench_parts import SHAPES, free, matmul_ceiling, random_model, seconds_left, short_device
+from bench_parts import (
+    SHAPES,
+    free,
+    known_json,
+    label_of,
+    matmul_ceiling,
+    random_model,
+    read_sets,
+    read_splits,
+    seconds_left,
+    short_device,
+    write_sets,
+)
 from bench_parts import facts as bench_facts
 
 from vocabx_utils import corpus, files, models
@@ -40,7 +51,7 @@ from vocabx_utils.training import stages
 from vocabx_utils.training.examples import Example, ExampleSet, encode
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.finetuning_stage import OutOfMemory, fine_tune, run_stage
-from vocabx_utils.training.forgetting import Snapshot, TextSet, forgetting_texts
+from vocabx_utils.training.forgetting import Snapshot, forgetting_texts
 
 # of one forward pass, as many as an 80 GB card holds; halved where memory does not suffice
 TOKENS_PER_BATCH = {"qwen2.5-coder-0.5b": 32_768, "llama-6.7b": 4096, "llama-6.7b-v128k": 4096, "tiny": 32_768}
@@ -69,7 +80,7 @@ def prepare(options: argparse.Namespace) -> None:
         files.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
     held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
     sets = forgetting_texts(held, max_texts=options.validation, max_chars=1200)
-    files.write_json(options.out / "texts.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
+    write_sets(options.out / "texts.json", sets)
     print(f"{options.out}: {len(splits['train'])} training texts, {len(proposals)} new tokens")
 
 
@@ -99,7 +110,7 @@ def measure(options: argparse.Namespace) -> None:
 def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Stages a and b at each shape, with and without compiled blocks."""
     path = options.out / f"finetune-{short_device()}.json"
-    rows = files.read_json(path)["workloads"] if path.exists() else []
+    rows = known_json(path).get("workloads", [])
     done = {(row["shape"], row["stage"], row["compiled"]): row for row in rows if "error" not in row}
     for place in ((s, k, c) for s in options.shapes for k in ("a", "b") for c in options.compiled):
         if place in done or not _time_left(options, 75):
@@ -206,8 +217,8 @@ PLAN = {
 
 def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Every stage of one variant, the controls without expansion, and the ablation of stage a."""
-    path = options.out / f"{options.label or Path(options.model).name.removesuffix('.gguf')}.json"
-    variants = files.read_json(path)["variants"] if path.exists() else {}
+    path = options.out / f"{label_of(options.label, options.model)}.json"
+    variants = known_json(path).get("variants", {})
     if all("stages" in variants.get(name, {}) for name in PLAN):
         return
     setting = Setting(options)
@@ -233,9 +244,7 @@ class Setting:
         self.options, self.base = options, models.load_base_model(options.model)
         self.extension = load_extension(options.data / "extension")
         self.input_rows, self.head_rows, self.start = start_rows(self.base, self.extension, options)
-        self.sets = tuple(
-            TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in files.read_json(options.data / "texts.json")
-        )
+        self.sets = read_sets(options.data / "texts.json")
 
     def tune(self, name: str, keys: tuple[str, ...], ceiling: float) -> dict[str, Any]:
         """Run one variant, with smaller batches where memory does not suffice."""

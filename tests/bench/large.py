@@ -38,7 +38,7 @@ import finetune
 import phase1
 import torch
 from accelerate import PartialState
-from bench_parts import SHAPES, facts, free, matmul_ceiling, seconds_left, short_device, synchronise
+from bench_parts import SHAPES, facts, free, known_json, matmul_ceiling, seconds_left, short_device, synchronise
 from phase1_engines import Problem, ours
 from safetensors.torch import safe_open, save_file
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ def measure(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"large-{options.label or short_device()}.json"
-    results: dict[str, Any] = files.read_json(path) if path.exists() else {}
+    results = known_json(path)
     show_plan(options)
     for part in options.parts:
         left = seconds_left(started, options.minutes)
@@ -155,7 +155,7 @@ def _launch(part: str, options: argparse.Namespace, limit: float) -> dict[str, A
                 _, told = running.communicate()
                 error = f"not finished in {grace:.0f} s"
                 print(told[-3000:], file=sys.stderr, flush=True)
-        found: dict[str, Any] = files.read_json(result) if result.exists() else {}
+        found = known_json(result)
         shutil.rmtree((options.scratch or Path(scratch)) / options.load_shape, ignore_errors=True)
     return found | ({"error": error} if error else {})
 

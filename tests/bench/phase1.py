@@ -55,6 +55,7 @@ import torch._functorch.config as functorch
 from bench_parts import (
     Peak,
     facts,
+    known_json,
     matmul_ceiling,
     median_rate,
     product_rate,
@@ -485,7 +486,7 @@ def measure(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     label = options.label or short_device()
     details_path = options.out / f"phase1-{label}-details.json"
-    details: dict[str, Any] = files.read_json(details_path) if details_path.exists() else {}
+    details = known_json(details_path)
     for name in options.workloads:
         found = details.setdefault(name, {})
         parts: list[tuple[str, str, list[str]]] = [("engines", e, ["engine", "--engine", e]) for e in ENGINES]

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import facts, rows_of, synchronise, while_time_lasts
+from bench_parts import facts, known_lines, label_of, rows_of, synchronise, while_time_lasts
 from domain_texts import KINDS, documents, read_texts, split_texts
 from safetensors.torch import load_file, save_file
 
@@ -139,7 +139,7 @@ class Bench:
             fuse(self.base.model)
         self.texts = files.read_json(options.data / "texts.json")
         self.kind = self.texts["kind"]
-        self.label = options.label or Path(options.model).name.removesuffix(".gguf")
+        self.label = label_of(options.label, options.model)
         self.path = options.out / f"{self.label}-{self.kind}.jsonl"
         self.train = self.texts["train"][: options.documents]
         self.validation = self.texts["validation"][: options.validation]
@@ -312,7 +312,7 @@ def measure(options: argparse.Namespace) -> None:
     """Measure the runs that are not there yet, while time is left."""
     bench = Bench(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = files.read_jsonl(bench.path) if bench.path.exists() else []
+    rows = known_lines(bench.path)
     of_these = {(options.epochs, len(bench.train)), (0, len(bench.train))}  # `untrained` has no epochs
     done = {row["run"] for row in rows if (row["epochs"], row.get("train_documents")) in of_these}
     left = [run for run in options.runs if run not in done]

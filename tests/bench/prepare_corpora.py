@@ -14,6 +14,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from bench_parts import label_of
+
 from vocabx_utils import corpus
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -69,7 +71,7 @@ def main() -> None:
             proposals = select_tokens(texts, tokenizer, max(args.n), strategy=args.strategy)
             for n in args.n:
                 extension = add_tokens(tokenizer, proposals[:n], args.strategy)
-                label = args.label or Path(args.tokenizer).name.removesuffix(".gguf")
+                label = label_of(args.label, args.tokenizer)
                 extension.save(args.out / "extensions" / f"{label}-{name}-{args.strategy}-{n}")
                 print("extension", name, args.strategy, n, "->", extension.N)
 

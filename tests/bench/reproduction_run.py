@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import facts, free, rows_of, seconds_left
+from bench_parts import facts, free, known_lines, refuse_others, rows_of, seconds_left
 from reproduction_arms import Arm, Settings, arms_of, row_settings, tune, tuning_config
 from reproduction_data import Data, write_gz
 from safetensors.torch import load_file
@@ -70,7 +70,6 @@ class Bench:
         base = load_base_model(options.model)
         # as another release of transformers reads a GGUF file's tokenizer
         self.base: BaseModel = dataclasses.replace(base, tokenizer=extension.original)
-        self.longest = 0.0
 
     def extension(self, name: str) -> Extension:
         """An extension by name, loaded once."""
@@ -235,10 +234,6 @@ def place_of(arm: Arm, seed: int) -> str:
     return f"{arm.name}-s{seed}"
 
 
-def known_lines(path: Path) -> list[dict[str, Any]]:
-    return files.read_jsonl(path) if path.exists() else []
-
-
 # --- run ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,13 +245,13 @@ def run(options: argparse.Namespace) -> None:
     print(f"{len(left)} of {len(wanted)} arms and seeds to do", flush=True)
     if not left:
         return
-    refuse_others(options)
-    bench = Bench(options)
+    refuse_other_settings(options)
+    bench, longest = Bench(options), 0.0
     for place, (arm, seed) in enumerate(left):
-        if seconds_left(options.started, options.minutes) < 1.2 * bench.longest:
+        if seconds_left(options.started, options.minutes) < 1.2 * longest:
             print(f"{len(left) - place} are left out, from {arm.name}, seed {seed}, on: no time", flush=True)
             return
-        _run_arm(bench, arm, seed)
+        longest = max(longest, _run_arm(bench, arm, seed))
         free()
 
 
@@ -272,19 +267,14 @@ def missing(options: argparse.Namespace, arm: Arm, seed: int) -> list[str]:
     return ["metrics"] * (not done) + [b for b in options.answer if not (folder / f"{b}.jsonl.gz").exists()]
 
 
-def refuse_others(options: argparse.Namespace) -> None:
-    """One table holds one setting."""
-    here = Settings.read(options.results, options.set).tuning()
-    for row in known_lines(options.results / "metrics.jsonl"):
-        if row["settings"] != here:
-            odd = {k: (v, here.get(k)) for k, v in row["settings"].items() if here.get(k) != v}
-            raise SystemExit(
-                f"{options.results} holds {row['arm']} with other settings (there, here): {odd}; choose another "
-                "--results, or take these settings"
-            )
+def refuse_other_settings(options: argparse.Namespace) -> None:
+    """SystemExit where RESULTS holds an arm that was tuned in another way."""
+    path, here = options.results / "metrics.jsonl", Settings.read(options.results, options.set).tuning()
+    refuse_others(path, known_lines(path), here, "--results")
 
 
-def _run_arm(bench: Bench, arm: Arm, seed: int) -> None:
+def _run_arm(bench: Bench, arm: Arm, seed: int) -> float:
+    """Measure an arm; returns the seconds that it took before its answers, which look at the time themselves."""
     options, results, began = bench.options, bench.results, time.perf_counter()
     lacking, name = missing(options, arm, seed), place_of(arm, seed)
     tuned, done = bench.tuned(arm, bench.settings, seed)
@@ -312,13 +302,14 @@ def _run_arm(bench: Bench, arm: Arm, seed: int) -> None:
         files.append_jsonl(results / "metrics.jsonl", row)
         told = {k: round(v, 4) for k, v in row["bpb"].items()}
         print(f"{name}: {told}, held out {held_out['bpb']:.4f}, {row['steps']} steps, {row['seconds']} s", flush=True)
-    bench.longest = max(bench.longest, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
     for benchmark in (b for b in options.answer if b in lacking):
         found = bench.answers(tuned, name, benchmark, results / "answers" / name)
         if found is not None:
             more = {"tuned_again": again, "bpb_of_humaneval": bits.get("humaneval", {}).get("bpb")}
             files.append_jsonl(results / "answers.jsonl", about | found | more | bench.facts())
             print(f"{name}: {found}", flush=True)
+    return seconds
 
 
 def add_arguments(command: argparse.ArgumentParser, arms: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import finetune as tuning
 import torch
-from bench_parts import SHAPES, facts, free, matmul_ceiling, random_model, seconds_left
+from bench_parts import SHAPES, facts, free, known_json, matmul_ceiling, random_model, seconds_left
 
 from vocabx_utils import files
 from vocabx_utils.config import FineTuneConfig
@@ -38,7 +38,7 @@ EPOCHS = {"phase 1": 12, "a": 4, "b": 4, "c1": 1, "c2": 1}
 def shape(options: argparse.Namespace) -> None:
     """Measure the parts that are not there yet."""
     path = options.results / "thesis-shape.json"
-    content: dict[str, Any] = files.read_json(path) if path.exists() else {"parts": {}}
+    content: dict[str, Any] = {"parts": {}} | known_json(path)
     for part in ("phase 1", *STAGES):
         if "peak_bytes" in content["parts"].get(part, {}) or seconds_left(options.started, options.minutes) < 100:
             continue
