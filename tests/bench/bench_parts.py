@@ -16,9 +16,16 @@ from typing import Any, TypeVar
 import torch
 
 from vocabx_utils import files, models, runs
+from vocabx_utils.config import Phase1Config
 from vocabx_utils.corpus import Pair
+from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
+from vocabx_utils.training import stages
 from vocabx_utils.training.forgetting import TextSet
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student
+from vocabx_utils.training.starts import Start
+from vocabx_utils.vocabulary.tokens import Extension
 
 T = TypeVar("T")
 NOTHING = "not measured"
@@ -100,6 +107,29 @@ def _rate(a: torch.Tensor, b: torch.Tensor, repeats: int) -> float:
         a @ b
     synchronise()
     return 2 * len(a) ** 3 * repeats / (time.perf_counter() - started)
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Seconds of a call, from an idle device to an idle device."""
+    synchronise()
+    began = time.perf_counter()
+    run()
+    synchronise()
+    return time.perf_counter() - began
+
+
+def layer_weights(shape: Mapping[str, Any]) -> float:
+    """Weights of the linear layers in one block of a shape."""
+    width, kv = shape["hidden_size"], shape["num_key_value_heads"] / shape["num_attention_heads"]
+    return float(width**2 * (2 + 2 * kv) + 3 * width * shape["intermediate_size"])
+
+
+def block_work(model: Any, length: int) -> tuple[int, int]:
+    """Weights of the linear layers in all blocks, and FLOP of causal attention for one token of a text of T."""
+    settings, modules = model.config, stages.blocks_of(model).modules()
+    weights = sum(module.weight.numel() for module in modules if isinstance(module, torch.nn.Linear))
+    width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
+    return weights, 2 * length * settings.num_hidden_layers * settings.num_attention_heads * width
 
 
 def random_model(shape: str) -> Any:
@@ -197,6 +227,26 @@ def rounded(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
 
 
+def unextended(base: BaseModel, model: Any = None) -> Start:
+    """A base model without new tokens, as one with new tokens is tuned and measured; `model` in place of its own."""
+    none = range(base.vocab_size, base.vocab_size)
+    return Start(model or base.model, base.tokenizer, none, base)
+
+
+def phase1_training(
+    variant: str, base: BaseModel, extension: Extension, data: Phase1Data, config: Phase1Config
+) -> Phase1Training:
+    """Phase 1 of a variant, ready to run."""
+    recipe = parse_variant(variant)
+    student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
+    return Phase1Training(recipe, student, data, config)
+
+
+def records_of(training: Phase1Training) -> list[dict[str, Any]]:
+    """Run it, and return what it says of each epoch."""
+    return [event.record for event in training.run() if event.record is not None]
+
+
 def rows_of(student: Student) -> dict[str, torch.Tensor]:
     """Input and head rows of a student, (N, D) each, in float32 on the host, as they are kept in a file."""
     rows = {"input": student.input_rows, "head": student.head_rows}
@@ -239,15 +289,16 @@ class Peak:
         free()
         if not torch.cuda.is_available():
             Path("/proc/self/clear_refs").write_text("5")
-        self.held = torch.cuda.memory_allocated() if torch.cuda.is_available() else _status("VmRSS")
+        self.held = torch.cuda.memory_allocated() if torch.cuda.is_available() else own_memory("VmRSS")
 
     def bytes(self) -> int:
         """The peak so far."""
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _status("VmHWM")
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else own_memory("VmHWM")
         return max(0, peak - self.held)
 
 
-def _status(name: str) -> int:
+def own_memory(name: str) -> int:
+    """Bytes of this process by a name of `/proc/self/status`, such as `VmRSS`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 

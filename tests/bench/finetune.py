@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from bench_parts import (
     SHAPES,
+    block_work,
     free,
     known_json,
     label_of,
@@ -147,7 +148,7 @@ def measured(
     limit = model.config.vocab_size
     per_step = max(budget, options.step_tokens)
     config = FineTuneConfig(
-        stages=(key,), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
+        stages=(key[0],), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
         tokens_per_step=per_step, compile_blocks="on" if compiled else "off",
     )  # fmt: skip
     texts = random_texts(limit, options.length, per_step // options.length * options.steps)
@@ -178,15 +179,8 @@ def measured(
 
 def flops_per_token(model: Any, key: str, config: FineTuneConfig, limit: int, length: int) -> float:
     """The formula of the module's first lines."""
-    settings = model.config
-    blocks = sum(
-        module.weight.numel() for module in stages.blocks_of(model).modules() if isinstance(module, torch.nn.Linear)
-    )
-    head = limit * settings.hidden_size
-    width = settings.num_attention_heads * getattr(
-        settings, "head_dim", settings.hidden_size // settings.num_attention_heads
-    )
-    attention = 2 * length * settings.num_hidden_layers * width
+    blocks, attention = block_work(model, length)
+    head = limit * model.config.hidden_size
     adapters = sum(
         config.lora_rank * sum(module.weight.shape)
         for module in stages.blocks_of(model).modules()

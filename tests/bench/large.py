@@ -38,7 +38,20 @@ import finetune
 import phase1
 import torch
 from accelerate import PartialState
-from bench_parts import SHAPES, facts, free, known_json, matmul_ceiling, seconds_left, short_device, synchronise
+from bench_parts import (
+    SHAPES,
+    facts,
+    free,
+    known_json,
+    layer_weights,
+    matmul_ceiling,
+    own_memory,
+    phase1_training,
+    records_of,
+    seconds_left,
+    short_device,
+    synchronise,
+)
 from phase1_engines import Problem, ours
 from safetensors.torch import safe_open, save_file
 from torch import Tensor, nn
@@ -51,8 +64,7 @@ from vocabx_utils.training import sharding, stages
 from vocabx_utils.training.examples import ExampleSet, whole_texts
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.loop import StepDone
-from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import prepare
 from vocabx_utils.training.processes import joined
 from vocabx_utils.training.softmax import default_chunk
 from vocabx_utils.training.validation import evaluate
@@ -77,7 +89,7 @@ def plan(
     """
     width, inner, layers = (shape[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     kv = shape["num_key_value_heads"] / shape["num_attention_heads"]
-    layer = width**2 * (2 + 2 * kv) + 3 * width * inner
+    layer = layer_weights(shape)
     matrices = 2 * 2 * shape["vocab_size"] * width
     # the chunk of logits and its gradient
     chunk = 2 * default_chunk(shape["vocab_size"], torch.device("cuda")) * shape["vocab_size"] * (4 + 2)
@@ -241,9 +253,7 @@ class Memory:
 
     def _look(self) -> None:
         while not self._ended.wait(0.05):
-            lines = Path("/proc/self/status").read_text().splitlines()
-            now = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
-            self.host = max(self.host, now)
+            self.host = max(self.host, own_memory("RssAnon"))
 
     def read(self, processes: PartialState) -> dict[str, float]:
         """The peaks so far, the largest of all processes."""
@@ -523,7 +533,6 @@ def quantised(options: argparse.Namespace, save: Save) -> None:
         variants=("mean_kl_last",), learning_rate=2e-3, epochs=2, batch_size=32, token_budget=8192,
         train_windows=4 * some, validation_windows=some,
     )  # fmt: skip
-    recipe = parse_variant("mean_kl_last")
     found: dict[str, Any] = {"texts": some, "new_tokens": extension.N}
     first: tuple[Any, Any] | None = None
     for name in ("none", "4bit"):
@@ -531,16 +540,15 @@ def quantised(options: argparse.Namespace, save: Save) -> None:
         base = models.load_base_model(options.model, quantization=name)
         row: dict[str, Any] = {"weight_bytes": sum(t.nbytes for t in base.model.state_dict().values())}
         data = prepare(base, extension, train, held, config)
-        student: Student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
+        training = phase1_training("mean_kl_last", base, extension, data, config)
         began = time.perf_counter()
-        records = [event.record for event in training.run() if event.record is not None]
+        records = records_of(training)
         row |= {"seconds": time.perf_counter() - began, "start": records[0], "end": records[-1]}
         row["peak_card_bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         first = first or (base, data)
         # what the rows are worth under the model as it is
         whole, seen = first
-        judge = Student(whole.model, whole.vocab_size, student.input_rows, student.head_rows)
+        judge = Student(whole.model, whole.vocab_size, training.student.input_rows, training.student.head_rows)
         row["on_the_model_as_it_is"], _ = evaluate(judge, seen.validation, seen.validation_teacher)
         found[name] = row
         save(found)

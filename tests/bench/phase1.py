@@ -54,6 +54,7 @@ import torch
 import torch._functorch.config as functorch
 from bench_parts import (
     Peak,
+    block_work,
     facts,
     known_json,
     matmul_ceiling,
@@ -62,6 +63,7 @@ from bench_parts import (
     random_model,
     ratio,
     seconds_left,
+    seconds_of,
     short_device,
     synchronise,
 )
@@ -70,7 +72,7 @@ from phase1_engines import Problem, Step, floor, literal, ours, plain
 from vocabx_utils import corpus, fetch, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.student import Student
-from vocabx_utils.training import softmax, stages
+from vocabx_utils.training import softmax
 from vocabx_utils.training.batches import epoch_batches, micro_batches
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse
@@ -304,11 +306,7 @@ def timed(step: Any, train: AlignedSet, w: Workload) -> tuple[list[float], list[
     for number in range(w.warmup + w.steps):
         first = number % count * w.batch
         indices = list(range(first, min(first + w.batch, len(train))))
-        synchronise()
-        began = time.perf_counter()
-        step(indices)
-        synchronise()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(seconds_of(partial(step, indices)))
         tokens.append(sum(len(train.examples[i].ids) for i in indices))
     return seconds[w.warmup :], tokens[w.warmup :]
 
@@ -327,24 +325,11 @@ def skipped_share(problem: Problem, cache: TeacherStates, w: Workload) -> float:
 
 def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
     """The formula of the module's first lines."""
-    blocks, attention, head = _work(problem, w)
+    blocks, attention = block_work(problem.base.model, w.length)
+    head = problem.base.vocab_size * problem.base.width
     compared = sum(len(e.pairs["last"]) for e in problem.train.examples) / problem.train.tokens
     new = len(problem.tokens) * problem.base.width
     return (1 - skipped) * (4 * blocks + 3 * attention) + 2 * head + 2 * compared * head + 4 * new
-
-
-def _work(problem: Problem, w: Workload) -> tuple[int, int, int]:
-    """Weights of the blocks' products, FLOP of causal attention for one token, and weights of the head."""
-    settings = problem.base.model.config
-    blocks = sum(
-        module.weight.numel()
-        for module in stages.blocks_of(problem.base.model).modules()
-        if isinstance(module, torch.nn.Linear)
-    )
-    head = problem.base.vocab_size * problem.base.width
-    width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
-    attention = 2 * w.length * settings.num_hidden_layers * settings.num_attention_heads * width
-    return blocks, attention, head
 
 
 def ask_once(problem: Problem, tokens: int) -> None:
@@ -365,10 +350,7 @@ def teacher_pass(problem: Problem, size: int, tokens: int, rounds: int = 5, time
     corpus = replace(problem, train=replace(problem.train, examples=problem.train.examples * times))
     took, ceilings = [], []
     for _ in range(rounds):
-        synchronise()
-        began = time.perf_counter()
-        ask_once(corpus, tokens)
-        took.append(time.perf_counter() - began)
+        took.append(seconds_of(partial(ask_once, corpus, tokens)))
         ceilings.append(product_rate(size, took[-1]))
     seconds = statistics.median(took) / times
     return {"teacher_pass_seconds": seconds, "teacher_ceiling_flops": statistics.median(ceilings)}
@@ -376,7 +358,7 @@ def teacher_pass(problem: Problem, size: int, tokens: int, rounds: int = 5, time
 
 def teacher_flops_per_token(problem: Problem, w: Workload) -> float:
     """Of the teacher's one pass, likewise."""
-    blocks, attention, _ = _work(problem, w)
+    blocks, attention = block_work(problem.base.model, w.length)
     return 2 * blocks + attention
 
 

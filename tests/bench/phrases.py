@@ -32,7 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import facts, known_lines, label_of, rows_of, synchronise, while_time_lasts
+from bench_parts import (
+    facts,
+    known_lines,
+    label_of,
+    phase1_training,
+    records_of,
+    rows_of,
+    synchronise,
+    unextended,
+    while_time_lasts,
+)
 from domain_texts import KINDS, documents, read_texts, split_texts
 from safetensors.torch import load_file, save_file
 
@@ -52,7 +62,7 @@ from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.in_memory import fine_tune
 from vocabx_utils.training.loss_model import peak_bytes, reset_peak
 from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import Phase1Data, prepare
 from vocabx_utils.training.prompt_cuts import choose_cuts, list_cuts, measure_cuts, summarize_cuts
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.encoding import encode_all
@@ -172,12 +182,9 @@ class Bench:
         began = time.perf_counter()
         extension, data = self.data(run)
         prepared = time.perf_counter() - began
-        config, recipe = self.config(run), parse_variant(f"mean_{run.objective}")
-        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
+        training = phase1_training(f"mean_{run.objective}", self.base, extension, data, self.config(run))
         reset_peak()
-        records = [event.record for event in training.run() if getattr(event, "record", None) is not None]
-        return extension, data, student, records, prepared
+        return extension, data, training.student, records_of(training), prepared
 
     def measure(self, name: str) -> dict[str, Any]:
         """Train and measure one run."""
@@ -331,8 +338,7 @@ def answers(options: argparse.Namespace) -> None:
     problems = [p for name in ("humaneval", "mbpp") for p in load_benchmark(name, limit=options.limit)]
     pairs = files.read_jsonl(options.data / "pairs.jsonl")
     tuned_on = [corpus.render(corpus.Pair(**pair), "thesis", base.tokenizer) for pair in pairs]
-    none = range(base.vocab_size, base.vocab_size)
-    starts = {"base": Start(base.model, base.tokenizer, none, base)}
+    starts = {"base": unextended(base)}
     for name in options.runs:
         starts[name.replace(":", "_")] = bench.start(name)
     bench.known = None

@@ -18,7 +18,7 @@ import large
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from bench_parts import NOTHING, SHAPES, fill_page, ratio, table_of
+from bench_parts import NOTHING, SHAPES, fill_page, layer_weights, ratio, table_of
 from large import RANK
 from phase1 import WAYS, WORKLOADS
 
@@ -276,14 +276,8 @@ def arithmetic_table(length: dict[str, int]) -> str:
 
 def sizes(shape: dict[str, Any], tokens: int) -> tuple[float, float, float]:
     """P, H and A of the FLOP formula from a shape."""
-    width, heads = shape["hidden_size"], shape["num_attention_heads"]
-    kv = shape["num_key_value_heads"] / heads
-    layer = width * width * (2 + 2 * kv) + 3 * width * shape["intermediate_size"]
-    return (
-        layer * shape["num_hidden_layers"],
-        width * shape["vocab_size"],
-        2 * tokens * shape["num_hidden_layers"] * width,
-    )
+    width, layers = shape["hidden_size"], shape["num_hidden_layers"]
+    return layer_weights(shape) * layers, width * shape["vocab_size"], 2 * tokens * layers * width
 
 
 def large_table(cards: tuple[int, ...] = (2, 4, 8, 16)) -> str:

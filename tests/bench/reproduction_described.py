@@ -114,6 +114,12 @@ def _elsewhere(observed: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any
     }  # fmt: skip
 
 
+def bits_over_all(benchmarks: Mapping[str, Mapping[str, Any]]) -> float:
+    """Bits per byte of all benchmarks of a line of bits.jsonl together."""
+    bits, sizes = (sum(sum(found[key]) for found in benchmarks.values()) for key in ("bits", "bytes"))
+    return float(bits / sizes)
+
+
 # --- told -----------------------------------------------------------------------------------------------------------
 
 

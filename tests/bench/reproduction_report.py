@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from bench_parts import NOTHING, fill_page, known_json, known_lines, table_of, told_interval
 from reproduction_arms import CORE
-from reproduction_described import NEW, OTHERS, difference_rows, draw_differences, told, told_limits
+from reproduction_described import NEW, OTHERS, bits_over_all, difference_rows, draw_differences, told, told_limits
 from reproduction_run import BENCHMARKS
 from reproduction_score import pilot_rates, pilot_table
 from reproduction_seen import empty_answers, seen
@@ -118,7 +118,8 @@ def _seeds(names: Iterable[str]) -> str:
 def arms_table(results: Path) -> str:
     """Mean over seeds of every arm: bits per byte by benchmark, of all their bytes together, and held out."""
     metrics = known_lines(results / "metrics.jsonl")
-    over_all = {(row["arm"], row["seed"]): _over_all(row["benchmarks"]) for row in known_lines(results / "bits.jsonl")}
+    lines = known_lines(results / "bits.jsonl")
+    over_all = {(row["arm"], row["seed"]): bits_over_all(row["benchmarks"]) for row in lines}
     rows = []
     for name in _names(metrics):
         own = [row for row in metrics if row["arm"] == name]
@@ -126,10 +127,6 @@ def arms_table(results: Path) -> str:
         bits.append(_mean([value for (arm, _), value in over_all.items() if arm == name], "{:.4f}"))
         rows.append([f"`{name}`", str(len(own)), *bits, _mean([row["held_out_bpb"] for row in own], "{:.4f}")])
     return table_of(["arm", "seeds", *BENCHMARKS, "all", "pairs held out"], rows) if rows else ""
-
-
-def _over_all(found: Mapping[str, Mapping[str, Any]]) -> float:
-    return sum(sum(row["bits"]) for row in found.values()) / sum(sum(row["bytes"]) for row in found.values())
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -28,7 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import facts, free, known_lines, refuse_others, rows_of, seconds_left
+from bench_parts import (
+    facts,
+    free,
+    known_lines,
+    phase1_training,
+    records_of,
+    refuse_others,
+    rows_of,
+    seconds_left,
+    unextended,
+)
 from reproduction_arms import Arm, Settings, arms_of, row_settings, tune, tuning_config
 from reproduction_data import Data, write_gz
 from safetensors.torch import load_file
@@ -44,7 +54,7 @@ from vocabx_utils.models import BaseModel, load_base_model
 from vocabx_utils.training.examples import ExampleSet, encode
 from vocabx_utils.training.forgetting import Snapshot
 from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import Phase1Data, new_student, prepare
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension
@@ -117,10 +127,9 @@ class Bench:
                 return {key: value.float() for key, value in load_file(folder / file).items()}, variant
         data = self.phase1_data(name, config)
         began = time.perf_counter()
-        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
-        records = [event.record for event in training.run() if event.record is not None]
-        kept = {key: value.bfloat16() for key, value in rows_of(student).items()}
+        training = phase1_training(variant, self.base, extension, data, config)
+        records = records_of(training)
+        kept = {key: value.bfloat16() for key, value in rows_of(training.student).items()}
         files.write_tensors(self.options.rows[0] / file, kept)
         told = {"start": arm.start, "extension": name, "seed": seed, "variant": variant, "metrics": records}
         told |= {"train_tokens": data.train.tokens, "seconds": round(time.perf_counter() - began, 1)}
@@ -135,8 +144,7 @@ class Bench:
     def start(self, arm: Arm, seed: int) -> Start:
         """An arm's model before it is tuned."""
         if arm.start == "base":
-            none = range(self.base.vocab_size, self.base.vocab_size)
-            return Start(self.base.model, self.base.tokenizer, none, self.base)
+            return unextended(self.base)
         rows, _ = self.rows(arm, seed)
         name = arm.extension(self.settings)
         assert name is not None

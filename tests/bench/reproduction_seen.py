@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_parts import known_json, known_lines
-from reproduction_described import ALL, NEW, OTHERS, told
+from reproduction_described import ALL, NEW, OTHERS, bits_over_all, told
 
 from vocabx_utils import files
 
@@ -154,11 +154,7 @@ def empty_answers(results: Path, stored: Path) -> str:
 def _likelihood(results: Path, described: Table) -> str:
     """Whether tuning makes references, and texts elsewhere, less likely."""
     bits = {row["arm"]: row["benchmarks"] for row in _of_seed(results / "bits.jsonl", described)}
-    totals = {
-        arm: sum(sum(r["bits"]) for r in found.values()) / sum(sum(r["bytes"]) for r in found.values())
-        for arm, found in bits.items()
-        if found.keys() == bits.get(_BASE, {}).keys()
-    }
+    totals = {arm: bits_over_all(found) for arm, found in bits.items() if found.keys() == bits.get(_BASE, {}).keys()}
     held = {row["arm"]: row["held_out_bpb"] for row in _of_seed(results / "metrics.jsonl", described)}
     if not {_BASE, _TUNED} <= totals.keys() & held.keys():
         return ""
