@@ -269,7 +269,7 @@ class Setting:
         config = FineTuneConfig(
             stages=keys, a_epochs=options.epochs, b_epochs=epochs, max_length=options.length,
             b_warmup=1 / epochs if epochs > 1 else 0.25,  # the thesis: the first epoch
-            tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens, a_rate=options.a_rate,
+            tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens,
         )  # fmt: skip
         texts = [self._texts(part, tokenizer) for part in ("train", "validation")]
         whole = max(4096, options.variant_batch)  # its texts are never cut
@@ -367,7 +367,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     second.add_argument("--steps", type=int, default=9)
     second.add_argument("--warmup", type=int, default=4, help="steps that are not timed")
     second.add_argument("--epochs", type=int, default=2, help="of stages a and b")
-    second.add_argument("--a-rate", type=float, default=1.0e-4)
     second.add_argument("--size", type=int, default=8192, help="of the matrix product")
     second.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
     second.add_argument("--prompt", default=PROMPT, help="continued greedily after each stage")

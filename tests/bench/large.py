@@ -69,8 +69,10 @@ from vocabx_utils.training.processes import joined
 from vocabx_utils.training.softmax import default_chunk
 from vocabx_utils.training.validation import evaluate
 
-PARTS = ("load", "phase1", "lora", "quantised")
+# machines are rented by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
+SECONDS = {"load": 130.0, "phase1": 210.0, "lora": 240.0, "quantised": 150.0}
 NEW_TOKENS, RANK = 800, 128
+CARDS = (2, 4, 8)  # of the calculation
 GIB = 1 << 30
 Save = Callable[[dict[str, Any]], None]
 
@@ -111,9 +113,9 @@ def plan(
 def show_plan(options: argparse.Namespace) -> None:
     """Print the calculation for some numbers of cards."""
     shape = SHAPES[options.shape]
-    for cards in options.cards:
+    for cards in CARDS:
         for name, rank in (("phase 1", 0), (f"LoRA of rank {RANK}", RANK)):
-            parts = plan(shape, cards, options.tokens, recompute=options.recompute, rank=rank)
+            parts = plan(shape, cards, options.tokens, rank=rank)
             shown = ", ".join(f"{key} {value / GIB:.1f}" for key, value in parts.items())
             print(f"{options.shape}, {cards} cards, {name}: {sum(parts.values()) / GIB:.1f} GiB a card = {shown}")
 
@@ -135,7 +137,7 @@ def measure(options: argparse.Namespace) -> None:
         if left < options.reserve:
             print(f"{part} and what follows: {options.minutes:g} minutes would not do", flush=True)
             break
-        limit = min(left - 0.4 * options.reserve, options.seconds[part])
+        limit = min(left - 0.4 * options.reserve, SECONDS[part])
         results[part] = {**_launch(part, options, limit), **facts()}
         files.write_json(path, results)
         print(f"{part}, {time.perf_counter() - started:.0f} s: {_short(results[part])}", flush=True)
@@ -153,7 +155,6 @@ def _launch(part: str, options: argparse.Namespace, limit: float) -> dict[str, A
             value = getattr(options, name)
             command += [f"--{name.replace('_', '-')}", str(value)] if value else []
         command += ["--compiled"] if options.compiled else []
-        command += [] if options.recompute else ["--no-recompute"]
         grace = limit + 45  # it looks at the time itself, between steps
         error = None
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
@@ -383,8 +384,7 @@ def run_phase1(options: argparse.Namespace, processes: PartialState, about: dict
     began = time.perf_counter()
     sharding.spread(model, processes)
     fill_random(model)
-    if options.recompute:
-        sharding.recompute_blocks(model)
+    sharding.recompute_blocks(model)
     synchronise()
     found = {**about, **described(options, processes, 0), "placed": note, "fill_seconds": time.perf_counter() - began}
     found |= gathering(model, processes)
@@ -438,7 +438,7 @@ def run_lora(options: argparse.Namespace, processes: PartialState, about: dict[s
     settings = FineTuneConfig(
         stages=("b",), b_epochs=1, max_length=options.length, tokens_per_batch=max(options.tokens, options.length),
         tokens_per_step=per_step, compile_blocks="on" if options.compiled else "off", sharded=True, lora_rank=RANK,
-        gradient_checkpointing="always" if options.recompute else "never",
+        gradient_checkpointing="always",
     )  # fmt: skip
     flops = finetune.flops_per_token(model, "b", settings, limit, options.length)
     count = options.steps + options.warmup
@@ -473,10 +473,10 @@ def frozen_now(training: StageTraining) -> dict[str, int]:
 
 def described(options: argparse.Namespace, processes: PartialState, rank: int) -> dict[str, Any]:
     """What was asked for, and the bytes of a card that were calculated for it."""
-    held = plan(SHAPES[options.shape], processes.num_processes, options.tokens, recompute=options.recompute, rank=rank)
+    held = plan(SHAPES[options.shape], processes.num_processes, options.tokens, rank=rank)
     return {
         "shape": options.shape, "T": options.length, "tokens_per_pass": options.tokens, "new_tokens": NEW_TOKENS,
-        "rank": rank, "recompute": options.recompute, "compiled": options.compiled, "warmup": options.warmup,
+        "rank": rank, "recompute": True, "compiled": options.compiled, "warmup": options.warmup,
         "calculated_bytes": held,
     }  # fmt: skip
 
@@ -557,15 +557,6 @@ def quantised(options: argparse.Namespace, save: Save) -> None:
 # --- command line ---------------------------------------------------------------------------------------------------
 
 
-def _seconds(text: str) -> dict[str, float]:
-    """Read PART=SECONDS,… over the defaults."""
-    return SECONDS | {name: float(value) for name, value in (part.split("=") for part in text.split(",") if part)}
-
-
-# machines are rented by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
-SECONDS = {"load": 130.0, "phase1": 210.0, "lora": 240.0, "quantised": 150.0}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -575,8 +566,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.set_defaults(run=run)
         command.add_argument("--shape", default="llama-3-70b", choices=list(SHAPES))
         command.add_argument("--tokens", type=int, default=8192, help="of a pass on one card")
-        command.add_argument("--no-recompute", dest="recompute", action="store_false", help="keep what blocks compute")
-        command.add_argument("--cards", type=int, nargs="+", default=[2, 4, 8], help="of the calculation")
         if name == "plan":
             continue
         command.add_argument("--load-shape", default="qwen2.5-32b", choices=list(SHAPES))
@@ -590,14 +579,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--data", type=Path, help="folder that phase1.py prepare made")
         command.add_argument("--scratch", type=Path, help="folder with room for the files of --load-shape")
     first, second = commands.choices["measure"], commands.choices["worker"]
-    first.add_argument("--parts", nargs="+", default=["phase1", "load", "lora"], choices=PARTS)
+    first.add_argument("--parts", nargs="+", default=["phase1", "load", "lora"], choices=list(SECONDS))
     first.add_argument("--processes", type=int, default=2)
     first.add_argument("--minutes", type=float, default=9.5, help="of all parts")
-    first.add_argument("--seconds", type=_seconds, default=SECONDS, help="of some: load=130,lora=240")
     first.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
     first.add_argument("--out", type=Path, default=Path("results/bench"))
     first.add_argument("--label", default="", help="part of the file's name; default: the device")
-    second.add_argument("--part", choices=PARTS, required=True)
+    second.add_argument("--part", choices=list(SECONDS), required=True)
     second.add_argument("--result", type=Path, required=True)
     second.add_argument("--limit", type=float, required=True, help="seconds")
     options = parser.parse_args(arguments)

@@ -475,9 +475,7 @@ def measure(options: argparse.Namespace) -> None:
         cuda = torch.cuda.is_available()
         if cuda:
             parts += [("engines", f"{e} fused", ["engine", "--engine", e, "--compiled"]) for e in ENGINES]
-        if options.only_quality:
-            parts = []
-        if WORKLOADS[name].quality and not options.no_quality:
+        if WORKLOADS[name].quality:
             ways = WAYS if cuda else WAYS[:-1]
             parts += [("quality", way, ["quality", "--way", way]) for way in ways]
         for kind, key, command in parts:
@@ -614,8 +612,6 @@ def main() -> None:
             command.add_argument("--minutes", type=float, default=8.0)
             command.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
             command.add_argument("--label", default="", help="part of the file's name; default: the device")
-            command.add_argument("--no-quality", action="store_true")
-            command.add_argument("--only-quality", action="store_true")
         if name in ("engine", "quality"):
             command.add_argument("--workload", choices=list(WORKLOADS), required=True)
             command.add_argument("--result", type=Path, required=True)

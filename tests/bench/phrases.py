@@ -73,6 +73,7 @@ from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "phrases", "both", "literal", "unbroken")
 DOCSTRING = re.compile(r"""\s*(\"{3}|'{3}|>>>)""")
+RATE = 1e-3  # where a run names no other
 _BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
 
@@ -131,12 +132,12 @@ class Run:
     dropout: float
 
 
-def parse_run(name: str, rate: float) -> Run:
+def parse_run(name: str) -> Run:
     """Read `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`."""
     strategy, n, objective, *numbers = name.split(":")
     known = [float(number) for number in numbers] + [0.0] * 3
     parse_variant(f"mean_{objective}")
-    return Run(name, strategy, int(n), objective, known[0] or rate, known[1], known[2])
+    return Run(name, strategy, int(n), objective, known[0] or RATE, known[1], known[2])
 
 
 class Bench:
@@ -163,7 +164,7 @@ class Bench:
         more = {"phrase_dropout": run.dropout, "head_learning_rate": run.head_rate}
         return Phase1Config.from_params(
             variants=[f"mean_{run.objective}"], learning_rate=run.rate, epochs=options.epochs, window=0,
-            batch_size=options.batch, token_budget=options.token_budget, max_length=1024, head_init=options.head_init,
+            batch_size=options.batch, token_budget=options.token_budget, max_length=1024, head_init="mean",
             require_improvement=False, compile_blocks="off", seed=options.seed,
             **{name: value for name, value in more.items() if value},
         )  # fmt: skip
@@ -188,7 +189,7 @@ class Bench:
 
     def measure(self, name: str) -> dict[str, Any]:
         """Train and measure one run."""
-        run = parse_run(name, self.options.rate)
+        run = parse_run(name)
         extension, data, student, records, prepared = self.rows(run)
         last = records[-1]
         sizes, counted = self.sizes(), self.counted(extension.original, extension.extended)
@@ -226,7 +227,7 @@ class Bench:
 
     def start(self, name: str) -> Start:
         """The model with the rows of a run: those that `measure --keep` left, or trained now."""
-        run = parse_run(name, self.options.rate)
+        run = parse_run(name)
         extension = load_extension(self.options.data / "extensions" / f"{run.strategy}-{run.n}")
         if self.options.keep and (path := self._kept(name)).exists():
             kept = load_file(path, device=str(self.base.device))
@@ -412,11 +413,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--data", type=Path, required=True, help="folder that prepare made")
         command.add_argument("--label", help="name of the model in the results")
         command.add_argument("--runs", nargs="+", default=["both:800:kl_last"])
-        command.add_argument("--rate", type=float, default=1e-3)
         command.add_argument("--epochs", type=int, default=2)
         command.add_argument("--batch", type=int, default=16, help="documents in a step")
         command.add_argument("--token-budget", type=int, default=16_384)
-        command.add_argument("--head-init", default="mean")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
         command.add_argument("--keep", type=Path, help="folder for trained rows, which `answers` then finds")

@@ -248,8 +248,7 @@ def prepare(options: argparse.Namespace) -> None:
     sys.path.append(str(options.packages)) if options.packages else None
     problems = {name: kept_problems(name) for name in options.benchmarks}
     every = [load_benchmark(name, **({"split": "all"} if name == "mbpp" else {})) for name in options.benchmarks]
-    sizes = {name: max(1, round(size * options.scale)) for name, size in SIZES.items()}
-    splits, told = read_pairs(PACKAGES, sizes, every)
+    splits, told = read_pairs(PACKAGES, SIZES, every)
     options.out.mkdir(parents=True, exist_ok=True)
     write_pairs(options.out, splits)
     print({name: (row["pairs"], row["dropped"]) for name, row in told.items()}, f"{_passed(began)}", flush=True)
@@ -366,4 +365,3 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--benchmarks", nargs="+", default=list(BENCHMARKS), choices=BENCHMARKS)
     command.add_argument("--n", type=int, nargs="+", default=[100, 400, 800, 1600])
     command.add_argument("--phrases", type=int, default=N, help="tokens by strategy phrases, 0 for none")
-    command.add_argument("--scale", type=float, default=1.0, help="share of the sizes, for a trial")

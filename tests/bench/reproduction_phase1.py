@@ -66,7 +66,7 @@ def phase1(options: argparse.Namespace) -> None:
             "--out": out,
             "--strategy": "merges", "--n": options.n, "--seed": seed, "--minutes": left, "--train": options.pairs or 0,
             "--validation": min(1000, options.pairs or 1000), "--curve": min(200, options.pairs or 200),
-            "--epochs": options.epochs, "--rate": options.rate, "--token-budget": options.batch_tokens,
+            "--epochs": options.epochs, "--token-budget": options.batch_tokens,
             "--thesis-epochs": options.thesis_epochs[0], "--thesis-restart": options.thesis_epochs[1],
         }  # fmt: skip
         words = [str(part) for pair in given.items() for part in pair]
@@ -139,5 +139,4 @@ def add_arguments(command: argparse.ArgumentParser, name: str) -> None:
     command.add_argument("--once", nargs="*", default=list(ONCE), help="variants that only the first seed gets")
     command.add_argument("--n", type=int, default=800, help="new tokens where a variant names no other number")
     command.add_argument("--epochs", type=int, default=4)
-    command.add_argument("--rate", type=float, default=2e-3)
     command.add_argument("--thesis-epochs", type=int, nargs=2, default=[8, 4], help="of both cycles")
