@@ -78,10 +78,10 @@ def facts() -> dict[str, Any]:
     }
 
 
-def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
+def matmul_ceiling(size: int = 8192) -> float:
     """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
     a, b = _square_pair(size)
-    return max(_rate(a, b, repeats) for _ in range(3))
+    return max(_rate(a, b, 20) for _ in range(3))
 
 
 def product_rate(size: int, seconds: float) -> float:

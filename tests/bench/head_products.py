@@ -36,9 +36,9 @@ def products(states: Tensor, head: Tensor, gradient: Tensor) -> None:
     torch.mm(gradient, head)
 
 
-def seconds(run: Callable[[], object], repeats: int = 20) -> float:
-    """Median of repeated calls, the first ones left out."""
-    return statistics.median([seconds_of(run) for _ in range(repeats + 3)][3:])
+def seconds(run: Callable[[], object]) -> float:
+    """Median of 20 calls, three before them left out."""
+    return statistics.median([seconds_of(run) for _ in range(23)][3:])
 
 
 def measure(head: Tensor) -> dict[str, float]:

@@ -203,14 +203,14 @@ class _Token:
     subtokens: tuple[int, ...]
 
 
-def _random_texts(vocab: int, w: Workload, share: float = 0.02) -> tuple[tuple[_Token, ...], list[AlignedText]]:
-    """Texts of random ids with a share of new tokens of two subtokens; every original id stands for one byte."""
+def _random_texts(vocab: int, w: Workload) -> tuple[tuple[_Token, ...], list[AlignedText]]:
+    """Texts of random ids with 2 % new tokens of two subtokens; every original id stands for one byte."""
     generator = np.random.default_rng(0)
     spelled = generator.integers(0, vocab, (w.new_tokens, 2))
     texts = []
     for _ in range(2 * w.batch):
         ids = generator.integers(0, vocab, w.length)
-        at = generator.random(w.length) < share
+        at = generator.random(w.length) < 0.02
         ids[at] = vocab + generator.integers(0, w.new_tokens, int(at.sum()))
         original = np.concatenate([spelled[i - vocab] if i >= vocab else [i] for i in ids]).astype(np.int64)
         left, right = np.arange(1, len(original) + 1), np.cumsum(np.where(at, 2, 1))

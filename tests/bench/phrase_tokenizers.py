@@ -125,12 +125,12 @@ def further_checks(extension: Extension, texts: Sequence[str]) -> dict[str, Any]
     }
 
 
-def encoding_seconds(named: dict[str, Any], texts: Sequence[str], n_bytes: int, repeats: int = 3) -> dict[str, float]:
-    """Median seconds to encode so many bytes, the tokenizers taking turns."""
+def encoding_seconds(named: dict[str, Any], texts: Sequence[str], n_bytes: int) -> dict[str, float]:
+    """Median seconds of three times to encode so many bytes, the tokenizers taking turns."""
     size = sum(len(t.encode()) for t in texts)
     corpus = (list(texts) * (n_bytes // max(size, 1) + 1))[: max(1, round(len(texts) * n_bytes / max(size, 1)))]
     seconds: dict[str, list[float]] = {name: [] for name in named}
-    for _ in range(repeats):
+    for _ in range(3):
         for name, tokenizer in named.items():
             begun = time.perf_counter()
             for _ in encode_each(tokenizer, corpus):
