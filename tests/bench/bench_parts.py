@@ -1,4 +1,4 @@
-"""What the measurements of phase 1 and of fine-tuning share: shapes, random models, the matrix-product ceiling."""
+"""What scripts of this folder share: shapes and random models, time and memory, files of results, tables of pages."""
 
 from __future__ import annotations
 
