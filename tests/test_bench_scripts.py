@@ -272,6 +272,26 @@ def test_nothing_is_begun_that_would_end_after_its_time(
     assert capsys.readouterr().out == "1 left, from 5 on: no time\n"
 
 
+def test_numbers_are_told_alike_on_every_page() -> None:
+    parts = script("bench_parts")
+    assert parts.told_interval((0.125, -0.2, None), "+.2f") == "+0.12 [-0.20, ∞]"
+    assert parts.told_range((1.1, 0.9, 1.2)) == "1.10 (0.90 to 1.20)"
+    assert parts.table_of(["a", "b"], [["x", "1"]], right=(1,)) == "| a | b |\n| --- | ---: |\n| x | 1 |"
+    assert [parts.told_speed(row) for row in ({}, {"speed_gain": 1.1})] == ["", "1.10"]
+    found = {"humaneval": {"bits": [3.0, 1.0], "bytes": [2, 2]}, "mbpp": {"bits": [12.0], "bytes": [4]}}
+    assert script("reproduction_described").bits_over_all(found) == 2.0
+
+
+def test_what_is_not_there_yet_is_empty_and_other_settings_are_refused(tmp_path: Path) -> None:
+    parts, path = script("bench_parts"), tmp_path / "lines.jsonl"
+    assert parts.known_lines(path) == [] and parts.known_json(tmp_path / "none.json") == {}
+    files.append_jsonl(path, {"arm": "words", "settings": {"rate": 1, "passes": 2}})
+    parts.refuse_others(path, parts.known_lines(path), {"rate": 1, "passes": 2}, "--out")
+    with pytest.raises(SystemExit, match=r"words with other settings .*\{'rate': \(1, 3\)\}; choose another --out"):
+        parts.refuse_others(path, parts.known_lines(path), {"rate": 3, "passes": 2}, "--out")
+    assert [parts.label_of(*given) for given in ((None, "a/B.gguf"), ("C", "a/B"))] == ["B", "C"]
+
+
 def test_products_in_bfloat16_are_compared_with_float32(
     tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

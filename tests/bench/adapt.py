@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -21,8 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from bench_parts import fill_page
+from bench_parts import NOTHING, device_name, fill_page, known_json, table_of, told_interval, told_range
+
+from vocabx_utils.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = ROOT / "results" / "adapt", ROOT / "docs" / "adapt.md"
@@ -52,14 +52,14 @@ def run(name: str, options: list[str]) -> None:
     subprocess.run(command, check=True)
     minutes = (time.perf_counter() - start) / 60
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    summary = json.loads((Path(where["--out"]) / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path(where["--out"]) / "summary.json")
     row: dict[str, Any] = {
         "minutes": minutes,
         "cpu_minutes": (used.ru_utime + used.ru_stime) / 60,
         "process_gb": used.ru_maxrss * 1024 / 1e9,
         "load": {"before": before, "after": os.getloadavg()},
         "cores": len(os.sched_getaffinity(0)),
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU",
+        "machine": device_name(),
         **{key: summary[key] for key in KEPT},
         **({"model": named} if named else {}),
         "strategy": summary["tokens"]["strategy"],
@@ -86,29 +86,26 @@ def _take(options: list[str], name: str) -> str | None:
 
 def write_page(results: Path, page: Path) -> None:
     """Fill the tables of the page from the files that are there."""
-    runs = [json.loads(p.read_text(encoding="utf-8")) for p in sorted(results.glob("*.json")) if p.stem != "serving"]
-    serving = results / "serving.json"
-    served = json.loads(serving.read_text(encoding="utf-8")) if serving.exists() else None
-    fill_page(page, {"runs": run_table(runs), "gains": gain_table(runs), "served": serving_table(served)})
+    runs = [read_json(path) for path in sorted(results.glob("*.json")) if path.stem != "serving"]
+    served = serving_table(known_json(results / "serving.json"))
+    fill_page(page, {"runs": run_table(runs), "gains": gain_table(runs), "served": served})
 
 
 def run_table(runs: list[dict[str, Any]]) -> str:
     """What each call took."""
-    if not runs:
-        return "not measured"
-    head = (
-        "| model, text, N | machine | minutes | CPU minutes | load before, after | memory, GB: announced | measured | "
-        "chosen: rate, epochs | rows: tokens a second | hours for 800 tokens |"
-    )
-    lines = [head, "| --- | --- | ---: | ---: | --- | ---: | ---: | --- | ---: | ---: |"]
-    for row in runs:
-        load = ", ".join(f"{row['load'][side][0]:.1f}" for side in ("before", "after"))
-        lines.append(
-            f"| {label(row)} | {row['machine']}, {row['cores']} cores | {row['minutes']:.1f} | "
-            f"{row['cpu_minutes']:.1f} | {load} | {row['announced_bytes'] / 1e9:.1f} | {row['peak_bytes'] / 1e9:.1f} | "
-            f"{chosen(row)} | {' | '.join(pace_and_hours(row))} |"
-        )
-    return "\n".join(lines)
+    header = [
+        "model, text, N", "machine", "minutes", "CPU minutes", "load before, after", "memory, GB: announced",
+        "measured", "chosen: rate, epochs", "rows: tokens a second", "hours for 800 tokens",
+    ]  # fmt: skip
+    lines = [
+        [
+            label(row), f"{row['machine']}, {row['cores']} cores", f"{row['minutes']:.1f}", f"{row['cpu_minutes']:.1f}",
+            ", ".join(f"{row['load'][side][0]:.1f}" for side in ("before", "after")),
+            f"{row['announced_bytes'] / 1e9:.1f}", f"{row['peak_bytes'] / 1e9:.1f}", chosen(row), *pace_and_hours(row),
+        ]
+        for row in runs
+    ]  # fmt: skip
+    return table_of(header, lines, right=(2, 3, 5, 6, 8, 9)) if lines else NOTHING
 
 
 def chosen(row: dict[str, Any]) -> str:
@@ -130,43 +127,36 @@ def pace_and_hours(row: dict[str, Any]) -> tuple[str, str]:
 
 def gain_table(runs: list[dict[str, Any]]) -> str:
     """What each call gained on held-out files."""
-    if not runs:
-        return "not measured"
-    head = (
-        "| model, text, N | tokens saved | bits per byte: base | untrained rows, difference | adapted, difference | KL "
-        "at new tokens: before | after | characters a second, of base (rounds) |"
-    )
-    lines = [head, "| --- | ---: | ---: | --- | --- | ---: | ---: | --- |"]
+    header = [
+        "model, text, N", "tokens saved", "bits per byte: base", "untrained rows, difference", "adapted, difference",
+        "KL at new tokens: before", "after", "characters a second, of base (rounds)",
+    ]  # fmt: skip
+    lines = []
     for row in runs:
         found = {model["model"]: model for model in row["likelihood"]["rows"]}
-        gaps = [
-            f"{found[side]['difference']:+.4f} [{found[side]['low']:+.4f}, {found[side]['high']:+.4f}]"
-            for side in ("before", "after")
-        ]
+        sides = [found[side] for side in ("before", "after")]
         low, *_, high = row["speed"]["ratios"]
-        kl = [f"{row['divergence'][side]['kl_last']:.3f}" for side in ("before", "after")]
-        speed = f"{row['speed']['ratio']:.2f} ({low:.2f} to {high:.2f})"
-        cells = [
-            label(row),
-            f"{row['gains'][-1]['saved_per_1000'] / 10:.1f} %",
-            f"{found['base']['bits_per_byte']:.4f}",
-        ]
-        lines.append(f"| {' | '.join([*cells, *gaps, *kl, speed])} |")
-    return "\n".join(lines)
+        lines.append([
+            label(row), f"{row['gains'][-1]['saved_per_1000'] / 10:.1f} %", f"{found['base']['bits_per_byte']:.4f}",
+            *(told_interval((side[key] for key in ("difference", "low", "high")), "+.4f") for side in sides),
+            *(f"{row['divergence'][side]['kl_last']:.3f}" for side in ("before", "after")),
+            told_range((row["speed"]["ratio"], low, high)),
+        ])  # fmt: skip
+    return table_of(header, lines, right=(1, 2, 5, 6)) if lines else NOTHING
 
 
-def serving_table(found: dict[str, Any] | None) -> str:
+def serving_table(found: dict[str, Any]) -> str:
     """Which servers answered as `generate` does."""
-    if found is None:
-        return "not measured"
-    lines = ["| way | prompts | answers as `generate` gives them |", "| --- | ---: | ---: |"]
-    lines += [f"| {row['way']} | {row['prompts']} | {row['same']} |" for row in found["ways"]]
+    if not found:
+        return NOTHING
+    header = ["way", "prompts", "answers as `generate` gives them"]
+    lines = [[row["way"], str(row["prompts"]), str(row["same"])] for row in found["ways"]]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     said = (
         f"{found['new_in_prompts']} new tokens stood in the prompts, {found['new_in_answers']} in the answers of up to "
         f"{found['tokens']} tokens ({versions}; CPU, float32)."
     )
-    return "\n".join([*lines, "", said])
+    return f"{table_of(header, lines, right=(1, 2))}\n\n{said}"
 
 
 def label(row: dict[str, Any]) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from bench_parts import seconds_of
 from tokenizers import AddedToken
 
 from vocabx_utils import corpus, fetch, files, models
@@ -42,12 +42,7 @@ class ByAddedTokens:
 
 def best_seconds(work: Callable[[], object], repeats: int) -> float:
     """Return the shortest wall time of several runs, in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(seconds_of(work) for _ in range(repeats))
 
 
 def measure(model: str, new_tokens: int) -> dict[str, object]:

@@ -13,7 +13,6 @@ sweep.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import platform
 import shutil
@@ -27,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_parts import device_name, known_lines, label_of, read_splits
 
 from vocabx_utils import corpus, files, runs
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.models import BaseModel, load_base_model
 from vocabx_utils.student import Student
 from vocabx_utils.training.continuations import continuations
-from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
+from vocabx_utils.training.examples import AlignedSet, whole_texts
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data
 from vocabx_utils.training.phase1_stage import train_variant
@@ -64,6 +64,7 @@ GROUPS: dict[str, list[str]] = {
         for objective in ("untrained", "kl_last", "ce")
     ],
 }  # fmt: skip
+MAX_LENGTH = 1024  # tokens of a text
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,6 @@ def spelled(name: str, default_n: int) -> tuple[str, str, int]:
     return variant, schedule, n
 
 
-def read_splits(path: Path) -> dict[str, list[corpus.Pair]]:
-    splits: dict[str, list[corpus.Pair]] = {}
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            splits.setdefault(row.pop("split"), []).append(corpus.Pair(**row))
-    return splits
-
-
 class Bench:
     """Lazy setups by N, and one method that measures a variant."""
 
@@ -108,7 +100,7 @@ class Bench:
         self.splits = read_splits(args.data)
         self.scratch = Path(tempfile.mkdtemp(prefix="anchors-"))
         self.setups: dict[int, Setup] = {}
-        self.label = args.label or Path(args.model).name.removesuffix(".gguf")
+        self.label = label_of(args.label, args.model)
         self.name = f"{self.label}-{args.data.name.split('.')[0]}"
         self.out = args.out / f"{self.name}-{args.strategy}.jsonl"
 
@@ -134,12 +126,8 @@ class Bench:
         sets, caches = {}, {}
         aligned = {s: align_texts(extension, self.texts(s, getattr(self.args, s))) for s in ("train", "validation")}
         vocab, new = self.base.vocab_size, extension.N
-        sets["train"] = whole_texts(aligned["train"], vocab, new, max_length=self.args.max_length)
-        if self.args.window:
-            sets["train"] = choose_windows(
-                aligned["train"], vocab, new, window=self.args.window, limit=10**9, per_token=10**6
-            )  # fmt: skip
-        sets["validation"] = whole_texts(aligned["validation"], vocab, new, max_length=self.args.max_length)
+        sets["train"] = whole_texts(aligned["train"], vocab, new, max_length=MAX_LENGTH)
+        sets["validation"] = whole_texts(aligned["validation"], vocab, new, max_length=MAX_LENGTH)
         few = sets["validation"].examples[: self.args.curve]
         sets["curve"] = replace(sets["validation"], examples=few)
         for split, examples in sets.items():
@@ -168,7 +156,7 @@ class Bench:
         rate = 4.2e-4 if schedule == "thesis" else args.rate
         config = Phase1Config(
             model="bench", learning_rate=rate, epochs=cycle[0], restart_epochs=cycle[1], batch_size=args.batch,
-            token_budget=args.token_budget, window=args.window, max_length=args.max_length, seed=args.seed,
+            token_budget=args.token_budget, window=0, max_length=MAX_LENGTH, seed=args.seed,
             checkpoint_steps=10**9, require_improvement=False,
         )  # fmt: skip
         folder = self.scratch / name
@@ -194,7 +182,7 @@ class Bench:
         return {
             "name": name, "variant": variant, "schedule": schedule, "n": n, "strategy": args.strategy,
             "model": self.label, "corpus": args.data.name.split(".")[0],
-            "learning_rate": rate, "epochs": list(cycle), "batch": args.batch, "window": args.window,
+            "learning_rate": rate, "epochs": list(cycle), "batch": args.batch, "window": 0,
             "train_examples": len(setup.data.train), "train_tokens": setup.data.train.tokens,
             "new_share": float(setup.data.train.counts().sum() / setup.data.train.tokens),
             "validation_examples": len(setup.whole), "base_bpb": base_bits_per_byte(setup.whole_teacher, setup.whole),
@@ -235,10 +223,6 @@ class Bench:
         files.write_tensors(path, kept)
 
 
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="packaged name, folder or GGUF file")
@@ -256,11 +240,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--thesis-restart", type=int, default=4)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--window", type=int, default=0, help="train on windows of so many tokens; 0: whole texts")
-    parser.add_argument("--max-length", type=int, default=1024)
     parser.add_argument("--token-budget", type=int, default=32768)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=9.0, help="start no variant that would end later than this")
     parser.add_argument("--save-rows", nargs="*", default=["mean_kl_last", "mean_ce", "mean_kl_first"])
@@ -274,12 +254,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [name for group in args.variants for name in GROUPS.get(group, [group])]
     for name in names:
         spelled(name, args.n)
-    base = load_base_model(args.model, device=args.device, dtype=args.dtype)
+    base = load_base_model(args.model)
     print(json.dumps(base.describe()), f"loaded in {time.perf_counter() - began:.0f} s", flush=True)
     bench = Bench(args, base)
-    rows = files.read_jsonl(bench.out) if bench.out.exists() else []
+    rows = known_lines(bench.out)
     done = {row["name"] for row in rows}
-    about = {"device": device_name(base.device), "dtype": str(base.dtype).removeprefix("torch.")}
+    about = {"device": device_name(), "dtype": str(base.dtype).removeprefix("torch.")}
     about |= {"versions": runs.installed_versions(["torch", "transformers"]), "python": platform.python_version()}
     slowest, failed = max((row["seconds"] for row in rows), default=0.0), 0
     for name in names:

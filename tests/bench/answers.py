@@ -10,12 +10,12 @@ the tokenizer is that of the model which answered. Results go beside the samples
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from bench_parts import known_json, table_of
 
 from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, benchmark_of, load_benchmark
@@ -24,7 +24,7 @@ from vocabx_utils.evaluation.failures import failure_table
 from vocabx_utils.evaluation.kept import KEPT_FOLDER, kept_ids
 from vocabx_utils.evaluation.prompts import Prompt, build_prompt, resolve_prefill
 from vocabx_utils.evaluation.scoring import count_passes
-from vocabx_utils.files import read_json, write_json
+from vocabx_utils.files import read_json, read_jsonl, write_json
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.statistics import wilson_interval
 
@@ -58,35 +58,33 @@ def is_official(name: str, setting: str) -> bool:
 
 def tables(folder: Path) -> str:
     """Return the tables of `docs/evaluation.md` in Markdown: references, answers, sandbox."""
-    lines = ["| benchmark | kept | of | dropped because |", "| --- | ---: | ---: | --- |"]
+    dropped = []
     for name in BENCHMARKS:
         found = read_json(KEPT_FOLDER / f"{name}.json")
         reasons = Counter(re.split(r"[:(]", text)[0].strip() for text in found["dropped"].values())
         why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common()) or "–"
-        lines.append(f"| {name} | {found['n_kept']} | {found['n_total']} | {why} |")
-    lines += [
-        "",
-        "| benchmark | prompt | passed | of | rate | 95 % interval |",
-        "| --- | --- | ---: | ---: | ---: | --- |",
-    ]
+        dropped.append([name, str(found["n_kept"]), str(found["n_total"]), why])
     answers = read_json(folder / "answers.json")
     order = [
         (n, setting) for n in BENCHMARKS for setting in sorted(answers[n], key=lambda s: (not is_official(n, s), s))
     ]
+    scores = []
     for name, setting in order:
         row = answers[name][setting]
         interval = wilson_interval(row["passed"], row["problems"])
         chosen = "/".join(setting.split("/")[:2]) == f"chat/{resolve_prefill(name, 'chat', 'auto')}"
         prompt = (f"**{setting}**" if chosen else setting) + " (official)" * is_official(name, setting)
-        rate = f"{interval.estimate:.1%} | {interval.low:.1%} to {interval.high:.1%}"
-        lines.append(f"| {name} | {prompt} | {row['passed']} | {row['problems']} | {rate} |")
-    lines += ["", "| mode | seconds | CPU seconds | second attempts |", "| --- | ---: | ---: | ---: |"]
-    modes = read_json(folder / "sandbox.json")["bigcodebench"]["modes"]
-    lines += [
-        f"| {mode} | {row['seconds']:.0f} | {row['cpu_seconds']:.0f} | {row['second_attempts']} |"
-        for mode, row in modes.items()
+        rate = [f"{interval.estimate:.1%}", f"{interval.low:.1%} to {interval.high:.1%}"]
+        scores.append([name, prompt, str(row["passed"]), str(row["problems"]), *rate])
+    modes = [
+        [mode, f"{row['seconds']:.0f}", f"{row['cpu_seconds']:.0f}", str(row["second_attempts"])]
+        for mode, row in read_json(folder / "sandbox.json")["bigcodebench"]["modes"].items()
     ]
-    return "\n".join(lines)
+    return "\n\n".join([
+        table_of(["benchmark", "kept", "of", "dropped because"], dropped, right=(1, 2)),
+        table_of(["benchmark", "prompt", "passed", "of", "rate", "95 % interval"], scores, right=(2, 3, 4)),
+        table_of(["mode", "seconds", "CPU seconds", "second attempts"], modes, right=(1, 2, 3)),
+    ])  # fmt: skip
 
 
 def main() -> None:
@@ -103,10 +101,8 @@ def main() -> None:
         print(tables(ROOT / "results" / "bench"))
         return
     groups: dict[str, list[dict[str, Any]]] = {}
-    opener = gzip.open if args.samples.suffix == ".gz" else open
-    with opener(args.samples, "rt", encoding="utf-8") as file:
-        for row in map(json.loads, file):
-            groups.setdefault(benchmark_of(row["task_id"]), []).append(row)
+    for row in read_jsonl(args.samples):
+        groups.setdefault(benchmark_of(row["task_id"]), []).append(row)
     for name in (wanted for wanted in args.benchmarks.split(",") if wanted in groups):
         answered = {row["task_id"] for row in groups[name]}
         problems = [problem for problem in load_benchmark(name) if problem.task_id in answered]
@@ -132,7 +128,7 @@ def main() -> None:
                 "backend": found[0].backend,
                 "environment": found[0].env_hash,
             }
-            known = read_json(args.report) if args.report.exists() else {}
+            known = known_json(args.report)
             settings = {**known.get(name, {}), groups[name][0]["settings"]: facts}
             write_json(args.report, {**known, name: settings})
 

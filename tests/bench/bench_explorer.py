@@ -10,11 +10,10 @@ import argparse
 import platform
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from bench_parts import seconds_of
 
 from vocabx_utils import files
 from vocabx_utils.analysis.explorer import Explorer
@@ -35,11 +34,9 @@ def build(folder: Path, n: int, width: int, vocab: int, epochs: int) -> Explorer
     return Explorer(tokens, {"mean_kl_last": RowHistory("mean_kl_last", written)}, original, str)
 
 
-def milliseconds(work: Callable[[], object]) -> float:
-    """Time one call."""
-    start = time.perf_counter()
-    work()
-    return (time.perf_counter() - start) * 1000
+def milliseconds(explorer: Explorer, token: int, epoch: int) -> float:
+    """Time one answer."""
+    return 1000 * seconds_of(lambda: view_html(explorer.view("mean_kl_last", token, epoch)))
 
 
 def main() -> None:
@@ -51,10 +48,10 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         explorer = build(Path(folder), args.tokens, args.width, args.vocab, args.epochs)
-        cold = milliseconds(lambda: view_html(explorer.view("mean_kl_last", 0, args.epochs)))
-        other_epoch = milliseconds(lambda: view_html(explorer.view("mean_kl_last", 0, 1)))
+        cold = milliseconds(explorer, 0, args.epochs)
+        other_epoch = milliseconds(explorer, 0, 1)
         tokens = [(7 * at) % args.tokens for at in range(args.repeats)]
-        warm = [milliseconds(lambda at=at: view_html(explorer.view("mean_kl_last", at, args.epochs))) for at in tokens]
+        warm = [milliseconds(explorer, at, args.epochs) for at in tokens]
     content = {
         "question": "milliseconds for one answer of the explorer (view and its HTML)",
         "tokens": args.tokens,

@@ -1,4 +1,4 @@
-"""What the measurements of phase 1 and of fine-tuning share: shapes, random models, the matrix-product ceiling."""
+"""What scripts of this folder share: shapes and random models, time and memory, files of results, tables of pages."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from vocabx_utils import models, runs
+from vocabx_utils import files, models, runs
+from vocabx_utils.config import Phase1Config
+from vocabx_utils.corpus import Pair
+from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
+from vocabx_utils.training import stages
+from vocabx_utils.training.forgetting import TextSet
+from vocabx_utils.training.objectives import parse_variant
+from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student
+from vocabx_utils.training.starts import Start
+from vocabx_utils.vocabulary.tokens import Extension
 
 T = TypeVar("T")
+NOTHING = "not measured"
+"""What a page says where no file holds a number."""
 _LLAMA_67B = dict(
     model_type="llama", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
     num_key_value_heads=32, max_position_embeddings=4096,
@@ -67,10 +78,10 @@ def facts() -> dict[str, Any]:
     }
 
 
-def matmul_ceiling(size: int = 8192, repeats: int = 20) -> float:
+def matmul_ceiling(size: int = 8192) -> float:
     """FLOP/s of a square product in bf16 (float32 on CPU), the best of three rounds."""
     a, b = _square_pair(size)
-    return max(_rate(a, b, repeats) for _ in range(3))
+    return max(_rate(a, b, 20) for _ in range(3))
 
 
 def product_rate(size: int, seconds: float) -> float:
@@ -96,6 +107,29 @@ def _rate(a: torch.Tensor, b: torch.Tensor, repeats: int) -> float:
         a @ b
     synchronise()
     return 2 * len(a) ** 3 * repeats / (time.perf_counter() - started)
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Seconds of a call, from an idle device to an idle device."""
+    synchronise()
+    began = time.perf_counter()
+    run()
+    synchronise()
+    return time.perf_counter() - began
+
+
+def layer_weights(shape: Mapping[str, Any]) -> float:
+    """Weights of the linear layers in one block of a shape."""
+    width, kv = shape["hidden_size"], shape["num_key_value_heads"] / shape["num_attention_heads"]
+    return float(width**2 * (2 + 2 * kv) + 3 * width * shape["intermediate_size"])
+
+
+def block_work(model: Any, length: int) -> tuple[int, int]:
+    """Weights of the linear layers in all blocks, and FLOP of causal attention for one token of a text of T."""
+    settings, modules = model.config, stages.blocks_of(model).modules()
+    weights = sum(module.weight.numel() for module in modules if isinstance(module, torch.nn.Linear))
+    width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
+    return weights, 2 * length * settings.num_hidden_layers * settings.num_attention_heads * width
 
 
 def random_model(shape: str) -> Any:
@@ -140,9 +174,77 @@ def while_time_lasts(
         longest = max(longest, time.perf_counter() - began)
 
 
+def known_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of a file of results, plain or `.gz`; none where it is not there yet."""
+    return files.read_jsonl(path) if path.exists() else []
+
+
+def known_json(path: Path) -> dict[str, Any]:
+    """What a file of results holds; empty where it is not there yet."""
+    return dict(files.read_json(path)) if path.exists() else {}
+
+
+def refuse_others(place: Path, rows: Iterable[Mapping[str, Any]], here: Mapping[str, Any], option: str) -> None:
+    """SystemExit where a line of results was measured with other settings: one table holds one setting.
+
+    Args:
+        option: that names another place.
+    """
+    for row in rows:
+        if row["settings"] != here:
+            odd = {name: (value, here.get(name)) for name, value in row["settings"].items() if here.get(name) != value}
+            raise SystemExit(
+                f"{place} holds {row['arm']} with other settings (there, here): {odd}; choose another {option}, or "
+                "take these"
+            )
+
+
+def label_of(label: str | None, model: str) -> str:
+    """Name of a model in results: the one that was given, or else the end of its path."""
+    return label or Path(model).name.removesuffix(".gguf")
+
+
+def read_splits(path: Path) -> dict[str, list[Pair]]:
+    """Read a corpus that `prepare_corpora.py` or `reproduction.py prepare` wrote, by split."""
+    splits: dict[str, list[Pair]] = {}
+    for row in files.read_jsonl(path):
+        splits.setdefault(row.pop("split"), []).append(Pair(**row))
+    return splits
+
+
+def write_sets(path: Path, sets: Iterable[TextSet]) -> None:
+    """Write the texts that forgetting is measured on."""
+    files.write_json(path, [{**vars(s), "texts": list(s.texts)} for s in sets])
+
+
+def read_sets(path: Path) -> tuple[TextSet, ...]:
+    """Read them."""
+    return tuple(TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in files.read_json(path))
+
+
 def rounded(value: float | None) -> float | None:
     """Six digits; whole numbers and what is missing stay."""
     return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
+
+
+def unextended(base: BaseModel, model: Any = None) -> Start:
+    """A base model without new tokens, as one with new tokens is tuned and measured; `model` in place of its own."""
+    none = range(base.vocab_size, base.vocab_size)
+    return Start(model or base.model, base.tokenizer, none, base)
+
+
+def phase1_training(
+    variant: str, base: BaseModel, extension: Extension, data: Phase1Data, config: Phase1Config
+) -> Phase1Training:
+    """Phase 1 of a variant, ready to run."""
+    recipe = parse_variant(variant)
+    student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
+    return Phase1Training(recipe, student, data, config)
+
+
+def records_of(training: Phase1Training) -> list[dict[str, Any]]:
+    """Run it, and return what it says of each epoch."""
+    return [event.record for event in training.run() if event.record is not None]
 
 
 def rows_of(student: Student) -> dict[str, torch.Tensor]:
@@ -187,22 +289,35 @@ class Peak:
         free()
         if not torch.cuda.is_available():
             Path("/proc/self/clear_refs").write_text("5")
-        self.held = torch.cuda.memory_allocated() if torch.cuda.is_available() else _status("VmRSS")
+        self.held = torch.cuda.memory_allocated() if torch.cuda.is_available() else own_memory("VmRSS")
 
     def bytes(self) -> int:
         """The peak so far."""
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _status("VmHWM")
+        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else own_memory("VmHWM")
         return max(0, peak - self.held)
 
 
-def _status(name: str) -> int:
+def own_memory(name: str) -> int:
+    """Bytes of this process by a name of `/proc/self/status`, such as `VmRSS`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
-def table_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows])
+def table_of(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """A table in Markdown; columns `right`, counted from 0, are aligned to the right."""
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def told_interval(values: Iterable[float | None], form: str) -> str:
+    """Tell an estimate with its limits, `0.12 [0.10, 0.14]`; ∞ where a limit is missing."""
+    middle, low, high = ("∞" if value is None else format(value, form) for value in values)
+    return f"{middle} [{low}, {high}]"
+
+
+def told_range(values: Iterable[float]) -> str:
+    """Tell the middle one of several readings with the lowest and the highest, `1.10 (0.90 to 1.20)`."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*values)
 
 
 def fill_page(page: Path, parts: Mapping[str, str]) -> None:
@@ -220,5 +335,5 @@ def told_speed(row: Mapping[str, Any]) -> str:
     """Tell characters a second as a share of the base's, with the range of several readings where there are any."""
     if "speed_gain" not in row:
         return ""
-    lowest, highest = row.get("speed_range", (None, None))
-    return f"{row['speed_gain']:.2f}" + (f" ({lowest:.2f} to {highest:.2f})" if lowest else "")
+    gain = row["speed_gain"]
+    return told_range((gain, *row["speed_range"])) if "speed_range" in row else f"{gain:.2f}"

@@ -10,7 +10,6 @@ wrong, depending on the side, so there the larger share counts.
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_parts import fill_page, table_of
 
 from vocabx_utils import claims, files
 from vocabx_utils.claims.losses import HALF
@@ -157,19 +157,9 @@ def _failures(shares: Sequence[float], n: int) -> Rule:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Spell rates as a Markdown table."""
-    head = "| claim | truth | n | confirmed | not confirmed | cannot tell | wrong |\n"
-    head += "| --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
     shares = ("confirmed", "not confirmed", "cannot tell", "wrong")
-    return head + "\n".join(
-        f"| {row['claim']} | {row['truth']} | {row['n']} | {' | '.join(f'{row[share]:.1%}' for share in shares)} |"
-        for row in rows
-    )
-
-
-def render(page: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Replace the table between the markers of a page."""
-    new = f"<!-- claim rates -->\n{table(rows)}\n<!-- end -->"
-    return re.sub(r"<!-- claim rates -->\n.*?<!-- end -->", lambda _: new, page, flags=re.DOTALL)
+    lines = [[row["claim"], row["truth"], str(row["n"]), *(f"{row[share]:.1%}" for share in shares)] for row in rows]
+    return table_of(["claim", "truth", "n", *shares], lines, right=range(2, 7))
 
 
 def main() -> None:
@@ -180,7 +170,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = [case.rates() for case in cases()]
     files.write_json(args.out, {"draws": DRAWS, "seed": 0, "rows": rows})
-    args.docs.write_text(render(args.docs.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    fill_page(args.docs, {"claim rates": table(rows)})
     print(table(rows))
 
 

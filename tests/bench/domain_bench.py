@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import phrases
 import torch
-from bench_parts import free, rounded, rows_of
+from bench_parts import free, phase1_training, records_of, rounded, rows_of, unextended
 from domain_arms import Arm, lora_config, rows_config, settings_of, told_settings
 from reproduction_arms import tune
 from safetensors import safe_open
@@ -30,7 +30,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.student import Student
 from vocabx_utils.training.examples import AlignedExample, AlignedSet, Example, ExampleSet, whole_texts
 from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import Phase1Data, new_student, prepare
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.training.teacher import TeacherStates, ask_teacher
 from vocabx_utils.training.validation import evaluate
@@ -102,18 +102,15 @@ class Bench(phrases.Bench):
         began = time.perf_counter()
         extension, data = self.extension(arm.extension), self._examples_of(arm, config)
         prepared = time.perf_counter() - began
-        recipe = parse_variant(variant)
-        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
-        records = [event.record for event in training.run() if event.record is not None]
-        counts = data.train.counts()
+        training = phase1_training(variant, self.base, extension, data, config)
+        records, counts = records_of(training), data.train.counts()
         told = {
             "variant": variant, **_recipe_facts(config), "steps": training.total,
             "tokens": data.train.tokens * config.epochs, "seconds": round(sum(r["seconds"] for r in records), 2),
             "prepared_s": round(prepared, 1), "without_examples": int((counts == 0).sum()),
             "median_examples": float(np.median(counts)),
         }  # fmt: skip
-        return rows_of(student), told
+        return rows_of(training.student), told
 
     def _examples_of(self, arm: Arm, config: Phase1Config) -> Phase1Data:
         """Examples and teacher, kept while arms with the same tokens and texts follow each other."""
@@ -128,8 +125,7 @@ class Bench(phrases.Bench):
     def start_of(self, arm: Arm) -> tuple[Start, dict[str, Any]]:
         """An arm's model before LoRA, and what phase 1 took."""
         if not arm.strategy:
-            none = range(self.base.vocab_size, self.base.vocab_size)
-            return Start(copy.deepcopy(self.base.model), self.base.tokenizer, none, self.base), {}
+            return unextended(self.base, copy.deepcopy(self.base.model)), {}
         rows, told = self.rows_of(arm)
         return from_rows(self.base, self.extension(arm.extension), rows["input"], rows["head"]), told
 

@@ -13,9 +13,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from bench_parts import fill_page, table_of, told_speed
-from domain_speed import least, lora_speed_table, speed_by_arm, speed_table
-from domain_told import NOTHING, arm, change_table, interval, lora_sentences, moving_table, place
+from bench_parts import NOTHING, fill_page, table_of, told_speed
+from domain_speed import has_more, least, lora_speed_table, speed_by_arm, speed_table
+from domain_told import arm, change_table, interval, lora_sentences, moving_table, place
 
 from vocabx_utils.figures.gains import draw_domains
 from vocabx_utils.figures.theme import save_figure, theme
@@ -150,7 +150,7 @@ def missing_sentence(rows: Rows) -> str:
         lacking = [title for key, title in DOMAIN_ARMS.items() if key not in there]
         if unread := [DOMAIN_ARMS[row["arm"]] for row in own if _unread(row)]:
             lacking.append(f"characters a second of {' / '.join(unread)}")
-        larger = {row["n"] for row in rows if place(row) == name and row["n"] > few[name] and _unread(row)}
+        larger = {row["n"] for row in rows if place(row) == name and has_more(row, few) and _unread(row)}
         lacking += [f"characters a second with {n:,} new tokens" for n in sorted(larger)]
         for what in lacking:
             gaps.setdefault(what, []).append(name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench_parts import table_of, told_speed
-from domain_told import NOTHING, Row, Rows, arm, by_place, interval, place, span
+from bench_parts import NOTHING, table_of, told_range, told_speed
+from domain_told import Row, Rows, arm, by_place, interval, place, span
 
 from vocabx_utils.intervals import Interval, judge
 from vocabx_utils.measured import DOMAIN_ARMS
@@ -36,6 +36,11 @@ def timed(rows: Rows) -> list[Row]:
 def least(rows: Rows) -> dict[str, int]:
     """The smallest N of each model and text, 0 where no arm has new tokens."""
     return {name: min((row["n"] for row in own if row["n"]), default=0) for name, own in by_place(rows).items()}
+
+
+def has_more(row: Row, few: Mapping[str, int]) -> bool:
+    """Whether an arm has more new tokens than the fewest of its model and text, see `least`."""
+    return bool(row["n"] > few[place(row)])
 
 
 def _held(reading: dict[str, Any]) -> float:
@@ -81,7 +86,7 @@ def speed_by_arm(rows: Rows) -> str:
         return NOTHING
     own: dict[tuple[int, bool], list[Row]] = {}
     for row in read:
-        own.setdefault((list(DOMAIN_ARMS).index(row["arm"]), row["n"] > few[place(row)]), []).append(row)
+        own.setdefault((list(DOMAIN_ARMS).index(row["arm"]), has_more(row, few)), []).append(row)
     lines = [
         [
             _named(found), span([row["speed_gain"] for row in found], "{:.2f}".format),
@@ -107,7 +112,7 @@ def _paces(rows: Rows) -> str:
     few = least(rows)
     found: dict[str, dict[tuple[bool, bool], list[Row]]] = {}
     for row in rows:
-        kind = bool(row["n"]), row["n"] > few[place(row)]
+        kind = bool(row["n"]), has_more(row, few)
         found.setdefault(place(row).split(", ")[0], {}).setdefault(kind, []).append(row)
     told = [f"{model} {', '.join(_paced_as(kinds[kind]) for kind in sorted(kinds))}" for model, kinds in found.items()]
     return f"Tokens a second, of the base's: {'; '.join(told)}."
@@ -124,7 +129,7 @@ def _grown(rows: Rows) -> str:
     small = {(place(row), row["arm"]): _longer(row) for row in rows if row["n"] == few[place(row)]}
     grown: dict[str, list[bool]] = {}
     for row in rows:
-        if row["n"] > few[place(row)] and (place(row), row["arm"]) in small:
+        if has_more(row, few) and (place(row), row["arm"]) in small:
             grown.setdefault(DOMAIN_ARMS[row["arm"]], []).append(_longer(row) > small[place(row), row["arm"]])
     told = ", ".join(f"{name} in {sum(more)} of {len(more)}" for name, more in grown.items())
     return f" More characters a token with the larger N than with the smaller: {told} places." if told else ""
@@ -141,7 +146,7 @@ def lora_speed_table(rows: Rows) -> str:
     if not found:
         return NOTHING
     lines = [
-        [place(r), arm(r), "{:.2f} ({:.2f} to {:.2f})".format(*r["speed_of_lora"]), pace_of(r["speed_of_lora"]),
+        [place(r), arm(r), told_range(r["speed_of_lora"]), pace_of(r["speed_of_lora"]),
          interval(r["above_lora"])]
         for r in found
     ]  # fmt: skip

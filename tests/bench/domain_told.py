@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench_parts import table_of
+from bench_parts import NOTHING, table_of, told_interval
 
 from vocabx_utils.intervals import Interval, judge
 from vocabx_utils.measured import DOMAIN_ARMS, DOMAIN_TEXTS
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
-NOTHING = "not measured"
 _SIDES = {
     "loses": "**Expansion with LoRA loses against plain LoRA** in {} of {} comparisons (its bits per byte are above, "
     "and the interval excludes 0):",
@@ -192,4 +191,4 @@ def _moved(pairs: Sequence[tuple[Row, Row]]) -> str:
 
 def interval(gap: Sequence[float] | None) -> str:
     """A difference with its limits."""
-    return "" if gap is None else "{:+.3f} [{:+.3f}, {:+.3f}]".format(*gap)
+    return "" if gap is None else told_interval(gap, "+.3f")

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import domain_report
-from bench_parts import facts, free, while_time_lasts
+from bench_parts import facts, free, known_lines, label_of, refuse_others, while_time_lasts
 from domain_arms import RECIPES, THESIS, Arm, arms_of, recipe_of, settings_of, told_settings
 from domain_bench import Bench, student_of
 
@@ -47,8 +47,8 @@ def measure(options: argparse.Namespace) -> None:
     rate = options.lora_rate or float(_best(tried, "lora_rate"))
     chosen = options.recipe or _best(tried, "recipe")
     options.recipe, options.thesis = (recipe_of(name).name for name in (chosen, options.thesis))
-    rows = files.read_jsonl(path) if path.exists() else []
-    _refuse_others(path, rows, told_settings(settings_of(options, rate), options))
+    rows = known_lines(path)
+    refuse_others(path, rows, told_settings(settings_of(options, rate), options), "--out")
     done = {(row["arm"], row["n"]) for row in rows if row["seed"] == options.seed}
     left = [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) not in done]
     print(f"{path.stem}: {len(left)} arms to measure", flush=True)
@@ -90,7 +90,7 @@ def speed(options: argparse.Namespace) -> None:
     if not (left := _measured(options)):
         return
     path = options.out / "speed" / _results(options).name
-    reading = len({line.get("reading", 0) for line in (files.read_jsonl(path) if path.exists() else [])})
+    reading = len({line.get("reading", 0) for line in known_lines(path)})
     for row in _bench(options).speed_of_arms(left):
         files.append_jsonl(path, row | {"reading": reading} | facts())
         print(row["arm"], row["n"], row["speed_gain"], row["speed_range"], flush=True)
@@ -101,8 +101,7 @@ def _measured(options: argparse.Namespace) -> list[Arm]:
     path = _results(options)
     if not path.exists():
         raise SystemExit(f"{path} is not there: run `domains.py measure` with the same label first")
-    known = options.out / "speed" / path.name
-    done = {(row["arm"], row["n"]) for row in (files.read_jsonl(known) if known.exists() else [])}
+    done = {(row["arm"], row["n"]) for row in known_lines(options.out / "speed" / path.name)}
     wanted = {(row["arm"], row["n"]) for row in files.read_jsonl(path) if row["arm"] != "base"} - done
     return [arm for arm in arms_of(options.arms, options.n) if (arm.name, arm.n) in wanted]
 
@@ -126,31 +125,22 @@ def _while_time_lasts(arms: list[Arm], options: argparse.Namespace) -> Iterator[
 def _results(options: argparse.Namespace) -> Path:
     """File of a model and a domain, told before the model is loaded."""
     kind = files.read_json(options.data / "texts.json")["kind"]
-    label = options.label or Path(options.model).name.removesuffix(".gguf")
-    return Path(options.out / f"{label}-{kind}.jsonl")
+    return Path(options.out / f"{label_of(options.label, options.model)}-{kind}.jsonl")
 
 
 def _best(path: Path, name: str) -> Any:
     """Return what did best in the pilot, among rates of LoRA or among recipes."""
-    rows = [row for row in files.read_jsonl(path) if name in row] if path.exists() else []
+    rows = [row for row in known_lines(path) if name in row]
     if not rows:
         option = f"--{name.replace('_', '-')}"
         raise SystemExit(f"{path} has no {name}: run `domains.py pilot` with the same label first, or give {option}")
     return min(rows, key=lambda row: row["bpb"])[name]
 
 
-def _refuse_others(path: Path, rows: list[dict[str, Any]], here: dict[str, Any]) -> None:
-    """One table holds one setting."""
-    for row in rows:
-        if row["settings"] != here:
-            odd = {name: (value, here.get(name)) for name, value in row["settings"].items() if here.get(name) != value}
-            raise SystemExit(f"{path} holds other settings (there, here): {odd}; choose another --out, or take these")
-
-
 def pilot(options: argparse.Namespace) -> None:
     """Tune the base with each rate, and learn rows by each recipe, judged on training documents that are left out."""
     path = options.out / "pilot" / _results(options).name
-    known = files.read_jsonl(path) if path.exists() else []
+    known = known_lines(path)
     tried = {row.get("recipe") or row["lora_rate"] for row in known}
     rates = [rate for rate in options.rates if rate not in tried]
     recipes = [name for name in (recipe_of(name).name for name in options.recipes) if name not in tried]

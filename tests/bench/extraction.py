@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import gzip
 import json
 import re
 import subprocess
@@ -40,7 +39,7 @@ from vocabx_utils.evaluation.answers import extract_answer
 from vocabx_utils.evaluation.benchmarks import benchmark_of, load_benchmark
 from vocabx_utils.evaluation.prompts import build_prompt
 from vocabx_utils.evaluation.statements import defines, parses
-from vocabx_utils.files import write_json
+from vocabx_utils.files import read_jsonl, write_json
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.progress import progress
 
@@ -274,8 +273,7 @@ def main() -> None:
     tokenizer = load_tokenizer(args.tokenizer)
     report = {"evalplus": "0.3.1", "made-up": compare_made_up(tokenizer, args.evalplus)}
     if args.samples:
-        with gzip.open(args.samples, "rt", encoding="utf-8") as file:
-            report |= compare_samples([json.loads(line) for line in file], tokenizer, args.evalplus)
+        report |= compare_samples(read_jsonl(args.samples), tokenizer, args.evalplus)
     write_json(args.report, report)
     print(summary(report))
 

@@ -30,8 +30,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from anchors import read_splits
-from bench_parts import SHAPES, free, matmul_ceiling, random_model, seconds_left, short_device
+from bench_parts import (
+    SHAPES,
+    block_work,
+    free,
+    known_json,
+    label_of,
+    matmul_ceiling,
+    random_model,
+    read_sets,
+    read_splits,
+    seconds_left,
+    short_device,
+    write_sets,
+)
 from bench_parts import facts as bench_facts
 
 from vocabx_utils import corpus, files, models
@@ -40,7 +52,7 @@ from vocabx_utils.training import stages
 from vocabx_utils.training.examples import Example, ExampleSet, encode
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.finetuning_stage import OutOfMemory, fine_tune, run_stage
-from vocabx_utils.training.forgetting import Snapshot, TextSet, forgetting_texts
+from vocabx_utils.training.forgetting import Snapshot, forgetting_texts
 
 # of one forward pass, as many as an 80 GB card holds; halved where memory does not suffice
 TOKENS_PER_BATCH = {"qwen2.5-coder-0.5b": 32_768, "llama-6.7b": 4096, "llama-6.7b-v128k": 4096, "tiny": 32_768}
@@ -69,7 +81,7 @@ def prepare(options: argparse.Namespace) -> None:
         files.write_jsonl(options.out / f"{name}.jsonl", [vars(pair) for pair in splits[name]])
     held = [corpus.render(pair, "thesis", tokenizer).text for pair in splits["validation"]]
     sets = forgetting_texts(held, max_texts=options.validation, max_chars=1200)
-    files.write_json(options.out / "texts.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
+    write_sets(options.out / "texts.json", sets)
     print(f"{options.out}: {len(splits['train'])} training texts, {len(proposals)} new tokens")
 
 
@@ -99,7 +111,7 @@ def measure(options: argparse.Namespace) -> None:
 def measure_throughput(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Stages a and b at each shape, with and without compiled blocks."""
     path = options.out / f"finetune-{short_device()}.json"
-    rows = files.read_json(path)["workloads"] if path.exists() else []
+    rows = known_json(path).get("workloads", [])
     done = {(row["shape"], row["stage"], row["compiled"]): row for row in rows if "error" not in row}
     for place in ((s, k, c) for s in options.shapes for k in ("a", "b") for c in options.compiled):
         if place in done or not _time_left(options, 75):
@@ -136,7 +148,7 @@ def measured(
     limit = model.config.vocab_size
     per_step = max(budget, options.step_tokens)
     config = FineTuneConfig(
-        stages=(key,), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
+        stages=(key[0],), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
         tokens_per_step=per_step, compile_blocks="on" if compiled else "off",
     )  # fmt: skip
     texts = random_texts(limit, options.length, per_step // options.length * options.steps)
@@ -167,15 +179,8 @@ def measured(
 
 def flops_per_token(model: Any, key: str, config: FineTuneConfig, limit: int, length: int) -> float:
     """The formula of the module's first lines."""
-    settings = model.config
-    blocks = sum(
-        module.weight.numel() for module in stages.blocks_of(model).modules() if isinstance(module, torch.nn.Linear)
-    )
-    head = limit * settings.hidden_size
-    width = settings.num_attention_heads * getattr(
-        settings, "head_dim", settings.hidden_size // settings.num_attention_heads
-    )
-    attention = 2 * length * settings.num_hidden_layers * width
+    blocks, attention = block_work(model, length)
+    head = limit * model.config.hidden_size
     adapters = sum(
         config.lora_rank * sum(module.weight.shape)
         for module in stages.blocks_of(model).modules()
@@ -206,8 +211,8 @@ PLAN = {
 
 def measure_variants(facts: dict[str, Any], options: argparse.Namespace) -> None:
     """Every stage of one variant, the controls without expansion, and the ablation of stage a."""
-    path = options.out / f"{options.label or Path(options.model).name.removesuffix('.gguf')}.json"
-    variants = files.read_json(path)["variants"] if path.exists() else {}
+    path = options.out / f"{label_of(options.label, options.model)}.json"
+    variants = known_json(path).get("variants", {})
     if all("stages" in variants.get(name, {}) for name in PLAN):
         return
     setting = Setting(options)
@@ -233,9 +238,7 @@ class Setting:
         self.options, self.base = options, models.load_base_model(options.model)
         self.extension = load_extension(options.data / "extension")
         self.input_rows, self.head_rows, self.start = start_rows(self.base, self.extension, options)
-        self.sets = tuple(
-            TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in files.read_json(options.data / "texts.json")
-        )
+        self.sets = read_sets(options.data / "texts.json")
 
     def tune(self, name: str, keys: tuple[str, ...], ceiling: float) -> dict[str, Any]:
         """Run one variant, with smaller batches where memory does not suffice."""
@@ -266,7 +269,7 @@ class Setting:
         config = FineTuneConfig(
             stages=keys, a_epochs=options.epochs, b_epochs=epochs, max_length=options.length,
             b_warmup=1 / epochs if epochs > 1 else 0.25,  # the thesis: the first epoch
-            tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens, a_rate=options.a_rate,
+            tokens_per_batch=options.variant_batch, tokens_per_step=options.step_tokens,
         )  # fmt: skip
         texts = [self._texts(part, tokenizer) for part in ("train", "validation")]
         whole = max(4096, options.variant_batch)  # its texts are never cut
@@ -364,7 +367,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     second.add_argument("--steps", type=int, default=9)
     second.add_argument("--warmup", type=int, default=4, help="steps that are not timed")
     second.add_argument("--epochs", type=int, default=2, help="of stages a and b")
-    second.add_argument("--a-rate", type=float, default=1.0e-4)
     second.add_argument("--size", type=int, default=8192, help="of the matrix product")
     second.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
     second.add_argument("--prompt", default=PROMPT, help="continued greedily after each stage")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench_parts import free, synchronise
 
 from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, load_benchmark
 from vocabx_utils.evaluation.decoding import default_batch_size, generate
@@ -80,7 +81,8 @@ def _whole(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "samples.jsonl"
     path.unlink(missing_ok=True)
-    _reset(base)
+    free()
+    synchronise()
     start = time.perf_counter()
     rows = generate_samples(
         base.model,
@@ -120,7 +122,8 @@ def _plain(base: BaseModel, problems: list[Problem], args: argparse.Namespace) -
     result: dict[str, Any] = {"problems": len(some)}
     replies = {}
     for engine, size in (("plain", 192), ("slots", args.batch_size or _default(base, prompts, args))):
-        _reset(base)
+        free()
+        synchronise()
         start = time.perf_counter()
         replies[engine] = generate(
             base.model,
@@ -172,13 +175,6 @@ def _checks(base: BaseModel, problems: list[Problem], args: argparse.Namespace) 
 def _default(base: BaseModel, prompts: list[Any], args: argparse.Namespace) -> int:
     longest = max(len(prompt.ids) for prompt in prompts) + args.max_new_tokens
     return default_batch_size(base.model, longest)
-
-
-def _reset(base: BaseModel) -> None:
-    if base.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
 
 
 def _peak(base: BaseModel) -> float | None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench_parts import facts, short_device, synchronise
+from bench_parts import facts, seconds_of, short_device
 from torch import Tensor
 from torch.nn import functional
 
@@ -37,16 +36,9 @@ def products(states: Tensor, head: Tensor, gradient: Tensor) -> None:
     torch.mm(gradient, head)
 
 
-def seconds(run: Callable[[], object], repeats: int = 20) -> float:
-    """Median of repeated calls, the first ones left out."""
-    found = []
-    for _ in range(repeats + 3):
-        synchronise()
-        began = time.perf_counter()
-        run()
-        synchronise()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found[3:])
+def seconds(run: Callable[[], object]) -> float:
+    """Median of 20 calls, three before them left out."""
+    return statistics.median([seconds_of(run) for _ in range(23)][3:])
 
 
 def measure(head: Tensor) -> dict[str, float]:

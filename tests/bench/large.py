@@ -38,7 +38,20 @@ import finetune
 import phase1
 import torch
 from accelerate import PartialState
-from bench_parts import SHAPES, facts, free, matmul_ceiling, seconds_left, short_device, synchronise
+from bench_parts import (
+    SHAPES,
+    facts,
+    free,
+    known_json,
+    layer_weights,
+    matmul_ceiling,
+    own_memory,
+    phase1_training,
+    records_of,
+    seconds_left,
+    short_device,
+    synchronise,
+)
 from phase1_engines import Problem, ours
 from safetensors.torch import safe_open, save_file
 from torch import Tensor, nn
@@ -51,14 +64,15 @@ from vocabx_utils.training import sharding, stages
 from vocabx_utils.training.examples import ExampleSet, whole_texts
 from vocabx_utils.training.finetuning import StageTraining
 from vocabx_utils.training.loop import StepDone
-from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import prepare
 from vocabx_utils.training.processes import joined
 from vocabx_utils.training.softmax import default_chunk
 from vocabx_utils.training.validation import evaluate
 
-PARTS = ("load", "phase1", "lora", "quantised")
+# machines are rented by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
+SECONDS = {"load": 130.0, "phase1": 210.0, "lora": 240.0, "quantised": 150.0}
 NEW_TOKENS, RANK = 800, 128
+CARDS = (2, 4, 8)  # of the calculation
 GIB = 1 << 30
 Save = Callable[[dict[str, Any]], None]
 
@@ -77,7 +91,7 @@ def plan(
     """
     width, inner, layers = (shape[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     kv = shape["num_key_value_heads"] / shape["num_attention_heads"]
-    layer = width**2 * (2 + 2 * kv) + 3 * width * inner
+    layer = layer_weights(shape)
     matrices = 2 * 2 * shape["vocab_size"] * width
     # the chunk of logits and its gradient
     chunk = 2 * default_chunk(shape["vocab_size"], torch.device("cuda")) * shape["vocab_size"] * (4 + 2)
@@ -99,9 +113,9 @@ def plan(
 def show_plan(options: argparse.Namespace) -> None:
     """Print the calculation for some numbers of cards."""
     shape = SHAPES[options.shape]
-    for cards in options.cards:
+    for cards in CARDS:
         for name, rank in (("phase 1", 0), (f"LoRA of rank {RANK}", RANK)):
-            parts = plan(shape, cards, options.tokens, recompute=options.recompute, rank=rank)
+            parts = plan(shape, cards, options.tokens, rank=rank)
             shown = ", ".join(f"{key} {value / GIB:.1f}" for key, value in parts.items())
             print(f"{options.shape}, {cards} cards, {name}: {sum(parts.values()) / GIB:.1f} GiB a card = {shown}")
 
@@ -114,7 +128,7 @@ def measure(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"large-{options.label or short_device()}.json"
-    results: dict[str, Any] = files.read_json(path) if path.exists() else {}
+    results = known_json(path)
     show_plan(options)
     for part in options.parts:
         left = seconds_left(started, options.minutes)
@@ -123,7 +137,7 @@ def measure(options: argparse.Namespace) -> None:
         if left < options.reserve:
             print(f"{part} and what follows: {options.minutes:g} minutes would not do", flush=True)
             break
-        limit = min(left - 0.4 * options.reserve, options.seconds[part])
+        limit = min(left - 0.4 * options.reserve, SECONDS[part])
         results[part] = {**_launch(part, options, limit), **facts()}
         files.write_json(path, results)
         print(f"{part}, {time.perf_counter() - started:.0f} s: {_short(results[part])}", flush=True)
@@ -141,7 +155,6 @@ def _launch(part: str, options: argparse.Namespace, limit: float) -> dict[str, A
             value = getattr(options, name)
             command += [f"--{name.replace('_', '-')}", str(value)] if value else []
         command += ["--compiled"] if options.compiled else []
-        command += [] if options.recompute else ["--no-recompute"]
         grace = limit + 45  # it looks at the time itself, between steps
         error = None
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
@@ -155,7 +168,7 @@ def _launch(part: str, options: argparse.Namespace, limit: float) -> dict[str, A
                 _, told = running.communicate()
                 error = f"not finished in {grace:.0f} s"
                 print(told[-3000:], file=sys.stderr, flush=True)
-        found: dict[str, Any] = files.read_json(result) if result.exists() else {}
+        found = known_json(result)
         shutil.rmtree((options.scratch or Path(scratch)) / options.load_shape, ignore_errors=True)
     return found | ({"error": error} if error else {})
 
@@ -241,9 +254,7 @@ class Memory:
 
     def _look(self) -> None:
         while not self._ended.wait(0.05):
-            lines = Path("/proc/self/status").read_text().splitlines()
-            now = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
-            self.host = max(self.host, now)
+            self.host = max(self.host, own_memory("RssAnon"))
 
     def read(self, processes: PartialState) -> dict[str, float]:
         """The peaks so far, the largest of all processes."""
@@ -373,8 +384,7 @@ def run_phase1(options: argparse.Namespace, processes: PartialState, about: dict
     began = time.perf_counter()
     sharding.spread(model, processes)
     fill_random(model)
-    if options.recompute:
-        sharding.recompute_blocks(model)
+    sharding.recompute_blocks(model)
     synchronise()
     found = {**about, **described(options, processes, 0), "placed": note, "fill_seconds": time.perf_counter() - began}
     found |= gathering(model, processes)
@@ -428,7 +438,7 @@ def run_lora(options: argparse.Namespace, processes: PartialState, about: dict[s
     settings = FineTuneConfig(
         stages=("b",), b_epochs=1, max_length=options.length, tokens_per_batch=max(options.tokens, options.length),
         tokens_per_step=per_step, compile_blocks="on" if options.compiled else "off", sharded=True, lora_rank=RANK,
-        gradient_checkpointing="always" if options.recompute else "never",
+        gradient_checkpointing="always",
     )  # fmt: skip
     flops = finetune.flops_per_token(model, "b", settings, limit, options.length)
     count = options.steps + options.warmup
@@ -463,10 +473,10 @@ def frozen_now(training: StageTraining) -> dict[str, int]:
 
 def described(options: argparse.Namespace, processes: PartialState, rank: int) -> dict[str, Any]:
     """What was asked for, and the bytes of a card that were calculated for it."""
-    held = plan(SHAPES[options.shape], processes.num_processes, options.tokens, recompute=options.recompute, rank=rank)
+    held = plan(SHAPES[options.shape], processes.num_processes, options.tokens, rank=rank)
     return {
         "shape": options.shape, "T": options.length, "tokens_per_pass": options.tokens, "new_tokens": NEW_TOKENS,
-        "rank": rank, "recompute": options.recompute, "compiled": options.compiled, "warmup": options.warmup,
+        "rank": rank, "recompute": True, "compiled": options.compiled, "warmup": options.warmup,
         "calculated_bytes": held,
     }  # fmt: skip
 
@@ -523,7 +533,6 @@ def quantised(options: argparse.Namespace, save: Save) -> None:
         variants=("mean_kl_last",), learning_rate=2e-3, epochs=2, batch_size=32, token_budget=8192,
         train_windows=4 * some, validation_windows=some,
     )  # fmt: skip
-    recipe = parse_variant("mean_kl_last")
     found: dict[str, Any] = {"texts": some, "new_tokens": extension.N}
     first: tuple[Any, Any] | None = None
     for name in ("none", "4bit"):
@@ -531,31 +540,21 @@ def quantised(options: argparse.Namespace, save: Save) -> None:
         base = models.load_base_model(options.model, quantization=name)
         row: dict[str, Any] = {"weight_bytes": sum(t.nbytes for t in base.model.state_dict().values())}
         data = prepare(base, extension, train, held, config)
-        student: Student = new_student(recipe, base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
+        training = phase1_training("mean_kl_last", base, extension, data, config)
         began = time.perf_counter()
-        records = [event.record for event in training.run() if event.record is not None]
+        records = records_of(training)
         row |= {"seconds": time.perf_counter() - began, "start": records[0], "end": records[-1]}
         row["peak_card_bytes"] = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
         first = first or (base, data)
         # what the rows are worth under the model as it is
         whole, seen = first
-        judge = Student(whole.model, whole.vocab_size, student.input_rows, student.head_rows)
+        judge = Student(whole.model, whole.vocab_size, training.student.input_rows, training.student.head_rows)
         row["on_the_model_as_it_is"], _ = evaluate(judge, seen.validation, seen.validation_teacher)
         found[name] = row
         save(found)
 
 
 # --- command line ---------------------------------------------------------------------------------------------------
-
-
-def _seconds(text: str) -> dict[str, float]:
-    """Read PART=SECONDS,… over the defaults."""
-    return SECONDS | {name: float(value) for name, value in (part.split("=") for part in text.split(",") if part)}
-
-
-# machines are rented by the minute: room for 20 steps of a 70B shape on two cards, and for 65 GB of files
-SECONDS = {"load": 130.0, "phase1": 210.0, "lora": 240.0, "quantised": 150.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -567,8 +566,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.set_defaults(run=run)
         command.add_argument("--shape", default="llama-3-70b", choices=list(SHAPES))
         command.add_argument("--tokens", type=int, default=8192, help="of a pass on one card")
-        command.add_argument("--no-recompute", dest="recompute", action="store_false", help="keep what blocks compute")
-        command.add_argument("--cards", type=int, nargs="+", default=[2, 4, 8], help="of the calculation")
         if name == "plan":
             continue
         command.add_argument("--load-shape", default="qwen2.5-32b", choices=list(SHAPES))
@@ -582,14 +579,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--data", type=Path, help="folder that phase1.py prepare made")
         command.add_argument("--scratch", type=Path, help="folder with room for the files of --load-shape")
     first, second = commands.choices["measure"], commands.choices["worker"]
-    first.add_argument("--parts", nargs="+", default=["phase1", "load", "lora"], choices=PARTS)
+    first.add_argument("--parts", nargs="+", default=["phase1", "load", "lora"], choices=list(SECONDS))
     first.add_argument("--processes", type=int, default=2)
     first.add_argument("--minutes", type=float, default=9.5, help="of all parts")
-    first.add_argument("--seconds", type=_seconds, default=SECONDS, help="of some: load=130,lora=240")
     first.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
     first.add_argument("--out", type=Path, default=Path("results/bench"))
     first.add_argument("--label", default="", help="part of the file's name; default: the device")
-    second.add_argument("--part", choices=PARTS, required=True)
+    second.add_argument("--part", choices=list(SECONDS), required=True)
     second.add_argument("--result", type=Path, required=True)
     second.add_argument("--limit", type=float, required=True, help="seconds")
     options = parser.parse_args(arguments)

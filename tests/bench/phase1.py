@@ -54,13 +54,16 @@ import torch
 import torch._functorch.config as functorch
 from bench_parts import (
     Peak,
+    block_work,
     facts,
+    known_json,
     matmul_ceiling,
     median_rate,
     product_rate,
     random_model,
     ratio,
     seconds_left,
+    seconds_of,
     short_device,
     synchronise,
 )
@@ -69,7 +72,7 @@ from phase1_engines import Problem, Step, floor, literal, ours, plain
 from vocabx_utils import corpus, fetch, files, models
 from vocabx_utils.config import Phase1Config
 from vocabx_utils.student import Student
-from vocabx_utils.training import softmax, stages
+from vocabx_utils.training import softmax
 from vocabx_utils.training.batches import epoch_batches, micro_batches
 from vocabx_utils.training.examples import AlignedSet, choose_windows, whole_texts
 from vocabx_utils.training.fusing import fuse
@@ -200,14 +203,14 @@ class _Token:
     subtokens: tuple[int, ...]
 
 
-def _random_texts(vocab: int, w: Workload, share: float = 0.02) -> tuple[tuple[_Token, ...], list[AlignedText]]:
-    """Texts of random ids with a share of new tokens of two subtokens; every original id stands for one byte."""
+def _random_texts(vocab: int, w: Workload) -> tuple[tuple[_Token, ...], list[AlignedText]]:
+    """Texts of random ids with 2 % new tokens of two subtokens; every original id stands for one byte."""
     generator = np.random.default_rng(0)
     spelled = generator.integers(0, vocab, (w.new_tokens, 2))
     texts = []
     for _ in range(2 * w.batch):
         ids = generator.integers(0, vocab, w.length)
-        at = generator.random(w.length) < share
+        at = generator.random(w.length) < 0.02
         ids[at] = vocab + generator.integers(0, w.new_tokens, int(at.sum()))
         original = np.concatenate([spelled[i - vocab] if i >= vocab else [i] for i in ids]).astype(np.int64)
         left, right = np.arange(1, len(original) + 1), np.cumsum(np.where(at, 2, 1))
@@ -303,11 +306,7 @@ def timed(step: Any, train: AlignedSet, w: Workload) -> tuple[list[float], list[
     for number in range(w.warmup + w.steps):
         first = number % count * w.batch
         indices = list(range(first, min(first + w.batch, len(train))))
-        synchronise()
-        began = time.perf_counter()
-        step(indices)
-        synchronise()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(seconds_of(partial(step, indices)))
         tokens.append(sum(len(train.examples[i].ids) for i in indices))
     return seconds[w.warmup :], tokens[w.warmup :]
 
@@ -326,24 +325,11 @@ def skipped_share(problem: Problem, cache: TeacherStates, w: Workload) -> float:
 
 def flops_per_token(problem: Problem, w: Workload, skipped: float) -> float:
     """The formula of the module's first lines."""
-    blocks, attention, head = _work(problem, w)
+    blocks, attention = block_work(problem.base.model, w.length)
+    head = problem.base.vocab_size * problem.base.width
     compared = sum(len(e.pairs["last"]) for e in problem.train.examples) / problem.train.tokens
     new = len(problem.tokens) * problem.base.width
     return (1 - skipped) * (4 * blocks + 3 * attention) + 2 * head + 2 * compared * head + 4 * new
-
-
-def _work(problem: Problem, w: Workload) -> tuple[int, int, int]:
-    """Weights of the blocks' products, FLOP of causal attention for one token, and weights of the head."""
-    settings = problem.base.model.config
-    blocks = sum(
-        module.weight.numel()
-        for module in stages.blocks_of(problem.base.model).modules()
-        if isinstance(module, torch.nn.Linear)
-    )
-    head = problem.base.vocab_size * problem.base.width
-    width = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
-    attention = 2 * w.length * settings.num_hidden_layers * settings.num_attention_heads * width
-    return blocks, attention, head
 
 
 def ask_once(problem: Problem, tokens: int) -> None:
@@ -364,10 +350,7 @@ def teacher_pass(problem: Problem, size: int, tokens: int, rounds: int = 5, time
     corpus = replace(problem, train=replace(problem.train, examples=problem.train.examples * times))
     took, ceilings = [], []
     for _ in range(rounds):
-        synchronise()
-        began = time.perf_counter()
-        ask_once(corpus, tokens)
-        took.append(time.perf_counter() - began)
+        took.append(seconds_of(partial(ask_once, corpus, tokens)))
         ceilings.append(product_rate(size, took[-1]))
     seconds = statistics.median(took) / times
     return {"teacher_pass_seconds": seconds, "teacher_ceiling_flops": statistics.median(ceilings)}
@@ -375,7 +358,7 @@ def teacher_pass(problem: Problem, size: int, tokens: int, rounds: int = 5, time
 
 def teacher_flops_per_token(problem: Problem, w: Workload) -> float:
     """Of the teacher's one pass, likewise."""
-    blocks, attention, _ = _work(problem, w)
+    blocks, attention = block_work(problem.base.model, w.length)
     return 2 * blocks + attention
 
 
@@ -485,16 +468,14 @@ def measure(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     label = options.label or short_device()
     details_path = options.out / f"phase1-{label}-details.json"
-    details: dict[str, Any] = files.read_json(details_path) if details_path.exists() else {}
+    details = known_json(details_path)
     for name in options.workloads:
         found = details.setdefault(name, {})
         parts: list[tuple[str, str, list[str]]] = [("engines", e, ["engine", "--engine", e]) for e in ENGINES]
         cuda = torch.cuda.is_available()
         if cuda:
             parts += [("engines", f"{e} fused", ["engine", "--engine", e, "--compiled"]) for e in ENGINES]
-        if options.only_quality:
-            parts = []
-        if WORKLOADS[name].quality and not options.no_quality:
+        if WORKLOADS[name].quality:
             ways = WAYS if cuda else WAYS[:-1]
             parts += [("quality", way, ["quality", "--way", way]) for way in ways]
         for kind, key, command in parts:
@@ -631,8 +612,6 @@ def main() -> None:
             command.add_argument("--minutes", type=float, default=8.0)
             command.add_argument("--reserve", type=float, default=60.0, help="start nothing with fewer seconds left")
             command.add_argument("--label", default="", help="part of the file's name; default: the device")
-            command.add_argument("--no-quality", action="store_true")
-            command.add_argument("--only-quality", action="store_true")
         if name in ("engine", "quality"):
             command.add_argument("--workload", choices=list(WORKLOADS), required=True)
             command.add_argument("--result", type=Path, required=True)

@@ -131,7 +131,7 @@ def literal(problem: Problem) -> Step:
     return step
 
 
-def plain(problem: Problem, *, anchor: str = "last", float32: bool = False) -> Step:
+def plain(problem: Problem, *, float32: bool = False) -> Step:
     """Both optimisers and one step of the method in straightforward torch."""
     base, model, config, examples = problem.base, problem.student(), problem.config, problem.train.examples
     fused = True if base.device.type == "cuda" else None
@@ -141,7 +141,7 @@ def plain(problem: Problem, *, anchor: str = "last", float32: bool = False) -> S
     ]
     head, vocab = aligned_rows(model.head), model.vocab_size
     lengths = [len(example.ids) for example in examples]
-    pairs = [torch.from_numpy(example.pairs[anchor]) for example in examples]  # type: ignore[index]
+    pairs = [torch.from_numpy(example.pairs["last"]) for example in examples]
 
     def products(states: Tensor) -> Tensor:
         found = (states @ head.T)[..., :vocab]

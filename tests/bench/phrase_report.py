@@ -16,7 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
-from bench_parts import fill_page, table_of, told_speed
+from bench_parts import fill_page, table_of, told_interval, told_speed
 from phrase_tokenizers import FORMS
 
 from vocabx_utils import files
@@ -93,8 +93,8 @@ def learned_table(rows: list[dict[str, Any]]) -> str:
             f"{r['new_share']:.1%}",
             f"{r['kl_identical']:.4f}",
             f"{r['kl_last']:.3f}",
-            _interval([r["cuts"]["inside"][key] for key in ("kl", "kl_low", "kl_high")], 2) if "cuts" in r else "",
-            _interval(r["bpb_difference"], 3),
+            told_interval((r["cuts"]["inside"][k] for k in ("kl", "kl_low", "kl_high")), ".2f") if "cuts" in r else "",
+            told_interval(r["bpb_difference"], ".3f"),
             told_speed(r),
         ]
         for r in rows
@@ -126,7 +126,7 @@ def answers_table(rows: list[dict[str, Any]]) -> str:
             r["benchmark"],
             "yes" if r["healed"] else "no",
             f"{r['passed']} of {r['answers']}",
-            _interval([100 * r[key] for key in ("pass_at_1", "low", "high")], 1) + " %",
+            told_interval((100 * r[key] for key in ("pass_at_1", "low", "high")), ".1f") + " %",
             str(r["cut_off"]),
             f"{r['tokens_per_answer']:.0f}",
             str(r["failures"].get("syntax", 0)),
@@ -135,11 +135,6 @@ def answers_table(rows: list[dict[str, Any]]) -> str:
         for r in rows
     ]
     return table_of(header, lines)
-
-
-def _interval(values: list[float], digits: int) -> str:
-    middle, low, high = (f"{value:.{digits}f}" for value in values)
-    return f"{middle} [{low}, {high}]"
 
 
 def write(results: Path, docs: Path, told: int = 800) -> None:

@@ -42,6 +42,8 @@ from vocabx_utils.vocabulary.tokens import Extension, Proposal
 from vocabx_utils.vocabulary.wordtable import count_words
 
 PACKAGES = ("scipy", "pandas", "sklearn", "matplotlib", "numpy", "seaborn")
+MAX_BYTES = 3_000_000  # of each half
+LONGEST = 30_000  # characters kept of a file, so that no few large ones fill a half
 FORMS: tuple[PhraseForm, ...] = ("patterns", "literal")
 STRATEGIES: dict[str, dict[str, Any]] = {
     "merges": {},
@@ -66,18 +68,14 @@ def python_files() -> list[Path]:
     return found
 
 
-def halves(paths: Iterable[Path], max_bytes: int, longest: int = 30_000) -> tuple[list[str], list[str]]:
-    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents.
-
-    Args:
-        longest: characters kept of a file, so that no few large ones fill a half.
-    """
-    texts = {p.read_text(encoding="utf-8", errors="replace")[:longest] for p in paths}
+def halves(paths: Iterable[Path]) -> tuple[list[str], list[str]]:
+    """Texts to choose on and texts to measure on, by file, in an order that only depends on the contents."""
+    texts = {p.read_text(encoding="utf-8", errors="replace")[:LONGEST] for p in paths}
     ordered = sorted((t for t in texts if t.strip()), key=lambda t: sha256(t.encode()).digest())
     both: tuple[list[str], list[str]] = ([], [])
     sizes = [0, 0]
     for k, text in enumerate(ordered):
-        if sizes[k % 2] < max_bytes:
+        if sizes[k % 2] < MAX_BYTES:
             both[k % 2].append(text)
             sizes[k % 2] += len(text.encode())
     return both
@@ -127,12 +125,12 @@ def further_checks(extension: Extension, texts: Sequence[str]) -> dict[str, Any]
     }
 
 
-def encoding_seconds(named: dict[str, Any], texts: Sequence[str], n_bytes: int, repeats: int = 3) -> dict[str, float]:
-    """Median seconds to encode so many bytes, the tokenizers taking turns."""
+def encoding_seconds(named: dict[str, Any], texts: Sequence[str], n_bytes: int) -> dict[str, float]:
+    """Median seconds of three times to encode so many bytes, the tokenizers taking turns."""
     size = sum(len(t.encode()) for t in texts)
     corpus = (list(texts) * (n_bytes // max(size, 1) + 1))[: max(1, round(len(texts) * n_bytes / max(size, 1)))]
     seconds: dict[str, list[float]] = {name: [] for name in named}
-    for _ in range(repeats):
+    for _ in range(3):
         for name, tokenizer in named.items():
             begun = time.perf_counter()
             for _ in encode_each(tokenizer, corpus):
@@ -194,7 +192,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-python", action="store_true", help="leave the installed packages out")
     parser.add_argument("--sizes", type=int, nargs="+", default=[200, 800, 3200])
     parser.add_argument("--ways-at", type=int, default=800, help="size at which both ways are compared")
-    parser.add_argument("--max-bytes", type=int, default=3_000_000, help="of each half")
     parser.add_argument("--speed-bytes", type=int, default=10_000_000)
     parser.add_argument("--out", type=Path, default=project_root() / "results/phrases/tokenizers.json")
     chosen = parser.parse_args(arguments)
@@ -212,13 +209,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "date": date.today().isoformat(),
         "min_count": 4,
         "min_files": 2,
-        "max_bytes_of_a_half": chosen.max_bytes,
+        "max_bytes_of_a_half": MAX_BYTES,
     }
     content["versions"] = installed_versions(("tokenizers", "transformers", "numpy", *PACKAGES[:4]))
     for tokenizer_name, place in tokenizers.items():
         tokenizer = load_tokenizer(place)
         for corpus_name, paths in corpora.items():
-            both = halves(paths, chosen.max_bytes)
+            both = halves(paths)
             place_of = {"tokenizer": tokenizer_name, "corpus": corpus_name}
             here = [r for r in content["rows"] if place_of.items() <= r.items()]
             done = {(r["strategy"], r["n"]) for r in here}

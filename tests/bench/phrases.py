@@ -32,7 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import facts, rows_of, synchronise, while_time_lasts
+from bench_parts import (
+    facts,
+    known_lines,
+    label_of,
+    phase1_training,
+    records_of,
+    rows_of,
+    synchronise,
+    unextended,
+    while_time_lasts,
+)
 from domain_texts import KINDS, documents, read_texts, split_texts
 from safetensors.torch import load_file, save_file
 
@@ -52,7 +62,7 @@ from vocabx_utils.training.fusing import fuse
 from vocabx_utils.training.in_memory import fine_tune
 from vocabx_utils.training.loss_model import peak_bytes, reset_peak
 from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import Phase1Data, prepare
 from vocabx_utils.training.prompt_cuts import choose_cuts, list_cuts, measure_cuts, summarize_cuts
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.encoding import encode_all
@@ -63,6 +73,7 @@ from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "phrases", "both", "literal", "unbroken")
 DOCSTRING = re.compile(r"""\s*(\"{3}|'{3}|>>>)""")
+RATE = 1e-3  # where a run names no other
 _BYTES = {"tokenizer": 5_000_000, "train": 12_000_000, "validation": 1_500_000}
 
 
@@ -121,12 +132,12 @@ class Run:
     dropout: float
 
 
-def parse_run(name: str, rate: float) -> Run:
+def parse_run(name: str) -> Run:
     """Read `<strategy>:<N>:<objective>[:<rate>[:<rate of the head>[:<dropout>]]]`."""
     strategy, n, objective, *numbers = name.split(":")
     known = [float(number) for number in numbers] + [0.0] * 3
     parse_variant(f"mean_{objective}")
-    return Run(name, strategy, int(n), objective, known[0] or rate, known[1], known[2])
+    return Run(name, strategy, int(n), objective, known[0] or RATE, known[1], known[2])
 
 
 class Bench:
@@ -139,7 +150,7 @@ class Bench:
             fuse(self.base.model)
         self.texts = files.read_json(options.data / "texts.json")
         self.kind = self.texts["kind"]
-        self.label = options.label or Path(options.model).name.removesuffix(".gguf")
+        self.label = label_of(options.label, options.model)
         self.path = options.out / f"{self.label}-{self.kind}.jsonl"
         self.train = self.texts["train"][: options.documents]
         self.validation = self.texts["validation"][: options.validation]
@@ -153,7 +164,7 @@ class Bench:
         more = {"phrase_dropout": run.dropout, "head_learning_rate": run.head_rate}
         return Phase1Config.from_params(
             variants=[f"mean_{run.objective}"], learning_rate=run.rate, epochs=options.epochs, window=0,
-            batch_size=options.batch, token_budget=options.token_budget, max_length=1024, head_init=options.head_init,
+            batch_size=options.batch, token_budget=options.token_budget, max_length=1024, head_init="mean",
             require_improvement=False, compile_blocks="off", seed=options.seed,
             **{name: value for name, value in more.items() if value},
         )  # fmt: skip
@@ -172,16 +183,13 @@ class Bench:
         began = time.perf_counter()
         extension, data = self.data(run)
         prepared = time.perf_counter() - began
-        config, recipe = self.config(run), parse_variant(f"mean_{run.objective}")
-        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
+        training = phase1_training(f"mean_{run.objective}", self.base, extension, data, self.config(run))
         reset_peak()
-        records = [event.record for event in training.run() if getattr(event, "record", None) is not None]
-        return extension, data, student, records, prepared
+        return extension, data, training.student, records_of(training), prepared
 
     def measure(self, name: str) -> dict[str, Any]:
         """Train and measure one run."""
-        run = parse_run(name, self.options.rate)
+        run = parse_run(name)
         extension, data, student, records, prepared = self.rows(run)
         last = records[-1]
         sizes, counted = self.sizes(), self.counted(extension.original, extension.extended)
@@ -219,7 +227,7 @@ class Bench:
 
     def start(self, name: str) -> Start:
         """The model with the rows of a run: those that `measure --keep` left, or trained now."""
-        run = parse_run(name, self.options.rate)
+        run = parse_run(name)
         extension = load_extension(self.options.data / "extensions" / f"{run.strategy}-{run.n}")
         if self.options.keep and (path := self._kept(name)).exists():
             kept = load_file(path, device=str(self.base.device))
@@ -312,7 +320,7 @@ def measure(options: argparse.Namespace) -> None:
     """Measure the runs that are not there yet, while time is left."""
     bench = Bench(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = files.read_jsonl(bench.path) if bench.path.exists() else []
+    rows = known_lines(bench.path)
     of_these = {(options.epochs, len(bench.train)), (0, len(bench.train))}  # `untrained` has no epochs
     done = {row["run"] for row in rows if (row["epochs"], row.get("train_documents")) in of_these}
     left = [run for run in options.runs if run not in done]
@@ -331,8 +339,7 @@ def answers(options: argparse.Namespace) -> None:
     problems = [p for name in ("humaneval", "mbpp") for p in load_benchmark(name, limit=options.limit)]
     pairs = files.read_jsonl(options.data / "pairs.jsonl")
     tuned_on = [corpus.render(corpus.Pair(**pair), "thesis", base.tokenizer) for pair in pairs]
-    none = range(base.vocab_size, base.vocab_size)
-    starts = {"base": Start(base.model, base.tokenizer, none, base)}
+    starts = {"base": unextended(base)}
     for name in options.runs:
         starts[name.replace(":", "_")] = bench.start(name)
     bench.known = None
@@ -406,11 +413,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--data", type=Path, required=True, help="folder that prepare made")
         command.add_argument("--label", help="name of the model in the results")
         command.add_argument("--runs", nargs="+", default=["both:800:kl_last"])
-        command.add_argument("--rate", type=float, default=1e-3)
         command.add_argument("--epochs", type=int, default=2)
         command.add_argument("--batch", type=int, default=16, help="documents in a step")
         command.add_argument("--token-budget", type=int, default=16_384)
-        command.add_argument("--head-init", default="mean")
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--minutes", type=float, default=9.0, help="start nothing that would end later")
         command.add_argument("--keep", type=Path, help="folder for trained rows, which `answers` then finds")

@@ -14,6 +14,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from bench_parts import label_of
+
 from vocabx_utils import corpus
 from vocabx_utils.models import load_tokenizer
 from vocabx_utils.vocabulary.extend import add_tokens
@@ -22,11 +24,9 @@ from vocabx_utils.vocabulary.proposals import select_tokens
 HEADERS = ("linux", "asm-generic", "x86_64-linux-gnu", "sound", "rdma", "drm", "mtd", "scsi", "video", "misc")
 
 
-def python_pairs() -> list[corpus.Pair]:
-    return corpus.pairs_from_packages(max_chars=1200)
-
-
-def header_pairs(root: Path) -> list[corpus.Pair]:
+def header_pairs() -> list[corpus.Pair]:
+    """Parts of the C headers of the folders that most systems have."""
+    root = Path("/usr/include")
     pairs: list[corpus.Pair] = []
     for name in HEADERS:
         if (root / name).is_dir():
@@ -45,22 +45,18 @@ def write(path: Path, splits: dict[str, list[corpus.Pair]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--corpora", nargs="+", default=["python", "headers"], choices=["python", "headers"])
     parser.add_argument("--train", type=int, default=3000)
     parser.add_argument("--validation", type=int, default=1000)
-    parser.add_argument("--tokenizer-pairs", type=int, default=1000)
-    parser.add_argument("--headers-root", type=Path, default=Path("/usr/include"))
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", help="base model whose tokenizer is extended here; needs no weights")
     parser.add_argument("--label", help="name of the model in file names; the same as in anchors.py")
     parser.add_argument("--n", type=int, nargs="+", default=[100, 400, 800, 1600])
     parser.add_argument("--strategy", choices=["added", "merges"], default="added")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    sizes = {"tokenizer": args.tokenizer_pairs, "train": args.train, "validation": args.validation}
-    for name in args.corpora:
-        pairs = python_pairs() if name == "python" else header_pairs(args.headers_root)
-        splits = corpus.split_pairs(pairs, sizes, args.seed)
+    sizes = {"tokenizer": 1000, "train": args.train, "validation": args.validation}
+    corpora = {"python": corpus.pairs_from_packages(max_chars=1200), "headers": header_pairs()}
+    for name, pairs in corpora.items():
+        splits = corpus.split_pairs(pairs, sizes)
         write(args.out / f"{name}.jsonl.gz", splits)
         if args.tokenizer:
             tokenizer = load_tokenizer(args.tokenizer)
@@ -69,7 +65,7 @@ def main() -> None:
             proposals = select_tokens(texts, tokenizer, max(args.n), strategy=args.strategy)
             for n in args.n:
                 extension = add_tokens(tokenizer, proposals[:n], args.strategy)
-                label = args.label or Path(args.tokenizer).name.removesuffix(".gguf")
+                label = label_of(args.label, args.tokenizer)
                 extension.save(args.out / "extensions" / f"{label}-{name}-{args.strategy}-{n}")
                 print("extension", name, args.strategy, n, "->", extension.N)
 

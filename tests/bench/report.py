@@ -18,7 +18,7 @@ import large
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from bench_parts import SHAPES, fill_page, ratio, table_of
+from bench_parts import NOTHING, SHAPES, fill_page, layer_weights, ratio, table_of
 from large import RANK
 from phase1 import WAYS, WORKLOADS
 
@@ -49,7 +49,6 @@ COLUMNS = {  # of the table of phase 1, with what each is divided by and the dig
     "busy_host_ratio": ("with a busy host", 1, 2),
 }
 LARGE, LARGE_TOKENS = SHAPES["llama-3-70b"], 8192
-MISSING = "not measured"
 GIB = 1 << 30
 
 
@@ -74,7 +73,7 @@ def phase1_table(results: dict[str, dict[str, Any]]) -> str:
                 if row["tokens_per_s"][blocks]["ours"] is not None:
                     lines.append(_phase1_line(name, row, blocks))
         if not rows:
-            lines.append(f"| {name} | {MISSING} |" + " |" * (len(heads) - 2))
+            lines.append(f"| {name} | {NOTHING} |" + " |" * (len(heads) - 2))
     return "\n".join(lines)
 
 
@@ -108,7 +107,7 @@ def parts_table(details: dict[str, dict[str, Any]]) -> str:
             shown = [_number(first.get("seconds"), 1), _number(first.get("kl_identical"), 4), *reached]
             lines.append(f"| {name} | {row['device']} | " + " | ".join(shown) + " |")
         if not rows:
-            lines.append(f"| {name} | {MISSING} | | | | | | |")
+            lines.append(f"| {name} | {NOTHING} | | | | | | |")
     return "\n".join(lines)
 
 
@@ -124,12 +123,12 @@ def teacher_table(results: dict[str, dict[str, Any]]) -> str:
             cells += [_number(row["texts"], 0), _number(row["milliseconds"], 1), _number(row["share"], 2)]
             parts = row.get("kernels", {})
             lines.append([*cells, *(_number(parts[kind], 1) if kind in parts else "" for kind in kinds)])
-    return table_of(heads, lines) if lines else MISSING
+    return table_of(heads, lines) if lines else NOTHING
 
 
 def _reached(row: dict[str, Any] | None) -> str:
     if not row or "error" in row:
-        return MISSING
+        return NOTHING
     if row["reached_seconds"] is None:
         return f"not within {row['seconds']:.1f} (KL {row['kl_identical']:.4f})"
     return f"{row['reached_seconds']:.1f}"
@@ -156,7 +155,7 @@ def finetune_table(results: dict[str, dict[str, Any]]) -> str:
                 peak = _number(row["peak_bytes"] / GIB, 1)
                 lines.append(f"| {shape} | {stage} | {device} | {fused} | " + " | ".join([*numbers, peak]) + " |")
             if not rows:
-                lines.append(f"| {shape} | {stage} | {MISSING} | | | {_goal(goal, False)} | |")
+                lines.append(f"| {shape} | {stage} | {NOTHING} | | | {_goal(goal, False)} | |")
     return "\n".join(lines)
 
 
@@ -164,7 +163,7 @@ def scaling_table(results: dict[str, dict[str, Any]]) -> str:
     """Tokens per second by number of cards at the same global step."""
     rows = [(part, row) for found in results.values() for part, row in found.items()]
     if not rows:
-        return f"Two cards against one: {MISSING} (to reach: 1.8 times)."
+        return f"Two cards against one: {NOTHING} (to reach: 1.8 times)."
     lines = [
         "| part | device | tokens of a step | of a pass | tokens/s by processes | speed-up |",
         "|---|---|---|---|---|---|",
@@ -180,7 +179,7 @@ def scaling_table(results: dict[str, dict[str, Any]]) -> str:
 def head_table(results: dict[str, dict[str, Any]]) -> str:
     """What an odd number of columns costs the products with the head."""
     if not results:
-        return f"Odd and even vocabularies: {MISSING}."
+        return f"Odd and even vocabularies: {NOTHING}."
     lines = [
         "| device | columns of the logits | three products, µs a position | fused passes, µs a position |",
         "|---|---|---|---|",
@@ -205,7 +204,7 @@ def _choices(results: dict[str, dict[str, Any]]) -> list[str]:
 def quick_table(path: Path) -> str:
     """Wall and CPU seconds of notebooks, before and after."""
     if not path.exists():
-        return f"Notebooks before and after: {MISSING}."
+        return f"Notebooks before and after: {NOTHING}."
     lines = [
         "| notebook | wall s before | after | share | CPU s before | after | share | peak MiB before | after |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -223,7 +222,7 @@ def quick_table(path: Path) -> str:
 def quick_run_sentence(path: Path) -> str:
     """Minutes of the whole series in the run whose times README has."""
     if not path.exists():
-        return f"The whole series: {MISSING}."
+        return f"The whole series: {NOTHING}."
     minutes = sum(run["seconds"] for run in files.read_json(path).values()) / 60
     return (
         f"The whole series took {minutes:.1f} minutes in the run whose times README has (`results/bench/{path.name}`)."
@@ -233,7 +232,7 @@ def quick_run_sentence(path: Path) -> str:
 def make_test_table(path: Path) -> str:
     """Minutes of `make test` by part, with minutes of the processor in brackets, a line for each state of the tests."""
     if not path.exists():
-        return f"`make test`: {MISSING}."
+        return f"`make test`: {NOTHING}."
     jobs = ("unit tests", "03_phase1_training", "04_fine_tuning", "05_benchmark_evaluation")
     lines = []
     for label, row in files.read_json(path).items():
@@ -248,7 +247,7 @@ def make_test_table(path: Path) -> str:
 def cpu_products_table(path: Path) -> str:
     """A pass of the blocks with products in bfloat16, beside float32."""
     if not path.exists():
-        return MISSING
+        return NOTHING
     content = files.read_json(path)
     header = ["products", "seconds", "of float32", "hidden states off", "gradient of the inputs off"]
     lines = [
@@ -277,14 +276,8 @@ def arithmetic_table(length: dict[str, int]) -> str:
 
 def sizes(shape: dict[str, Any], tokens: int) -> tuple[float, float, float]:
     """P, H and A of the FLOP formula from a shape."""
-    width, heads = shape["hidden_size"], shape["num_attention_heads"]
-    kv = shape["num_key_value_heads"] / heads
-    layer = width * width * (2 + 2 * kv) + 3 * width * shape["intermediate_size"]
-    return (
-        layer * shape["num_hidden_layers"],
-        width * shape["vocab_size"],
-        2 * tokens * shape["num_hidden_layers"] * width,
-    )
+    width, layers = shape["hidden_size"], shape["num_hidden_layers"]
+    return layer_weights(shape) * layers, width * shape["vocab_size"], 2 * tokens * layers * width
 
 
 def large_table(cards: tuple[int, ...] = (2, 4, 8, 16)) -> str:
@@ -324,9 +317,9 @@ def large_measured(results: dict[str, dict[str, Any]]) -> str:
         if "4bit" in found.get("quantised", {}):
             fewer.append(_quantised_table(found["quantised"]))
     if len(lines) == 2:
-        lines.append(f"| phase1, lora | llama-3-70b | {MISSING} |" + " |" * 9)
-    return "\n\n".join(["\n".join(lines), *(loads or [f"Loading into shards: {MISSING}."]),
-                        *(fewer or [f"A 4-bit base: {MISSING}."])])  # fmt: skip
+        lines.append(f"| phase1, lora | llama-3-70b | {NOTHING} |" + " |" * 9)
+    return "\n\n".join(["\n".join(lines), *(loads or [f"Loading into shards: {NOTHING}."]),
+                        *(fewer or [f"A 4-bit base: {NOTHING}."])])  # fmt: skip
 
 
 def _large_line(part: str, row: dict[str, Any], goal: float | None) -> str:
@@ -470,7 +463,7 @@ def memory_figure(details: dict[str, dict[str, Any]], folder: Path, positions: i
 
 
 def _number(value: float | None, digits: int) -> str:
-    return MISSING if value is None else f"{value:,.{digits}f}"
+    return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
 def _goal(goal: float | None, lower: bool) -> str:
@@ -507,7 +500,7 @@ def write(results: Path, docs: Path) -> None:
         "quick-run": quick_run_sentence(results / "quick-run.json"),
         "make-test": make_test_table(results / "make-test.json"),
         "cpu-products": cpu_products_table(results / "cpu-products.json"),
-        "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {MISSING}.",
+        "cost": f"![{cost}](figures/cost.svg)" if cost else f"Cost against tokens: {NOTHING}.",
         "memory": f"![{memory}](figures/memory.svg)",
     }
     fill_page(docs / "performance.md", parts)

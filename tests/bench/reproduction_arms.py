@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench_parts import known_json
 from recipe_runs import Run
 from recipe_runs import parse_run as parse_recipe
 
-from vocabx_utils import files
 from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.training.batches import Step, plan_epoch
 from vocabx_utils.training.examples import ExampleSet
@@ -69,8 +69,7 @@ class Settings:
     @classmethod
     def read(cls, folder: Path, changes: Sequence[str] = ()) -> Settings:
         """Read FOLDER/settings.json where it is there, and apply changes such as `lora_rate=1e-4`."""
-        path = folder / "settings.json"
-        known = files.read_json(path)["settings"] if path.exists() else {}
+        known = known_json(folder / "settings.json").get("settings", {})
         types: dict[str, Any] = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         for change in changes:
             name, _, value = change.partition("=")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_parts import known_lines
 from reproduction_contrasts import Outcomes, judge_contrasts, subset_of
 from reproduction_described import describe
 from reproduction_report import write_page
-from reproduction_run import known_lines as lines
 from reproduction_score import total_of, write_tables
 
 from vocabx_utils import claims, files, measured
@@ -34,12 +34,13 @@ def judge(options: argparse.Namespace) -> None:
             "contrasts.json is missing: reproduction.py contrasts, and commit it, before results are opened"
         )
     write_tables(results)
-    verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
-    outcomes, content = Outcomes(lines(results / "bits.jsonl"), verdicts), files.read_json(results / "contrasts.json")
+    verdicts = [row for row in known_lines(results / "verdicts.jsonl") if row["arm"]]
+    outcomes = Outcomes(known_lines(results / "bits.jsonl"), verdicts)
+    content = files.read_json(results / "contrasts.json")
     found = judge_contrasts(content, outcomes, subset_of(results))
     told = [verdict.to_dict() for verdict in judge_claims(results, verdicts, options.stored)]
     files.write_json(results / "verdict.json", {"contrasts": found, "claims": told})
-    described = describe(content, outcomes, lines(results / "observed.jsonl"), subset_of(results))
+    described = describe(content, outcomes, known_lines(results / "observed.jsonl"), subset_of(results))
     files.write_json(results / "described.json", described)
     for name, row in found.items():
         print(name, row["bpb"], row["pass"])
@@ -50,7 +51,7 @@ def judge(options: argparse.Namespace) -> None:
 
 def judge_claims(results: Path, verdicts: Rows, stored: Path) -> list[Verdict]:
     """Apply each claim's rule to what was measured here, beside what `stored` holds of phase 1."""
-    metrics = lines(results / "metrics.jsonl")
+    metrics = known_lines(results / "metrics.jsonl")
     return sorted(
         [
             *_of_phase1(results, stored),
@@ -68,7 +69,7 @@ def _of_phase1(results: Path, stored: Path) -> list[Verdict]:
     settings |= {title: rows for title, rows in measured.by_setting(older).items() if "N =" not in title}
     curves = {title: {name: row["curve"] for name, row in found.items()} for title, found in settings.items()}
     last = {title: {name: [row] for name, row in found.items()} for title, found in settings.items()}
-    own = [row for path in sorted((results / "phase1" / "s0").glob("*.jsonl")) for row in files.read_jsonl(path)]
+    own = measured.read_bench(results / "phase1" / "s0")
     sweeps = measured.sweep(own) | measured.sweep(older) if own else {}
     judged = (claims.judge_c1, claims.judge_c2, claims.judge_c3)
     return [*(rule(curves) for rule in judged), claims.judge_c7(last), claims.judge_c12(sweeps), claims.judge_c17(last)]
@@ -78,15 +79,14 @@ def _seeded(results: Path) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Settings of this run, one a seed: the rules average what shares model and corpus."""
     found = {}
     for folder in sorted((results / "phase1").glob("s*")):
-        rows = [row for path in sorted(folder.glob("*.jsonl")) for row in files.read_jsonl(path)]
-        for title, variants in measured.by_setting(rows).items():
+        for title, variants in measured.by_setting(measured.read_bench(folder)).items():
             if "N =" not in title:
                 found[f"{title}, seed {folder.name[1:]}"] = dict(variants)
     return found
 
 
 def _of_rows(results: Path) -> list[Verdict]:
-    rows = [row for row in lines(results / "causal.jsonl") if row["seed"] == 0]
+    rows = [row for row in known_lines(results / "causal.jsonl") if row["seed"] == 0]
     ends = {row["variant"]: (row["cosines"]["start"], row["cosines"]["end"]) for row in rows}
     sums = {row["variant"]: tuple(np.array(row["sums"][at]) for at in ("start", "few", "end")) for row in rows}
     verdicts = [claims.judge_c4(ends, "tokens"), claims.judge_c5(ends)]
@@ -94,7 +94,7 @@ def _of_rows(results: Path) -> list[Verdict]:
 
 
 def _of_tuning(results: Path) -> list[Verdict]:
-    found = {row["arm"]: row for row in lines(results / "observed.jsonl") if row["seed"] == 0}
+    found = {row["arm"]: row for row in known_lines(results / "observed.jsonl") if row["seed"] == 0}
     names = dict(tuned="mean_kl_last_a_lora", without_a="mean_kl_last_lora", full="mean_kl_last_a_full")
     return list(claims.judge_tuned(found, **names))
 

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_parts import known_lines, read_sets, read_splits, write_sets
 
 from vocabx_utils import corpus, files, models
 from vocabx_utils.corpus import Pair, Rendered
@@ -46,7 +47,7 @@ from vocabx_utils.evaluation.benchmarks import BENCHMARKS, Problem, load_benchma
 from vocabx_utils.evaluation.contamination import decontaminate
 from vocabx_utils.evaluation.kept import kept_problems
 from vocabx_utils.evaluation.likelihood import new_token_counts
-from vocabx_utils.training.forgetting import TextSet, forgetting_texts
+from vocabx_utils.training.forgetting import forgetting_texts
 from vocabx_utils.vocabulary.extend import add_tokens, extend_tokenizer
 from vocabx_utils.vocabulary.options import Strategy, TokenOptions
 from vocabx_utils.vocabulary.proposals import select_tokens
@@ -247,8 +248,7 @@ def prepare(options: argparse.Namespace) -> None:
     sys.path.append(str(options.packages)) if options.packages else None
     problems = {name: kept_problems(name) for name in options.benchmarks}
     every = [load_benchmark(name, **({"split": "all"} if name == "mbpp" else {})) for name in options.benchmarks]
-    sizes = {name: max(1, round(size * options.scale)) for name, size in SIZES.items()}
-    splits, told = read_pairs(PACKAGES, sizes, every)
+    splits, told = read_pairs(PACKAGES, SIZES, every)
     options.out.mkdir(parents=True, exist_ok=True)
     write_pairs(options.out, splits)
     print({name: (row["pairs"], row["dropped"]) for name, row in told.items()}, f"{_passed(began)}", flush=True)
@@ -264,7 +264,7 @@ def prepare(options: argparse.Namespace) -> None:
     with tarfile.open(options.out / "extensions.tar.xz", "w:xz", preset=9) as archive:
         archive.add(options.out / "extensions", "extensions")
     sets = forgetting_texts(texts["validation"], max_texts=200, max_chars=1200)
-    files.write_json(options.out / "forgetting.json", [{**vars(s), "texts": list(s.texts)} for s in sets])
+    write_sets(options.out / "forgetting.json", sets)
     for folder in (options.out, options.results):
         files.write_json(folder / "data.json", about)
     size = sum(p.stat().st_size for p in options.out.iterdir() if p.is_file())
@@ -287,12 +287,6 @@ def write_gz(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a compressed file of lines."""
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def read_gz(path: Path) -> list[dict[str, Any]]:
-    """Read a compressed file of lines."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
 
 
 def _facts(
@@ -334,17 +328,14 @@ class Data:
     def __init__(self, folder: Path, label: str = LABEL) -> None:
         self.folder, self.label = folder, label
         self.extensions = unpack(folder)
-        self.pairs: dict[str, list[Pair]] = {}
-        for row in read_gz(folder / "packages.jsonl.gz"):
-            self.pairs.setdefault(row.pop("split"), []).append(Pair(**row))
+        self.pairs = read_splits(folder / "packages.jsonl.gz")
         self.functions: dict[str, list[Function | None]] = {}
-        for row in read_gz(folder / "functions.jsonl.gz"):
+        for row in files.read_jsonl(folder / "functions.jsonl.gz"):
             self.functions.setdefault(row.pop("split"), []).append(Function(**row) if row else None)
         self.own: dict[str, dict[int, str]] = {"train": {}, "validation": {}}
-        for row in read_gz(folder / OWN) if (folder / OWN).exists() else []:
+        for row in known_lines(folder / OWN):
             self.own[row["split"]][row["pair"]] = row["body"]
-        sets = files.read_json(folder / "forgetting.json")
-        self.sets = tuple(TextSet(s["name"], tuple(s["texts"]), s["source"]) for s in sets)
+        self.sets = read_sets(folder / "forgetting.json")
 
     def extension(self, name: str) -> Extension:
         """Load an extension, such as `merges-800`."""
@@ -374,4 +365,3 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--benchmarks", nargs="+", default=list(BENCHMARKS), choices=BENCHMARKS)
     command.add_argument("--n", type=int, nargs="+", default=[100, 400, 800, 1600])
     command.add_argument("--phrases", type=int, default=N, help="tokens by strategy phrases, 0 for none")
-    command.add_argument("--scale", type=float, default=1.0, help="share of the sizes, for a trial")

@@ -15,6 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from bench_parts import NOTHING, told_interval
 from reproduction_contrasts import DRAWS, Outcomes, limits_of
 from reproduction_run import BENCHMARKS
 
@@ -113,6 +114,12 @@ def _elsewhere(observed: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any
     }  # fmt: skip
 
 
+def bits_over_all(benchmarks: Mapping[str, Mapping[str, Any]]) -> float:
+    """Bits per byte of all benchmarks of a line of bits.jsonl together."""
+    bits, sizes = (sum(sum(found[key]) for found in benchmarks.values()) for key in ("bits", "bytes"))
+    return float(bits / sizes)
+
+
 # --- told -----------------------------------------------------------------------------------------------------------
 
 
@@ -128,10 +135,14 @@ def difference_rows(found: Mapping[str, Any], outcome: str) -> list[list[str]]:
 def told(row: Mapping[str, Any] | None, outcome: str) -> str:
     """A difference with its limits: four digits of bits per byte, or points."""
     if row is None:
-        return "not measured"
-    scale, digits = (100, 1) if outcome == "pass" else (1, 4)
-    low, high = ("∞" if row[key] is None else f"{scale * row[key]:+.{digits}f}" for key in ("low", "high"))
-    return f"{scale * row['estimate']:+.{digits}f} [{low}, {high}]"
+        return NOTHING
+    return told_limits(row, 100, 1) if outcome == "pass" else told_limits(row, 1, 4)
+
+
+def told_limits(row: Mapping[str, Any], scale: float, digits: int) -> str:
+    """Tell what `limits_of` gave, times a scale."""
+    found = (row[key] for key in ("estimate", "low", "high"))
+    return told_interval((None if value is None else scale * value for value in found), f"+.{digits}f")
 
 
 def draw_differences(found: Mapping[str, Any]) -> Drawing:

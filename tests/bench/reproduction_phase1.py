@@ -18,17 +18,17 @@ from typing import Any
 import anchors
 import numpy as np
 import torch
-from bench_parts import facts, free, seconds_left
+from bench_parts import facts, free, known_lines, seconds_left, while_time_lasts
 from reproduction_arms import parse_arm, row_settings
 from reproduction_data import unpack
 from reproduction_run import Bench
-from reproduction_run import known_lines as lines
 
 from vocabx_utils import files
 from vocabx_utils.analysis.divergence import KLMeter, PairedText, windows
 from vocabx_utils.analysis.mechanisms import causal_sweep, row_statistics
 from vocabx_utils.analysis.similarity import cosine
 from vocabx_utils.claims.rows import FEW
+from vocabx_utils.measured import read_bench
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import new_student
 from vocabx_utils.vocabulary.alignment import align_texts
@@ -58,7 +58,7 @@ def phase1(options: argparse.Namespace) -> None:
             print(f"seed {seed} and what follows is left out: no time", flush=True)
             return
         out = options.results / "phase1" / f"s{seed}"
-        known = {row["name"] for path in out.glob("*.jsonl") for row in files.read_jsonl(path)}
+        known = {row["name"] for row in read_bench(out)}
         if not set(variants) - known:
             continue
         given: dict[str, Any] = {
@@ -66,7 +66,7 @@ def phase1(options: argparse.Namespace) -> None:
             "--out": out,
             "--strategy": "merges", "--n": options.n, "--seed": seed, "--minutes": left, "--train": options.pairs or 0,
             "--validation": min(1000, options.pairs or 1000), "--curve": min(200, options.pairs or 200),
-            "--epochs": options.epochs, "--rate": options.rate, "--token-budget": options.batch_tokens,
+            "--epochs": options.epochs, "--token-budget": options.batch_tokens,
             "--thesis-epochs": options.thesis_epochs[0], "--thesis-restart": options.thesis_epochs[1],
         }  # fmt: skip
         words = [str(part) for pair in given.items() for part in pair]
@@ -77,7 +77,7 @@ def phase1(options: argparse.Namespace) -> None:
 def causal(options: argparse.Namespace) -> None:
     """Test the rows of each variant and seed that is not there yet."""
     path = options.results / "causal.jsonl"
-    done = {(row["variant"], row["seed"]) for row in lines(path)}
+    done = {(row["variant"], row["seed"]) for row in known_lines(path)}
     left = [(name, seed) for seed in options.seeds for name in options.variants if (name, seed) not in done]
     if not left:
         return
@@ -89,13 +89,10 @@ def causal(options: argparse.Namespace) -> None:
     paired = (PairedText(tuple(a.original_ids), tuple(a.extended_ids), a.boundaries) for a in texts)
     cut = [w for text in paired for w in windows(text, extension.V, before=64, after=64, limit=1)][: options.windows]
     meter = KLMeter(bench.base, cut, extension.V, batch_size=32)
-    for name, seed in left:
-        if seconds_left(options.started, options.minutes) < 1.2 * bench.longest:
-            print(f"{name}, seed {seed}, and what follows is left out: no time", flush=True)
-            return
+    told = "{}, seed {}, and what follows is left out"
+    for name, seed in while_time_lasts(left, options, 1.2, lambda _, item: told.format(*item)):
         began = time.perf_counter()
         files.append_jsonl(path, _tested(bench, meter, name, seed) | facts())
-        bench.longest = max(bench.longest, time.perf_counter() - began)
         print(f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
@@ -142,5 +139,4 @@ def add_arguments(command: argparse.ArgumentParser, name: str) -> None:
     command.add_argument("--once", nargs="*", default=list(ONCE), help="variants that only the first seed gets")
     command.add_argument("--n", type=int, default=800, help="new tokens where a variant names no other number")
     command.add_argument("--epochs", type=int, default=4)
-    command.add_argument("--rate", type=float, default=2e-3)
     command.add_argument("--thesis-epochs", type=int, nargs=2, default=[8, 4], help="of both cycles")

@@ -14,10 +14,10 @@ import dataclasses
 import time
 from typing import Any
 
-from bench_parts import free, seconds_left
+from bench_parts import free, known_lines, while_time_lasts
 from reproduction_arms import Arm, Settings, parse_arm
 from reproduction_data import OWN, completion_prompt, completions, write_gz
-from reproduction_run import Bench, known_lines
+from reproduction_run import Bench
 
 from vocabx_utils import files
 from vocabx_utils.evaluation.decoding import generate
@@ -85,10 +85,7 @@ def pilot(options: argparse.Namespace) -> None:
     if not left:
         return
     bench = Bench(options)
-    for name in left:
-        if seconds_left(options.started, options.minutes) < 1.2 * bench.longest:
-            print(f"{name} and what follows is left out: no time", flush=True)
-            return
+    for name in while_time_lasts(left, options, 1.2, lambda _, name: f"{name} and what follows is left out"):
         began = time.perf_counter()
         arm, settings = pilot_settings(name, bench.settings)
         tuned, did = bench.tuned(arm, settings, 0)
@@ -102,7 +99,6 @@ def pilot(options: argparse.Namespace) -> None:
         row["settings"] = settings.tuning()
         row |= {"seconds": time.perf_counter() - began} | bench.facts()
         files.append_jsonl(options.results / "pilot.jsonl", row)
-        bench.longest = max(bench.longest, time.perf_counter() - began)
         told = {k: round(v, 4) for k, v in row["bpb"].items()}
         print(f"{name}: held out {row['held_out_bpb']:.4f}, {told}, {time.perf_counter() - began:.0f} s", flush=True)
         free()

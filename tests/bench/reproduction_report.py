@@ -8,39 +8,36 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from bench_parts import fill_page, table_of
+from bench_parts import NOTHING, fill_page, known_json, known_lines, table_of, told_interval
 from reproduction_arms import CORE
-from reproduction_described import NEW, OTHERS, difference_rows, draw_differences, told
+from reproduction_described import NEW, OTHERS, bits_over_all, difference_rows, draw_differences, told, told_limits
 from reproduction_run import BENCHMARKS
-from reproduction_run import known_lines as lines
 from reproduction_score import pilot_rates, pilot_table
 from reproduction_seen import empty_answers, seen
 
-from vocabx_utils import files
 from vocabx_utils.evaluation.failures import FAILURE_CLASSES
 from vocabx_utils.figures.theme import save_figure
 from vocabx_utils.intervals import word_of
 from vocabx_utils.statistics import wilson_interval
 
-NOTHING = "not measured"
 _ORDER = ("base", "base_lora", "base_a_lora")
 
 
 def write_page(results: Path, docs: Path) -> None:
     """Fill every part from what is there, and draw the differences of one seed."""
-    verdict, described = _read(results / "verdict.json"), _read(results / "described.json")
+    verdict, described = known_json(results / "verdict.json"), known_json(results / "described.json")
     contrasts = verdict.get("contrasts", {})
     parts = {
-        "status": status(results), "data": data_table(_read(results / "data.json")), "pilot": pilot_part(results),
+        "status": status(results), "data": data_table(known_json(results / "data.json")), "pilot": pilot_part(results),
         "arms": arms_table(results), "passed": passed_table(results), "lengths": lengths_table(results),
         "failures": failures_part(results), "empty": empty_answers(results, results.parent / "bench" / "answers.json"),
         "contrasts": contrasts_table(contrasts),
         "bits": differences_part(described, "bpb"), "points": differences_part(described, "pass"),
         "subset": subset_table(contrasts, described), "seen": seen(results, described),
         "figure": _figure(described, docs),
-        "detectable": detectable(_read(results / "contrasts.json")), "forgetting": forgetting(results, described),
-        "causal": causal_table(lines(results / "causal.jsonl")),
-        "shape": shape_table(_read(results / "thesis-shape.json")),
+        "detectable": detectable(known_json(results / "contrasts.json")), "forgetting": forgetting(results, described),
+        "causal": causal_table(known_lines(results / "causal.jsonl")),
+        "shape": shape_table(known_json(results / "thesis-shape.json")),
         "claims": claims_table(verdict.get("claims", [])), "minutes": minutes(results),
     }  # fmt: skip
     fill_page(docs / "reproduction.md", {name: part or NOTHING for name, part in parts.items()})
@@ -53,10 +50,6 @@ def _figure(described: Mapping[str, Any], docs: Path) -> str:
     save_figure(drawing.figure, "reproduction", drawing.alt, docs / "figures")
     plt.close(drawing.figure)
     return f"![{drawing.alt}](figures/reproduction.svg)"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return files.read_json(path) if path.exists() else {}
 
 
 def data_table(about: Mapping[str, Any]) -> str:
@@ -80,7 +73,7 @@ def data_table(about: Mapping[str, Any]) -> str:
 
 def pilot_part(results: Path) -> str:
     """Settings of LoRA that were tried."""
-    table = pilot_table(lines(results / "pilot.jsonl"), pilot_rates(lines(results / "verdicts.jsonl")))
+    table = pilot_table(known_lines(results / "pilot.jsonl"), pilot_rates(known_lines(results / "verdicts.jsonl")))
     names = [b for b in BENCHMARKS if any(b in row for row in table)]
     rows = [
         [
@@ -96,7 +89,7 @@ def pilot_part(results: Path) -> str:
 
 def status(results: Path) -> str:
     """Say which arms and seeds of the core are there, which are missing, and whether a contrast is decided."""
-    content, seen = _read(results / "contrasts.json"), lines(results / "metrics.jsonl")
+    content, seen = known_json(results / "contrasts.json"), known_lines(results / "metrics.jsonl")
     if not content or not seen:
         return ""
     wanted = range(content["seeds"])
@@ -110,7 +103,7 @@ def status(results: Path) -> str:
     arms = f"{sum(map(bool, have.values()))} of {len(have)} arms"
     read = f"Measured: {_seeds(map(str, there))} of {len(wanted)} seeds, {arms}."
     missing = "; ".join(f"{_seeds(left.split(', '))} of {', '.join(names)}" for left, names in lacking.items())
-    found = _read(results / "verdict.json").get("contrasts", {})
+    found = known_json(results / "verdict.json").get("contrasts", {})
     decided = [name for name, row in found.items() if row["bpb"] and row["bpb"]["decided"]]
     verdict = f"Decided: {', '.join(decided)}." if decided else "**None of the contrasts is decided.**"
     return f"{read} {f'Missing: {missing}. ' if missing else ''}{verdict}"
@@ -124,8 +117,9 @@ def _seeds(names: Iterable[str]) -> str:
 
 def arms_table(results: Path) -> str:
     """Mean over seeds of every arm: bits per byte by benchmark, of all their bytes together, and held out."""
-    metrics = lines(results / "metrics.jsonl")
-    over_all = {(row["arm"], row["seed"]): _over_all(row["benchmarks"]) for row in lines(results / "bits.jsonl")}
+    metrics = known_lines(results / "metrics.jsonl")
+    lines = known_lines(results / "bits.jsonl")
+    over_all = {(row["arm"], row["seed"]): bits_over_all(row["benchmarks"]) for row in lines}
     rows = []
     for name in _names(metrics):
         own = [row for row in metrics if row["arm"] == name]
@@ -135,10 +129,6 @@ def arms_table(results: Path) -> str:
     return table_of(["arm", "seeds", *BENCHMARKS, "all", "pairs held out"], rows) if rows else ""
 
 
-def _over_all(found: Mapping[str, Mapping[str, Any]]) -> float:
-    return sum(sum(row["bits"]) for row in found.values()) / sum(sum(row["bytes"]) for row in found.values())
-
-
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Arms, those without new tokens first."""
     return sorted({row["arm"] for row in rows}, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n))
@@ -146,7 +136,7 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def passed_table(results: Path) -> str:
     """Pass@1 of every arm: the mean over its seeds, with Wilson's interval where it has one."""
-    verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
+    verdicts = [row for row in known_lines(results / "verdicts.jsonl") if row["arm"]]
     rows = []
     for name in _names(verdicts):
         cells = []
@@ -172,7 +162,7 @@ def lengths_table(results: Path) -> str:
 
     How fast they came is told where the card was an arm's alone.
     """
-    answers = lines(results / "answers.jsonl")
+    answers = known_lines(results / "answers.jsonl")
     rows = []
     for name in _names(answers):
         own = [row for row in answers if row["arm"] == name]
@@ -195,7 +185,7 @@ def _speed(answers: Sequence[Mapping[str, Any]]) -> str:
 
 def failures_part(results: Path) -> str:
     """Share of all answers in each class of failures, with Wilson's interval where an arm has one seed."""
-    verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
+    verdicts = [row for row in known_lines(results / "verdicts.jsonl") if row["arm"]]
     kinds = [kind for kind in FAILURE_CLASSES if any(kind in row["failures"] for row in verdicts)]
     rows = []
     for name in _names(verdicts):
@@ -254,7 +244,7 @@ def detectable(content: Mapping[str, Any]) -> str:
 def forgetting(results: Path, described: Mapping[str, Any]) -> str:
     """Bits per byte elsewhere, mean over seeds, and of the seed that is described the change to the base model."""
     by_arm: dict[str, list[Mapping[str, float]]] = {}
-    metrics = lines(results / "metrics.jsonl")
+    metrics = known_lines(results / "metrics.jsonl")
     for row in metrics:
         by_arm.setdefault(row["arm"], []).append(row["bits_per_byte"])
     names = list(next(iter(by_arm.values()))[0]) if by_arm else []
@@ -312,7 +302,7 @@ def minutes(results: Path) -> str:
     parts = {"pilot": "pilot", "rows": "rows", "tuning and likelihood": "metrics", "answers": "answers"}
     rows = []
     for name, file in parts.items():
-        if found := lines(results / f"{file}.jsonl"):
+        if found := known_lines(results / f"{file}.jsonl"):
             seconds = sum(row["seconds"] / row.get("processes", 1) for row in found)
             rows.append([name, str(len(found)), f"{seconds / 60:.1f}"])
     return table_of(["part", "readings", "minutes"], rows) if rows else ""
@@ -325,8 +315,7 @@ def _told(row: Mapping[str, Any] | None, scale: float, digits: int) -> list[str]
     seeds = f"{len(row['seeds'])} seed{'s' if len(row['seeds']) > 1 else ''}"
     if not row["decided"]:
         return [f"{scale * row['estimate']:+.{digits}f}, {seeds}", "not decided"]
-    limits = ", ".join("∞" if row[k] is None else f"{scale * row[k]:+.{digits}f}" for k in ("low", "high"))
-    return [f"{scale * row['estimate']:+.{digits}f} [{limits}], {seeds}", f"{row['p_holm']:.3f}"]
+    return [f"{told_limits(row, scale, digits)}, {seeds}", f"{row['p_holm']:.3f}"]
 
 
 def _mean(values: Sequence[float], form: str) -> str:
@@ -334,4 +323,4 @@ def _mean(values: Sequence[float], form: str) -> str:
 
 
 def _share(values: Sequence[float] | None) -> str:
-    return f"{values[0]:.1%} [{values[1]:.1%}, {values[2]:.1%}]" if values else NOTHING
+    return told_interval(values, ".1%") if values else NOTHING

@@ -28,7 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import facts, free, rows_of, seconds_left
+from bench_parts import (
+    facts,
+    free,
+    known_lines,
+    phase1_training,
+    records_of,
+    refuse_others,
+    rows_of,
+    seconds_left,
+    unextended,
+)
 from reproduction_arms import Arm, Settings, arms_of, row_settings, tune, tuning_config
 from reproduction_data import Data, write_gz
 from safetensors.torch import load_file
@@ -44,7 +54,7 @@ from vocabx_utils.models import BaseModel, load_base_model
 from vocabx_utils.training.examples import ExampleSet, encode
 from vocabx_utils.training.forgetting import Snapshot
 from vocabx_utils.training.objectives import parse_variant
-from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student, prepare
+from vocabx_utils.training.phase1 import Phase1Data, new_student, prepare
 from vocabx_utils.training.starts import Start, from_rows
 from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension
@@ -70,7 +80,6 @@ class Bench:
         base = load_base_model(options.model)
         # as another release of transformers reads a GGUF file's tokenizer
         self.base: BaseModel = dataclasses.replace(base, tokenizer=extension.original)
-        self.longest = 0.0
 
     def extension(self, name: str) -> Extension:
         """An extension by name, loaded once."""
@@ -118,10 +127,9 @@ class Bench:
                 return {key: value.float() for key, value in load_file(folder / file).items()}, variant
         data = self.phase1_data(name, config)
         began = time.perf_counter()
-        student = new_student(recipe, self.base, extension.tokens, config, data.aligned, extension.spell)
-        training = Phase1Training(recipe, student, data, config)
-        records = [event.record for event in training.run() if event.record is not None]
-        kept = {key: value.bfloat16() for key, value in rows_of(student).items()}
+        training = phase1_training(variant, self.base, extension, data, config)
+        records = records_of(training)
+        kept = {key: value.bfloat16() for key, value in rows_of(training.student).items()}
         files.write_tensors(self.options.rows[0] / file, kept)
         told = {"start": arm.start, "extension": name, "seed": seed, "variant": variant, "metrics": records}
         told |= {"train_tokens": data.train.tokens, "seconds": round(time.perf_counter() - began, 1)}
@@ -136,8 +144,7 @@ class Bench:
     def start(self, arm: Arm, seed: int) -> Start:
         """An arm's model before it is tuned."""
         if arm.start == "base":
-            none = range(self.base.vocab_size, self.base.vocab_size)
-            return Start(self.base.model, self.base.tokenizer, none, self.base)
+            return unextended(self.base)
         rows, _ = self.rows(arm, seed)
         name = arm.extension(self.settings)
         assert name is not None
@@ -235,10 +242,6 @@ def place_of(arm: Arm, seed: int) -> str:
     return f"{arm.name}-s{seed}"
 
 
-def known_lines(path: Path) -> list[dict[str, Any]]:
-    return files.read_jsonl(path) if path.exists() else []
-
-
 # --- run ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,13 +253,13 @@ def run(options: argparse.Namespace) -> None:
     print(f"{len(left)} of {len(wanted)} arms and seeds to do", flush=True)
     if not left:
         return
-    refuse_others(options)
-    bench = Bench(options)
+    refuse_other_settings(options)
+    bench, longest = Bench(options), 0.0
     for place, (arm, seed) in enumerate(left):
-        if seconds_left(options.started, options.minutes) < 1.2 * bench.longest:
+        if seconds_left(options.started, options.minutes) < 1.2 * longest:
             print(f"{len(left) - place} are left out, from {arm.name}, seed {seed}, on: no time", flush=True)
             return
-        _run_arm(bench, arm, seed)
+        longest = max(longest, _run_arm(bench, arm, seed))
         free()
 
 
@@ -272,19 +275,14 @@ def missing(options: argparse.Namespace, arm: Arm, seed: int) -> list[str]:
     return ["metrics"] * (not done) + [b for b in options.answer if not (folder / f"{b}.jsonl.gz").exists()]
 
 
-def refuse_others(options: argparse.Namespace) -> None:
-    """One table holds one setting."""
-    here = Settings.read(options.results, options.set).tuning()
-    for row in known_lines(options.results / "metrics.jsonl"):
-        if row["settings"] != here:
-            odd = {k: (v, here.get(k)) for k, v in row["settings"].items() if here.get(k) != v}
-            raise SystemExit(
-                f"{options.results} holds {row['arm']} with other settings (there, here): {odd}; choose another "
-                "--results, or take these settings"
-            )
+def refuse_other_settings(options: argparse.Namespace) -> None:
+    """SystemExit where RESULTS holds an arm that was tuned in another way."""
+    path, here = options.results / "metrics.jsonl", Settings.read(options.results, options.set).tuning()
+    refuse_others(path, known_lines(path), here, "--results")
 
 
-def _run_arm(bench: Bench, arm: Arm, seed: int) -> None:
+def _run_arm(bench: Bench, arm: Arm, seed: int) -> float:
+    """Measure an arm; returns the seconds that it took before its answers, which look at the time themselves."""
     options, results, began = bench.options, bench.results, time.perf_counter()
     lacking, name = missing(options, arm, seed), place_of(arm, seed)
     tuned, done = bench.tuned(arm, bench.settings, seed)
@@ -312,13 +310,14 @@ def _run_arm(bench: Bench, arm: Arm, seed: int) -> None:
         files.append_jsonl(results / "metrics.jsonl", row)
         told = {k: round(v, 4) for k, v in row["bpb"].items()}
         print(f"{name}: {told}, held out {held_out['bpb']:.4f}, {row['steps']} steps, {row['seconds']} s", flush=True)
-    bench.longest = max(bench.longest, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
     for benchmark in (b for b in options.answer if b in lacking):
         found = bench.answers(tuned, name, benchmark, results / "answers" / name)
         if found is not None:
             more = {"tuned_again": again, "bpb_of_humaneval": bits.get("humaneval", {}).get("bpb")}
             files.append_jsonl(results / "answers.jsonl", about | found | more | bench.facts())
             print(f"{name}: {found}", flush=True)
+    return seconds
 
 
 def add_arguments(command: argparse.ArgumentParser, arms: Iterable[str]) -> None:

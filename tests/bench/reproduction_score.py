@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from bench_parts import known_json, known_lines
 from reproduction_arms import Settings
-from reproduction_data import read_gz
 from reproduction_pilot import folder_of, pilot_settings
 from reproduction_run import BENCHMARKS
-from reproduction_run import known_lines as lines
 
 from vocabx_utils import files
 from vocabx_utils.evaluation.execution import execute
@@ -42,7 +41,7 @@ _MOST_LOST = 0.03  # pass rate that LoRA may cost on each benchmark of the pilot
 def score(options: argparse.Namespace) -> None:
     """Execute what was not executed yet, benchmark by benchmark, and write the tables."""
     path = options.results / "verdicts.jsonl"
-    done = {(row["place"], row["benchmark"]) for row in lines(path)}
+    done = {(row["place"], row["benchmark"]) for row in known_lines(path)}
     order = [*(name for name in BENCHMARKS if name in options.benchmarks)]
     folders = sorted(p for p in (options.results / "answers").glob("**/*.jsonl.gz"))
     for file in sorted(folders, key=lambda p: (order.index(_of(p)) if _of(p) in order else 9, str(p))):
@@ -60,7 +59,7 @@ def _of(path: Path) -> str:
 
 
 def _executed(file: Path, place: str, benchmark: str, options: argparse.Namespace) -> dict[str, Any]:
-    rows = read_gz(file)
+    rows = files.read_jsonl(file)
     answered = {row["task_id"] for row in rows}
     problems = [problem for problem in kept_problems(benchmark) if problem.task_id in answered]
     target = options.work / place / f"{benchmark}.jsonl"
@@ -93,8 +92,8 @@ def total_of(benchmark: str) -> int:
 
 def write_tables(results: Path) -> None:
     """Write table.csv and failures.csv from the lines that are there."""
-    verdicts = [row for row in lines(results / "verdicts.jsonl") if row["arm"]]
-    metrics = {(row["arm"], row["seed"]): row for row in lines(results / "metrics.jsonl")}
+    verdicts = [row for row in known_lines(results / "verdicts.jsonl") if row["arm"]]
+    metrics = {(row["arm"], row["seed"]): row for row in known_lines(results / "metrics.jsonl")}
     passed = {(r["arm"], r["seed"], r["benchmark"]): (len(r["passed_ids"]), len(r["ids"])) for r in verdicts}
     rows = []
     for arm, seed in sorted({*metrics, *((a, s) for a, s, _ in passed)}, key=str):
@@ -124,8 +123,8 @@ def choose(options: argparse.Namespace) -> None:
 
     The rate of stage a is chosen likewise, among the settings that are this one behind stage a.
     """
-    pilot = lines(options.results / "pilot.jsonl")
-    rates = pilot_rates(lines(options.results / "verdicts.jsonl"))
+    pilot = known_lines(options.results / "pilot.jsonl")
+    rates = pilot_rates(known_lines(options.results / "verdicts.jsonl"))
     table = pilot_table(pilot, rates)
     for row in table:
         print(row)
@@ -139,7 +138,7 @@ def choose(options: argparse.Namespace) -> None:
     settings = {row["setting"]: row["settings"] for row in pilot}
     kept = {key: settings[best["setting"]][key] for key in ("kind", "loss_on", "lora_rate", "b_epochs")}
     path = options.results / "settings.json"
-    known = files.read_json(path)["settings"] if path.exists() else {}
+    known = known_json(path).get("settings", {})
     kept |= {key: known[key] for key in ("recipe",) if key in known}  # the pilot says nothing of phase 1
     content = {"from": best, "settings": kept}
     behind = [row for row in table if row["setting"].startswith(best["setting"] + ":a")]  # the same, behind stage a

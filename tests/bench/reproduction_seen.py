@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reproduction_described import ALL, NEW, OTHERS, told
-from reproduction_run import known_lines as lines
+from bench_parts import known_json, known_lines
+from reproduction_described import ALL, NEW, OTHERS, bits_over_all, told
 
 from vocabx_utils import files
 
@@ -33,7 +33,7 @@ def seen(results: Path, described: Table) -> str:
 
 
 def _of_seed(path: Path, described: Table) -> list[dict[str, Any]]:
-    return [row for row in lines(path) if row.get("arm") and row["seed"] == described["seed"]]
+    return [row for row in known_lines(path) if row.get("arm") and row["seed"] == described["seed"]]
 
 
 def _pair(described: Table, name: str, outcome: str, scope: str = ALL) -> Table:
@@ -135,10 +135,10 @@ def empty_answers(results: Path, stored: Path) -> str:
     """
     own = {
         row["benchmark"]: row["failures"].get("no code", 0)
-        for row in lines(results / "verdicts.jsonl")
+        for row in known_lines(results / "verdicts.jsonl")
         if row["arm"] == _BASE and row["seed"] == 0
     }
-    known = files.read_json(stored)["bigcodebench"].get(_PROMPT) if stored.exists() else None
+    known = known_json(stored).get("bigcodebench", {}).get(_PROMPT)
     if "bigcodebench" not in own or known is None:
         return ""
     counts = {kind: count for kind, count in known["failures"].items() if kind != "exceptions"}
@@ -154,11 +154,7 @@ def empty_answers(results: Path, stored: Path) -> str:
 def _likelihood(results: Path, described: Table) -> str:
     """Whether tuning makes references, and texts elsewhere, less likely."""
     bits = {row["arm"]: row["benchmarks"] for row in _of_seed(results / "bits.jsonl", described)}
-    totals = {
-        arm: sum(sum(r["bits"]) for r in found.values()) / sum(sum(r["bytes"]) for r in found.values())
-        for arm, found in bits.items()
-        if found.keys() == bits.get(_BASE, {}).keys()
-    }
+    totals = {arm: bits_over_all(found) for arm, found in bits.items() if found.keys() == bits.get(_BASE, {}).keys()}
     held = {row["arm"]: row["held_out_bpb"] for row in _of_seed(results / "metrics.jsonl", described)}
     if not {_BASE, _TUNED} <= totals.keys() & held.keys():
         return ""

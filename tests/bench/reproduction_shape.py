@@ -16,19 +16,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import finetune as tuning
+import phase1
 import torch
-from bench_parts import SHAPES, facts, free, matmul_ceiling, random_model, seconds_left
+from bench_parts import facts, free, known_json, matmul_ceiling, seconds_left
 
 from vocabx_utils import files
-from vocabx_utils.config import FineTuneConfig
-from vocabx_utils.training.finetuning import StageTraining
-from vocabx_utils.training.finetuning_stage import OutOfMemory, run_stage
-from vocabx_utils.training.stages import plan_stages
 
 STAGES = ("a", "b", "c1", "c2")
+LENGTH, TOKENS_PER_BATCH, STEPS = 1024, 4096, 6  # of stages a, b and c; the first half of the steps is not timed
+WORKLOADS = {"tiny": "tiny", "llama-6.7b": "llama-6.7b-v32k"}
+"""Of `phase1.py`, by shape."""
 # The thesis: 5,000 pairs "often in the thousands of tokens" in phase 1 (8 + 4 epochs), of which it names no mean; 4
 # epochs of a and of b and one of each half in c, on as many pairs for want of another number.
 PAIRS, TOKENS_PER_PAIR = 5_000, 1_000
@@ -38,7 +39,7 @@ EPOCHS = {"phase 1": 12, "a": 4, "b": 4, "c1": 1, "c2": 1}
 def shape(options: argparse.Namespace) -> None:
     """Measure the parts that are not there yet."""
     path = options.results / "thesis-shape.json"
-    content: dict[str, Any] = files.read_json(path) if path.exists() else {"parts": {}}
+    content: dict[str, Any] = {"parts": {}} | known_json(path)
     for part in ("phase 1", *STAGES):
         if "peak_bytes" in content["parts"].get(part, {}) or seconds_left(options.started, options.minutes) < 100:
             continue
@@ -67,49 +68,21 @@ def _projected(part: str, found: dict[str, Any]) -> dict[str, Any]:
 
 def _stage(part: str, options: argparse.Namespace) -> dict[str, Any]:
     """A few steps of one stage, with smaller batches where memory does not suffice."""
-    budget = options.tokens_per_batch
-    while True:
-        try:
-            return _steps(part, options, budget)
-        except OutOfMemory:
-            if budget <= options.length:
-                raise
-            budget //= 2
-        free()
-
-
-def _steps(part: str, options: argparse.Namespace, budget: int) -> dict[str, Any]:
-    model = random_model(options.shape)
-    limit, per_step = model.config.vocab_size, max(budget, options.step_tokens)
-    config = FineTuneConfig(
-        stages=(part[0],), a_epochs=1, b_epochs=1, max_length=options.length, tokens_per_batch=budget,
-        tokens_per_step=per_step, compile_blocks=options.compiled,
-    )  # fmt: skip
-    stage = next(stage for stage in plan_stages(config) if stage.key == part)
-    texts = tuning.random_texts(limit, options.length, per_step // options.length * options.steps)
-    few = tuning.random_texts(limit, options.length, 1)
-    flops = tuning.flops_per_token(model, part, config, limit, options.length)
     with tempfile.TemporaryDirectory(prefix="vocabx-shape-") as folder:
-        training = StageTraining(model, stage, texts, few, config, limit=limit)
-        result, records = run_stage(training, Path(folder) / part)
-    steps = [record for record in records if record["kind"] == "step"]
-    seconds = sorted(record["seconds"] for record in steps[len(steps) // 2 :])
-    rate = steps[-1]["tokens"] / seconds[len(seconds) // 2]
-    return {
-        "T": options.length, "tokens_per_batch": budget, "tokens_per_step": per_step, "tokens_per_s": round(rate, 1),
-        "flops_per_token": flops, "ceiling_share": rate * flops / matmul_ceiling(options.size),
-        "peak_bytes": result.peak_bytes, "trainable": result.trainable,
-        "step_seconds": [round(record["seconds"], 4) for record in steps],
-    }  # fmt: skip
+        settings: Any = SimpleNamespace(
+            length=LENGTH, tokens_per_batch={options.shape: TOKENS_PER_BATCH}, step_tokens=tuning.STEP_TOKENS,
+            steps=STEPS, warmup=STEPS // 2, scratch=Path(folder),
+        )  # fmt: skip
+        ceiling = matmul_ceiling(phase1.WORKLOADS[WORKLOADS[options.shape]].size)
+        return tuning.throughput(options.shape, part, ceiling, settings, compiled=torch.cuda.is_available())
 
 
 def _phase1(options: argparse.Namespace) -> dict[str, Any]:
     """The engine of `phase1.py` in a process of its own, as there."""
-    workload = "tiny" if options.shape == "tiny" else "llama-6.7b-v32k"
     with tempfile.TemporaryDirectory(prefix="vocabx-shape-") as folder:
         result = Path(folder) / "result.json"
         script = Path(__file__).with_name("phase1.py")
-        words = ["engine", "--workload", workload, "--engine", "ours", "--result", str(result)]
+        words = ["engine", "--workload", WORKLOADS[options.shape], "--engine", "ours", "--result", str(result)]
         subprocess.run([sys.executable, str(script), *words], check=True)
         found = files.read_json(result)
     peak = found["peak_bytes_above_weights"] + found["weight_bytes"]
@@ -123,13 +96,5 @@ def _phase1(options: argparse.Namespace) -> dict[str, Any]:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `shape`."""
-    command.add_argument("--shape", choices=list(SHAPES), default="llama-6.7b")
-    command.add_argument("--length", type=int, default=1024, help="T of stages a, b and c")
-    command.add_argument("--tokens-per-batch", type=int, default=4096, help="halved where memory does not suffice")
-    command.add_argument("--step-tokens", type=int, default=32_768)
-    command.add_argument("--steps", type=int, default=6)
-    command.add_argument(
-        "--compiled", choices=["auto", "on", "off"], default="on" if torch.cuda.is_available() else "off"
-    )
-    command.add_argument("--size", type=int, default=8192, help="of the matrix product that serves as ceiling")
+    command.add_argument("--shape", choices=list(WORKLOADS), default="llama-6.7b")
     command.add_argument("--minutes", type=float, default=9.0)

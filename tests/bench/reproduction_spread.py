@@ -27,10 +27,10 @@ from typing import Any
 
 import reproduction_pilot as piloting
 import reproduction_run as running
-from bench_parts import seconds_left
+from bench_parts import known_lines, seconds_left
 from reproduction_arms import Settings
 from reproduction_pilot import folder_of
-from reproduction_run import known_lines, place_of
+from reproduction_run import place_of
 
 from vocabx_utils import files
 from vocabx_utils.cli.cards import VISIBLE, visible_cards
@@ -79,7 +79,7 @@ def pilot(options: argparse.Namespace) -> None:
 
 
 def _arms(options: argparse.Namespace) -> list[Job]:
-    running.refuse_others(options)
+    running.refuse_other_settings(options)
     settings = Settings.read(options.results, options.set)
     return [
         Job(

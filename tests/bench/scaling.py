@@ -25,7 +25,7 @@ from typing import Any
 import finetune
 import phase1
 import torch
-from bench_parts import facts, median_rate, ratio, seconds_left, short_device
+from bench_parts import facts, known_json, median_rate, ratio, seconds_left, short_device
 from phase1_engines import ours
 
 from vocabx_utils import files
@@ -40,7 +40,7 @@ def measure(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"scaling-{options.label or short_device()}.json"
-    results: dict[str, Any] = files.read_json(path) if path.exists() else {}
+    results = known_json(path)
     parts = [f"phase1 {name}" for name in options.workloads] + [
         f"finetune-{stage} {shape}" for shape in options.shapes for stage in ("a", "b")
     ]

@@ -33,6 +33,7 @@ from vocabx_utils.models import load_tokenizer
 from vocabx_utils.runs import git_revision, installed_versions
 
 Answer = Callable[[str], str]
+TOKENS = 32  # of an answer
 
 
 def main() -> None:
@@ -41,7 +42,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--base", default="smollm2-135m")
     parser.add_argument("--gguf", type=Path)
-    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     folder = given.out / "model"
@@ -50,7 +50,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     asked = [tokenizer(prompt)["input_ids"] for prompt in prompts]
     ends = {"eos_token_id": model.generation_config.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    settings = GenerationConfig(max_new_tokens=given.tokens, do_sample=False, **ends)
+    settings = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, **ends)
     alone = [model.generate(torch.tensor([ids]), generation_config=settings)[0, len(ids) :].tolist() for ids in asked]
     wanted = {prompt: text_of(tokenizer, ids) for prompt, ids in zip(prompts, alone, strict=True)}
     rows: list[dict[str, Any]] = []
@@ -66,16 +66,16 @@ def main() -> None:
     if is_serve_available():
         for way, words in (("transformers serve", ()), ("transformers serve, continuous batching", CONTINUOUS)):
             with server(folder, *words) as address:
-                judge(way, lambda prompt, at=address: over_http(at, folder, prompt, given.tokens))  # type: ignore[misc]
+                judge(way, lambda prompt, at=address: over_http(at, folder, prompt))  # type: ignore[misc]
     if given.gguf and importlib.util.find_spec("xllamacpp"):
-        judge("llama.cpp (xllamacpp)", by_llama_cpp(given.gguf, given.tokens))
+        judge("llama.cpp (xllamacpp)", by_llama_cpp(given.gguf))
     write_json(
         given.json,
         {
             "base": given.base,
             "new_in_prompts": sum(i >= first_new for ids in asked for i in ids),
             "new_in_answers": sum(i >= first_new for ids in alone for i in ids),
-            "tokens": given.tokens,
+            "tokens": TOKENS,
             "ways": rows,
             "versions": installed_versions(("torch", "transformers", "fastapi", "xllamacpp", "gguf")),
             "git": git_revision(),
@@ -119,9 +119,9 @@ def server(folder: Path, *words: str) -> Iterator[str]:
         process.wait()
 
 
-def over_http(address: str, folder: Path, prompt: str, tokens: int) -> str:
+def over_http(address: str, folder: Path, prompt: str) -> str:
     """Ask a server for a completion."""
-    body = {"model": str(folder), "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    body = {"model": str(folder), "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
     request = urllib.request.Request(
         f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -129,7 +129,7 @@ def over_http(address: str, folder: Path, prompt: str, tokens: int) -> str:
         return str(json.loads(answer.read())["choices"][0]["text"])
 
 
-def by_llama_cpp(path: Path, tokens: int) -> Answer:
+def by_llama_cpp(path: Path) -> Answer:
     """Load a GGUF file with llama.cpp, which cuts the prompt into tokens itself."""
     xllamacpp = importlib.import_module("xllamacpp")  # no dependency: whoever has it may ask it
 
@@ -138,7 +138,7 @@ def by_llama_cpp(path: Path, tokens: int) -> Answer:
     running = xllamacpp.Server(params)
 
     def answer(prompt: str) -> str:
-        asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "top_k": 1}
+        asked = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "top_k": 1}
         found = running.handle_completions(asked)
         return str((found if isinstance(found, dict) else json.loads(found))["choices"][0]["text"])
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import facts, short_device
+from bench_parts import facts, known_json, short_device
 from phase1 import WORKLOADS, ask_once, problem_of, teacher_flops_per_token, teacher_pass
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     options = parser.parse_args(arguments)
     path = options.out / f"teacher-{short_device()}.json"
-    known = files.read_json(path)["rows"] if path.exists() else []
+    known = known_json(path).get("rows", [])
     for way in options.ways:
         if any((row["way"], row["workload"]) == (way, options.workload) for row in known):
             continue

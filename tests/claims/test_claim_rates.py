@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "bench"))
-from claim_rates import MOST, Case, cases, render  # noqa: E402
+from claim_rates import MOST, Case, cases, table  # noqa: E402
 
 CASES = list(cases())
 STORED = json.loads((ROOT / "results" / "bench" / "claim_rates.json").read_text(encoding="utf-8"))["rows"]
@@ -44,4 +44,4 @@ def test_with_enough_data_each_rule_decides() -> None:
 def test_the_page_shows_the_stored_rates() -> None:
     assert [(row["claim"], row["truth"], row["n"]) for row in STORED] == [(c.claim, c.truth, c.n) for c in CASES]
     page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
-    assert "| C10 |" in page and render(page, STORED) == page
+    assert f"<!-- claim rates -->\n{table(STORED)}\n<!-- end -->" in page

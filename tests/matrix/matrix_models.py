@@ -6,10 +6,14 @@ weights are large, texts longer than the sliding windows, and bases, epsilons an
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tiny import tiny_decoder
+
+from vocabx_utils.models import load_tokenizer
 
 ROWS = 512
 LENGTH = 48
@@ -157,3 +161,11 @@ def tiny_model(case: str, *, tied: bool, rows: int = ROWS, **ends: int) -> Any:
             if parameter.ndim == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return model.eval()
+
+
+def save_for_a_run(folder: Path, spare_rows: int = 0) -> None:
+    """Write a tiny model of random weights with the tokenizer of the default model, for notebooks that run on it."""
+    tokenizer = load_tokenizer("smollm2-135m")
+    tokenizer.save_pretrained(folder)
+    rows = len(tokenizer) + spare_rows
+    tiny_decoder(rows, max_position_embeddings=2048, initializer_range=0.3).save_pretrained(folder)

@@ -21,7 +21,7 @@ import pytest
 from compare_runs import differences
 from fixtures.batch_project import ROOT, write_project
 from fixtures.slurm import submitted, write_commands
-from tiny import tiny_decoder
+from matrix.matrix_models import save_for_a_run
 
 from vocabx_utils.cli.batch import snakemake
 from vocabx_utils.files import read_json
@@ -336,13 +336,7 @@ def test_two_runs_at_a_time_equal_runs_one_by_one(
     call_snakemake: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notebooks 01 to 03 themselves, on a model of random weights with a real tokenizer."""
-    from vocabx_utils.models import load_tokenizer
-
-    tokenizer = load_tokenizer("smollm2-135m")
-    tokenizer.save_pretrained(tmp_path / "model")
-    tiny_decoder(len(tokenizer), max_position_embeddings=2048, initializer_range=0.3).save_pretrained(
-        tmp_path / "model"
-    )
+    save_for_a_run(tmp_path / "model")
     profile = tmp_path / "tiny.yaml"
     profile.write_text(TINY.replace("MODEL", str(tmp_path / "model")))
     grid(tmp_path, "profile: tiny.yaml\nseeds: [0, 1]\nnotebooks: [1, 2, 3]\n")

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tiny import tiny_decoder
+from matrix.matrix_models import save_for_a_run
 
-from vocabx_utils.models import load_tokenizer
 from vocabx_utils.profiles import PROFILES
 
 SMALLER: dict[str, dict[str, Any]] = {
@@ -36,10 +35,7 @@ SMALLER: dict[str, dict[str, Any]] = {
 def test_profile_gpu_runs_through_on_a_model_with_rows_to_spare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = load_tokenizer("smollm2-135m")
-    tokenizer.save_pretrained(tmp_path / "model")
-    rows = len(tokenizer) + 90  # more than the new tokens take
-    tiny_decoder(rows, max_position_embeddings=2048, initializer_range=0.3).save_pretrained(tmp_path / "model")
+    save_for_a_run(tmp_path / "model", spare_rows=90)  # more than the new tokens take
     content = yaml.safe_load((PROFILES / "gpu.yaml").read_text(encoding="utf-8"))
     content |= {"model": str(tmp_path / "model")} | {name: content[name] | SMALLER[name] for name in SMALLER}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
