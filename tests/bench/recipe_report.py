@@ -17,10 +17,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
-from bench_parts import fill_page, table_of
+from bench_parts import NOTHING, fill_page, table_of, told_interval
 from recipe_pairs import notes, pair_table
 from recipe_runs import GRID
-from recipe_splits import NOT_YET, by_file_table, sources, texts_table, told_by_file, told_interval
+from recipe_splits import NOT_YET, by_file_table, sources, texts_table, told_by_file
 from recipe_verdict import MARGINS, distances
 
 from vocabx_utils import files
@@ -28,7 +28,6 @@ from vocabx_utils.figures.gains import draw_frontier
 from vocabx_utils.figures.theme import save_figure, theme
 from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES, read_recipes
 
-NOTHING = "not measured"
 _KL = (RECIPE_COLUMNS["kl_identical"], RECIPE_COLUMNS["kl_last"])
 
 
@@ -78,7 +77,7 @@ def final_table(content: Mapping[str, Any]) -> str:
             above = row.get("above_base") or row["bpb"]
             spread = row["sd_over_seeds"]
             told = " / ".join("" if spread[c] is None else f"{spread[c]:.4f}" for c in MARGINS)
-            cells = [told_interval(values) for values in (row["kl_identical"], row["kl_last"], above)]
+            cells = [told_interval(values, ".4f") for values in (row["kl_identical"], row["kl_last"], above)]
             lines.append([setting, f"{mark}`{name}`", *cells, told, f"{row['seconds']:.1f}"])
     return table_of(header, lines) if lines else NOTHING
 
@@ -91,7 +90,8 @@ def comparison_table(content: Mapping[str, Any]) -> str:
         for name, judged in found["finalists"].items():
             for column, part in judged["columns"].items():
                 values = [part["estimate"], part["low"], part["high"]]
-                told = told_interval(values) if column == "bpb" else f"{told_interval([100 * v for v in values], 1)} %"
+                percent = told_interval((100 * value for value in values), ".1f") + " %"
+                told = told_interval(values, ".4f") if column == "bpb" else percent
                 words = ["yes" if part[key] else "no" for key in ("not_worse", "better")]
                 leads = "yes" if judged["leads"] else "no"
                 lines.append(

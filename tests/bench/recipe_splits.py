@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_parts import table_of
+from bench_parts import table_of, told_interval
 from recipe_data import OF_PACKAGES
 from recipe_verdict import BASE, COUNTS, MARGINS, family_of, judge_settings, text_sums
 
@@ -104,17 +104,10 @@ def by_file_table(by_file: Mapping[str, Any], by_package: Mapping[str, Any]) -> 
             mark = "**finalist then** " if name in found["finalists"] else ""
             cells = []
             for column in ("kl_identical", "kl_last", "above_base"):
-                cells += [told_interval(row.get(column)), told_interval(others.get(name, {}).get(column))]
+                both = row.get(column), others.get(name, {}).get(column)
+                cells += ["" if values is None else told_interval(values, ".4f") for values in both]
             lines.append([setting, f"{mark}`{name}`", *cells])
     return table_of(header, lines)
-
-
-def told_interval(values: Sequence[float | None] | None, digits: int = 4) -> str:
-    """Write `estimate [low, high]`; nothing where there are no values."""
-    if values is None:
-        return ""
-    middle, *limits = values
-    return f"{middle:.{digits}f} [{', '.join('∞' if v is None else f'{v:.{digits}f}' for v in limits)}]"
 
 
 def told_by_file(by_file: Mapping[str, Any]) -> str:
