@@ -171,6 +171,8 @@ def test_bits_per_byte_say_what_they_need() -> None:
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["d", ""])
     with pytest.raises(ValueError, match=r"text 1 holds .* half of a surrogate pair"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["whole text", "half \ud800"])
+    with pytest.raises(ValueError, match=r"text 1 is \['two', 'lines'\] \(list\); expected a string"):
+        vocabx_utils.bits_per_byte(base.model, base.tokenizer, ["whole text", ["two", "lines"]])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="max_tokens is 4; expected 16 or more"):
         vocabx_utils.bits_per_byte(base.model, base.tokenizer, texts(1), max_tokens=4)
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vocabx_utils.files import hash_bytes, iterate_jsonl
-from vocabx_utils.glyphs import half_character
 from vocabx_utils.paths import data_dir, user_path
 from vocabx_utils.source_tree import CorpusError, read_source_tree
+from vocabx_utils.texts import half_character
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

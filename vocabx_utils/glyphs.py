@@ -7,19 +7,6 @@ import unicodedata
 
 _WHITESPACE = {" ": "\u00b7", "\n": "\u21b5", "\r": "\u240d", "\t": "\u2192", "\x7f": "\u2421"}
 _BROKEN_OR_CHAR = re.compile("([\udc80-\udcff]+)|(.)", re.DOTALL)  # what `surrogateescape` makes of broken UTF-8
-_HALF = re.compile("[\ud800-\udfff]")
-
-
-def half_character(text: str) -> str:
-    """Say where a text holds a lone surrogate, which JSON can spell and no tokenizer takes; empty where none is.
-
-    >>> half_character("ab\\ud800")
-    "'\\\\ud800' at character 2, half of a surrogate pair that stands for no character"
-    """
-    bad = None if text.isascii() else _HALF.search(text)
-    if bad is None:
-        return ""
-    return f"{bad.group()!a} at character {bad.start()}, half of a surrogate pair that stands for no character"
 
 
 def visible(piece: bytes | str, limit: int = 24) -> str:

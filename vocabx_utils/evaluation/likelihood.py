@@ -7,7 +7,7 @@ too small to solve problems. All tokenizers are scored on the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,9 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vocabx_utils.evaluation.benchmarks import Problem
 from vocabx_utils.evaluation.prompts import begin_text, reference_text
-from vocabx_utils.glyphs import half_character
 from vocabx_utils.resampling import paired_bootstrap
 from vocabx_utils.student import Student
+from vocabx_utils.texts import text_list
 from vocabx_utils.tokenizer_files import original_vocab_size
 
 
@@ -42,28 +42,21 @@ def bits_per_byte(
         max_tokens: of the longest part, 16 or more; a model may take fewer.
 
     Raises:
-        ValueError: texts are one string, no text has anything to score, or `max_tokens` is too small.
+        ValueError: texts are one string or hold what no tokenizer takes, no text has anything to score, or
+            `max_tokens` is too small.
 
     Example:
         >>> 0 < bits_per_byte(model, tokenizer, texts) < 16
         True
     """
-    if isinstance(texts, str):
-        raise ValueError(f"texts is one string of {len(texts)} characters; expected a list of texts")
+    listed = text_list(texts)
     if max_tokens < 16:
         raise ValueError(f"max_tokens is {max_tokens}; expected 16 or more")
     most = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
-    spans = whole_spans((("part", text) for text in _taken(texts)), (tokenizer, *compared_with), most)
+    spans = whole_spans((("part", text) for text in listed), (tokenizer, *compared_with), most)
     if not spans:
         raise ValueError("no text has a token to score: expected at least one text of two tokens or more")
     return corpus_bits_per_byte(score_spans(model, tokenizer, spans, max_tokens=max_tokens))
-
-
-def _taken(texts: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(texts):
-        if bad := half_character(text):
-            raise ValueError(f"text {number} holds {bad}. Mend it or leave it out")
-        yield text
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from transformers import PreTrainedTokenizerFast
 
 from vocabx_utils import corpus
 from vocabx_utils.files import hash_bytes
+from vocabx_utils.texts import require_text
 from vocabx_utils.training.objectives import ANCHORS, Anchor
 from vocabx_utils.vocabulary.alignment import MERGED, AlignedText
-from vocabx_utils.vocabulary.encoding import require_text
 
 Ints = npt.NDArray[np.int64]
 LossOn = Literal["all", "answer"]

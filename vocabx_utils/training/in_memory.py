@@ -19,6 +19,7 @@ from vocabx_utils.config import FineTuneConfig, Phase1Config
 from vocabx_utils.corpus import Rendered
 from vocabx_utils.models import BaseModel, freeze
 from vocabx_utils.settings import ConfigError
+from vocabx_utils.texts import text_list
 from vocabx_utils.tokenizer_files import require_tokenizer
 from vocabx_utils.training.checks import check_moved
 from vocabx_utils.training.examples import encode
@@ -30,7 +31,6 @@ from vocabx_utils.training.phase1 import Phase1Training, new_student, prepare
 from vocabx_utils.training.stage_files import merged
 from vocabx_utils.training.stages import plan_stages
 from vocabx_utils.training.starts import Start, from_rows, require_start
-from vocabx_utils.vocabulary.encoding import text_list
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import Proposal
 from vocabx_utils.vocabulary.tokens import Extension
@@ -158,7 +158,7 @@ def fine_tune(
         >>> last < first  # nats per token
         True
     """
-    texts, judged = _listed(texts, validation_texts)
+    texts, judged = _listed(texts, validation_texts, (Rendered,))
     _refuse_idle(settings, _OF_BOTH | _OF_PHASE_2)
     if isinstance(start, BaseModel):
         none = range(start.vocab_size, start.vocab_size)
@@ -192,7 +192,11 @@ def _refuse_idle(settings: Mapping[str, Any], idle: set[str]) -> None:
         )
 
 
-def _listed(texts: Iterable[Any], validation_texts: Iterable[Any] | None) -> tuple[list[Any], list[Any]]:
+def _listed(
+    texts: Iterable[Any], validation_texts: Iterable[Any] | None, besides: tuple[type, ...] = ()
+) -> tuple[list[Any], list[Any]]:
     """Return the texts to learn from and those that judge, which are the same unless given."""
-    learned = text_list(texts)
-    return learned, learned if validation_texts is None else text_list(validation_texts, "validation_texts")
+    learned = text_list(texts, besides=besides)
+    if validation_texts is None:
+        return learned, learned
+    return learned, text_list(validation_texts, "validation_texts", besides=besides)

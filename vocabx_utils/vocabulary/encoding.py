@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vocabx_utils.glyphs import half_character
-from vocabx_utils.vocabulary.spelling import IntArray, TokenizerError, backend_of, spelling_of
+from vocabx_utils.texts import require_text
+from vocabx_utils.vocabulary.spelling import IntArray, backend_of, spelling_of
 
 
 def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: bool = False) -> Iterator[list[int]]:
@@ -24,26 +24,6 @@ def encode_each(tokenizer: Any, texts: Iterable[str], *, add_special_tokens: boo
 def encode_all(tokenizer: Any, texts: Iterable[str]) -> list[list[int]]:
     """Return the token ids of texts, without special tokens."""
     return list(encode_each(tokenizer, texts))
-
-
-def require_text(text: str, what: str) -> str:
-    """Return a text that a tokenizer can take; TokenizerError, which calls it `what`, for anything else."""
-    if not isinstance(text, str):
-        raise TokenizerError(f"{what} is {text!r} ({type(text).__name__}); expected a string.")
-    if bad := half_character(text):
-        raise TokenizerError(f"{what} holds {bad}. Mend it or leave it out.")
-    return text
-
-
-def text_list(texts: Iterable[Any], name: str = "texts") -> list[Any]:
-    """Return texts as a list, for whoever reads them more than once; what is no string stays as it is.
-
-    TokenizerError for one string in place of a list, or for a text that no tokenizer takes.
-    """
-    if isinstance(texts, str):
-        raise TokenizerError(f"{name} is one string of {len(texts)} characters; expected a list of texts.")
-    given = enumerate(texts)
-    return [require_text(text, f"text {number}") if isinstance(text, str) else text for number, text in given]
 
 
 def text_batches(texts: Iterable[str], characters: int = 1_000_000) -> Iterator[list[str]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils.texts import require_text, text_list
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
-from vocabx_utils.vocabulary.encoding import require_text, text_list
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, PhraseForm, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from vocabx_utils.texts import TokenizerError as TokenizerError
 from vocabx_utils.tokenizer_files import twin
 
 IntArray = npt.NDArray[np.int64]
@@ -36,10 +37,6 @@ _WHY_REFUSED = {
     "and does not give every text back",
     "WordLevel": "it looks whole words up, so it has neither merges nor subtokens to start a new row from",
 }
-
-
-class TokenizerError(ValueError):
-    """A tokenizer or a proposed token cannot be used; the message says why and what to do."""
 
 
 def _byte_symbols() -> dict[int, str]:
