@@ -6,7 +6,9 @@ import inspect
 import shlex
 import shutil
 import textwrap
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,8 +17,8 @@ from click.testing import CliRunner, Result
 from vocabx_utils.cli import main
 from vocabx_utils.config import TokenizerConfig
 from vocabx_utils.paths import runs_root
-from vocabx_utils.vocabulary import audit
-from vocabx_utils.vocabulary.tokens import load_extension
+from vocabx_utils.vocabulary import audit, proposals
+from vocabx_utils.vocabulary.tokens import Proposal, load_extension
 
 
 @pytest.fixture
@@ -204,6 +206,21 @@ def test_an_audit_claims_only_what_it_looked_at(tree: Path, made: tuple[Path, st
     assert alone.exit_code == 0 and "new tokens not in" not in alone.output and "not measured" in alone.output
     on_tree = call("audit", made[0], "--from", tree, "--glob", "*.txt")
     assert "new tokens not in the texts: " in on_tree.output and "training data" not in on_tree.output
+
+
+def test_other_warnings_reach_the_user(
+    tree: Path, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    select = proposals.select_tokens
+
+    def warns(*given: Any) -> list[Proposal]:
+        warnings.warn("something else", UserWarning, stacklevel=2)
+        return select(*given)
+
+    monkeypatch.setattr(proposals, "select_tokens", warns)
+    with pytest.warns(UserWarning, match="something else"):
+        result = call("propose", "--from", tree, "--n", 5000, "--model", tiny_folder, "--out", tmp_path / "out")
+    assert "something else" not in result.stdout and "5000 were asked for" in result.stdout
 
 
 def test_more_tokens_than_there_are(tree: Path, tiny_folder: Path, tmp_path: Path) -> None:

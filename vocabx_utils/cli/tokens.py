@@ -101,6 +101,8 @@ def propose(
         for warning in caught:
             if issubclass(warning.category, FewerTokensWarning):
                 click.echo(str(warning.message))
+            else:  # not this command's to tell: it goes where it would have gone
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         extension = add_tokens(tokenizer, proposals, strategy, phrase_form=options["phrase_form"])
         _print_tokens(extension)
         audit = audit_extension(extension, texts_by_type(measured_on or chosen_on))
