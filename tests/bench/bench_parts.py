@@ -20,7 +20,7 @@ from vocabx_utils.config import Phase1Config
 from vocabx_utils.corpus import Pair
 from vocabx_utils.models import BaseModel
 from vocabx_utils.student import Student
-from vocabx_utils.training import stages
+from vocabx_utils.training import fusing, stages
 from vocabx_utils.training.forgetting import TextSet
 from vocabx_utils.training.objectives import parse_variant
 from vocabx_utils.training.phase1 import Phase1Data, Phase1Training, new_student
@@ -110,12 +110,8 @@ def _rate(a: torch.Tensor, b: torch.Tensor, repeats: int) -> float:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """Seconds of a call, from an idle device to an idle device."""
-    synchronise()
-    began = time.perf_counter()
-    run()
-    synchronise()
-    return time.perf_counter() - began
+    """Seconds of a call, from an idle device to an idle device: the card, where there is one."""
+    return fusing.seconds_of(run, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def layer_weights(shape: Mapping[str, Any]) -> float:

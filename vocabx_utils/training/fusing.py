@@ -115,7 +115,7 @@ def pass_seconds(model: PreTrainedModel, texts: int, tokens: int) -> float:
     return min([seconds_of(once, model.device) for _ in range(3)][1:])
 
 
-def seconds_of(run: Callable[[], None], device: torch.device) -> float:
+def seconds_of(run: Callable[[], object], device: torch.device) -> float:
     """Time a call, to the end of what it has started on a device."""
 
     def wait() -> None:
