@@ -13,7 +13,7 @@ from vocabx_utils.adaptation import proposal
 from vocabx_utils.adaptation.settings import AdaptSettings
 from vocabx_utils.adaptation.texts import read_texts, split_texts
 from vocabx_utils.models import load_tokenizer
-from vocabx_utils.vocabulary.spelling import TokenizerError
+from vocabx_utils.texts import TokenizerError
 
 
 def test_gains_are_those_of_the_held_out_files(finished: Finished) -> None:

@@ -30,7 +30,7 @@ from vocabx_utils.models import ModelError
 from vocabx_utils.runs import KeyMismatchError
 from vocabx_utils.source_tree import CorpusError
 from vocabx_utils.student import UnsupportedModelError
-from vocabx_utils.vocabulary.spelling import TokenizerError
+from vocabx_utils.texts import TokenizerError
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN: dict[str, Any] = {"n": 6, "learning_rate": 0.01, "device": "cpu", "new_tokens": 8}

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from bench_parts import known_json
 from domain_texts import Text, documents, read_texts, split_texts
 from recipe_data import OF_PACKAGES, SETTINGS, extend_again, pack, read_examples
 
@@ -329,7 +330,7 @@ def _record(
     The report split's part is the file itself, that of the sweep split is in it under its name.
     """
     path, folder = options.results / "texts.json", options.data / options.setting
-    content: dict[str, Any] = files.read_json(path) if path.exists() else {"settings": {}, "splits": {}}
+    content = known_json(path) or {"settings": {}, "splits": {}}
     part = content if options.split == _REPORT else content.setdefault(options.split, {"settings": {}, "splits": {}})
     part |= {"passage": PASSAGE, "most_shared": MOST_SHARED, "sources_of_the_bed": sources}
     part["settings"][options.setting] = {
@@ -352,7 +353,7 @@ def _record(
 def check_texts(options: argparse.Namespace, split: str) -> dict[str, Any]:
     """Return what RESULTS/texts.json tells of a setting's split; SystemExit where its files are others."""
     path, folder = options.results / "texts.json", options.data / options.setting
-    content: dict[str, Any] = files.read_json(path) if path.exists() else {}
+    content = known_json(path)
     part = content if split == _REPORT else content.get(split, {})
     told: dict[str, Any] | None = part.get("settings", {}).get(options.setting)
     if told is None:

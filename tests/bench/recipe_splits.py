@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench_parts import table_of, told_interval
+from bench_parts import known_lines, table_of, told_interval
 from recipe_data import OF_PACKAGES
 from recipe_verdict import BASE, COUNTS, MARGINS, family_of, judge_settings, text_sums
 
-from vocabx_utils import files
 from vocabx_utils.measured import RECIPE_COLUMNS, RECIPES
 
 NOT_YET = "not measured yet"
@@ -34,8 +33,7 @@ def judge_by_file(folder: Path) -> dict[str, Any]:
     """
     finalists, settings = judge_settings(folder)
     for setting, found in settings.items():
-        paths = (folder / part / f"{setting}.jsonl" for part in ("again", "final"))
-        found["again"] = read_again(*(files.read_jsonl(path) if path.exists() else [] for path in paths))
+        found["again"] = read_again(*(known_lines(folder / part / f"{setting}.jsonl") for part in ("again", "final")))
     return {"finalists": finalists, "settings": settings} if settings else {}
 
 

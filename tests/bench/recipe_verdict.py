@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_parts import known_json
 from crossed import crossed_bootstrap
 from recipe_runs import NEW, PUBLISHED
 
@@ -240,8 +241,7 @@ def judge(options: argparse.Namespace) -> None:
 def judge_settings(results: Path) -> tuple[list[str], dict[str, Any]]:
     """Return the finalists, and what is said of every setting that RESULTS/final holds lines of, `advice` included."""
     sweeps, _ = read_recipes(results)
-    path = results / "chosen.json"
-    chosen = files.read_json(path) if path.exists() else {"finalists": [], "runs": {}}
+    chosen = known_json(results / "chosen.json") or {"finalists": [], "runs": {}}
     judged = {}
     for path in sorted((results / "final").glob("*.jsonl")):
         rows, runs = files.read_jsonl(path), chosen["runs"].get(path.stem, [])

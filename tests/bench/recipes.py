@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_parts import facts, free, rounded, synchronise, while_time_lasts
-from recipe_data import OF_PACKAGES, SETTINGS, draw, prepare, read_examples, read_tokens, split_of
+from bench_parts import facts, free, known_json, known_lines, rounded, synchronise, while_time_lasts
+from recipe_data import SETTINGS, draw, prepare, read_examples, read_tokens, split_of
 from recipe_packages import SPLITS, check_texts, prepare_packages
 from recipe_runs import Run, choose_runs, parse_run
 from recipe_samples import sampled_examples
@@ -157,14 +157,14 @@ def timed(what: str) -> Iterator[None]:
 def _split(options: argparse.Namespace, part: str) -> str:
     """Name the file to read on; SystemExit where a split of packages is not the one that was told of."""
     split = split_of(options.setting, part)
-    if split in OF_PACKAGES.values():
+    if split != part:
         check_texts(options, split)
     return split
 
 
 def _lines(path: Path, split: str) -> list[dict[str, Any]]:
     """Lines that are there; SystemExit where they were read on another split."""
-    rows = files.read_jsonl(path) if path.exists() else []
+    rows = known_lines(path)
     if others := {row["split"] for row in rows} - {split}:
         raise SystemExit(f"{path} holds lines of {', '.join(sorted(others))}, not of {split}: move it away")
     return rows
@@ -243,8 +243,7 @@ def final(options: argparse.Namespace) -> None:
 
 def _final_runs(options: argparse.Namespace) -> list[str]:
     """The runs that are named for the report split; SystemExit where none are."""
-    path = options.results / "chosen.json"
-    named = files.read_json(path)["runs"].get(options.setting, []) if path.exists() else []
+    named = known_json(options.results / "chosen.json").get("runs", {}).get(options.setting, [])
     if not (options.runs or named):
         raise SystemExit(f"no runs are named for {options.setting}: let `sweep` measure some, then `choose`")
     return list(dict.fromkeys(options.runs or named))

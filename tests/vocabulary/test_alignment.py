@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.alignment import IDENTICAL, MERGED, align_ids, align_text, align_texts, summarize
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import select_tokens
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 EXTENSIONS = [f"{kind}:{family}" for family in FAMILIES for kind in ("added", "merges")]
 STRESS = [

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import audit_extension
 from vocabx_utils.vocabulary.checks import check_reachable, unreachable
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.proposals import select_tokens
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.alignment import align_text
 from vocabx_utils.vocabulary.encoding import byte_ends, encode_all
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 
 def normalised(tokenizer, text: str) -> bytes:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.audit import UNICODE_STRESS
 from vocabx_utils.vocabulary.checks import round_trip_failures
@@ -25,7 +26,7 @@ from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens, extend_as_thesis, extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 STRATEGIES = ("merges", "added")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.alignment import align_text
 from vocabx_utils.vocabulary.audit import UNICODE_STRESS
 from vocabx_utils.vocabulary.checks import round_trip_failures
@@ -20,7 +21,7 @@ from vocabx_utils.vocabulary.phrase_choice import _Borders, choose_phrases
 from vocabx_utils.vocabulary.phrase_forms import crosses_words
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import select_tokens
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 BYTE_LEVEL = ["smollm", "qwen", "llama3", "gpt4"]

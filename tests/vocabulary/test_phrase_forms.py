@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.audit import UNICODE_STRESS, changed_positions
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens, extend_tokenizer
 from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 from vocabx_utils.vocabulary.tokens import Extension
 
 BYTE_LEVEL = ["smollm", "qwen", "llama3", "gpt4"]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.encoding import encode_all
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.options import TokenOptions
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens, train_fresh_bpe
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 
 def by_the_letter(texts: list[str], tokenizer: Any, n: int, size: int) -> list[str]:

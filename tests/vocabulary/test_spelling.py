@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.extend import add_tokens
 from vocabx_utils.vocabulary.proposals import select_tokens
-from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import Spelling, spelling_of
 
 KINDS = {name: "byte-level" for name in ("smollm", "qwen", "llama3", "gpt4")} | {
     "llama2": "sentencepiece",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.extend import add_tokens
-from vocabx_utils.vocabulary.spelling import TokenizerError
 from vocabx_utils.vocabulary.tokens import load_extension
 
 

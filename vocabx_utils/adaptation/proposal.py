@@ -12,10 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from vocabx_utils.adaptation.settings import AdaptSettings
 from vocabx_utils.adaptation.texts import Split, texts_by_kind
 from vocabx_utils.files import write_table
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.audit import audit_extension, gains
 from vocabx_utils.vocabulary.extend import extend_tokenizer
 from vocabx_utils.vocabulary.options import Strategy, TokenOptions
-from vocabx_utils.vocabulary.spelling import TokenizerError
 from vocabx_utils.vocabulary.tokens import Extension, load_extension
 
 MIN_COUNT = 4  # fewest occurrences of a new token in the training texts

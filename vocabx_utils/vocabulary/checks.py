@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary.encoding import encode_all, encode_each
-from vocabx_utils.vocabulary.spelling import TokenizerError, backend_of
+from vocabx_utils.vocabulary.spelling import backend_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken
 
 _CONTEXTS = ("{}", "x{}", "x {}", "{} x", "({})", "x\n{}\nx", "x{}x", ".{}(", "\n{}x", "0{}0")

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.texts import require_text, text_list
+from vocabx_utils.texts import TokenizerError, require_text, text_list
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.checks import check_reachable, check_round_trips
 from vocabx_utils.vocabulary.mergeplan import MergePlan, plan_merges
@@ -17,7 +17,7 @@ from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, PhraseForm, Strateg
 from vocabx_utils.vocabulary.phrase_forms import choose_form, crosses_words, phrase_layout
 from vocabx_utils.vocabulary.phrases import PhraseLearner
 from vocabx_utils.vocabulary.proposals import FewerTokensWarning, select_tokens
-from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, is_padding, spelling_of
+from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, is_padding, spelling_of
 from vocabx_utils.vocabulary.tokens import Extension, NewToken, Proposal
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
+from vocabx_utils.texts import TokenizerError
+from vocabx_utils.vocabulary.spelling import Spelling
 from vocabx_utils.vocabulary.tokens import Proposal
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
+from vocabx_utils.texts import TokenizerError
+from vocabx_utils.vocabulary.spelling import Spelling
 
 Strategy = Literal["added", "merges", "phrases"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -19,10 +19,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.vocabulary import surgery
 from vocabx_utils.vocabulary.mergeplan import MergePlan
 from vocabx_utils.vocabulary.options import PhraseForm
-from vocabx_utils.vocabulary.spelling import Spelling, TokenizerError
+from vocabx_utils.vocabulary.spelling import Spelling
 
 # what ByteLevel cuts with where it has `use_regex`
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from vocabx_utils.texts import text_list
+from vocabx_utils.texts import TokenizerError, text_list
 from vocabx_utils.vocabulary.continued_bpe import LearnedMerges, learn_merges
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import DEFAULT_OPTIONS, Strategy, TokenOptions, check_strategy
 from vocabx_utils.vocabulary.phrase_choice import choose_phrases
 from vocabx_utils.vocabulary.phrases import PhraseLearner
-from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import SPACE_MARK, Spelling, spelling_of
 from vocabx_utils.vocabulary.tokens import Proposal
 from vocabx_utils.vocabulary.wordtable import WordTable, count_words
 

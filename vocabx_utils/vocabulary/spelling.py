@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from vocabx_utils.texts import TokenizerError as TokenizerError
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.tokenizer_files import twin
 
 IntArray = npt.NDArray[np.int64]

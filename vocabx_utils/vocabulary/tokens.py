@@ -14,10 +14,11 @@ from transformers import PreTrainedTokenizerFast
 from vocabx_utils.files import read_json, write_json
 from vocabx_utils.portable import save_tokenizer
 from vocabx_utils.rows import NewToken, parse_token
+from vocabx_utils.texts import TokenizerError
 from vocabx_utils.tokenizer_files import read_tokenizer
 from vocabx_utils.vocabulary.encoding import encode_each
 from vocabx_utils.vocabulary.options import Strategy
-from vocabx_utils.vocabulary.spelling import TokenizerError, spelling_of
+from vocabx_utils.vocabulary.spelling import spelling_of
 
 
 @dataclass(frozen=True)
